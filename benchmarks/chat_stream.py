@@ -3,7 +3,7 @@
 from benchmarks.measure import summary
 from benchmarks.reference import Interpreter
 from benchmarks.report import Row
-from benchmarks.workplace import child, read_result
+from benchmarks.workplace import run_beside_empty_loop
 
 _STALL_LIMIT, _GROWTH_MB = 6.3, 60.0
 
@@ -13,7 +13,7 @@ def run(*, quick: bool) -> list[Row]:
     tokens = 2_000 if quick else 100_000
     bare = Interpreter()
     bare.start(5)
-    chat, empty = _run_beside_empty_loop(tokens, tokens / 500)
+    chat, empty = run_beside_empty_loop(tokens / 500, "chat_stream_child", str(tokens))
     bare.start(5)
     rate = chat["tokens"] / (chat["seconds"] + 3)
     what = f"a reply of {tokens:,} tokens ({chat['characters']:,.0f} characters) at {rate:.0f} tokens/s in the chat"
@@ -32,8 +32,3 @@ def run(*, quick: bool) -> list[Row]:
         ),
         Row("own processor time meanwhile", summary([chat["cpu_percent"]], "% of a core", 1)),
     ]
-
-
-def _run_beside_empty_loop(tokens: int, seconds: float) -> tuple[dict[str, float], dict[str, float]]:
-    with child("chat_stream_child", str(tokens)) as chat, child("window_child", "empty", str(seconds)) as empty:
-        return read_result(chat, seconds), read_result(empty, seconds)

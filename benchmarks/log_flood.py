@@ -5,7 +5,7 @@ import statistics
 from benchmarks.measure import summary
 from benchmarks.reference import Interpreter
 from benchmarks.report import Row
-from benchmarks.workplace import child, read_result
+from benchmarks.workplace import run_beside_empty_loop
 
 _CPU_LIMIT, _STALL_LIMIT, _LEAST_RATE = 38, 6.3, 45_000.0
 
@@ -16,7 +16,7 @@ def run(*, quick: bool) -> list[Row]:
     bare, pairs = Interpreter(), []
     for _ in range(rounds):
         bare.start(5)
-        pairs.append(_run_beside_empty_loop(seconds))
+        pairs.append(run_beside_empty_loop(seconds, "fault_child", "flood", str(seconds)))
     bare.start(5)
     floods = [flood for flood, _ in pairs]
     rate = statistics.median(flood["lines_per_second"] for flood in floods)
@@ -40,8 +40,3 @@ def run(*, quick: bool) -> list[Row]:
         Row("99th percentile of its stalls", summary([flood["p99_ms"] for flood in floods], "ms", 1)),
         Row("longest stall of an empty loop beside it", summary([each["max_ms"] for _, each in pairs], "ms", 1)),
     ]
-
-
-def _run_beside_empty_loop(seconds: float) -> tuple[dict[str, float], dict[str, float]]:
-    with child("fault_child", "flood", str(seconds)) as flood, child("window_child", "empty", str(seconds)) as empty:
-        return read_result(flood, seconds), read_result(empty, seconds)

@@ -22,8 +22,8 @@ def run(*, quick: bool) -> Iterator[Row]:
     for _ in range(starts):
         empty.append(paint_empty_window())
         used.append(_measure_start())
-    what, name = "from the command until Start shows its plans and can be clicked", "an empty PySide6 window"
-    yield ratio_row(what, used, "s", 2, name, empty, _USABLE_LIMIT)
+    what, reference = "from the command until Start shows its plans and can be clicked", "an empty PySide6 window"
+    yield ratio_row(what, used, "s", 2, reference, empty, _USABLE_LIMIT)
     yield Row("the same the first time in a new home", summary(new, "s", 2))
     bare, windows = Interpreter(), []
     for _ in range(processes):
@@ -38,7 +38,7 @@ def run(*, quick: bool) -> Iterator[Row]:
     again = {name: [took for each in windows for took in each["again_ms"][name][1:]] for name in names}
     slowest = max(names, key=lambda name: statistics.median(again[name]))
     what, empty_ms = f"change to the slowest page seen before ({slowest})", [1_000 * seconds for seconds in empty]
-    yield ratio_row(what, again[slowest], "ms", 1, name, empty_ms, _USUAL_LIMIT)
+    yield ratio_row(what, again[slowest], "ms", 1, reference, empty_ms, _USUAL_LIMIT)
     every = [took for times in again.values() for took in times]
     yield bare.row("the slowest of all these changes", every, "ms", 1, _SWITCH_LIMIT, worst=True)
     steps = [step for each in windows for step in each["ahead_ms"]]

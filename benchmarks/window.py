@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.measure import summary
 from benchmarks.reference import Interpreter, difference_row, paint_empty_window, ratio_row
 from benchmarks.report import Row
-from benchmarks.workplace import child, command, read_result, slow_model
+from benchmarks.workplace import child, command, read_result, run_beside_empty_loop, slow_model
 
 _OFFSCREEN = {"QT_QPA_PLATFORM": "offscreen"}
 _PAINT_LIMIT, _STREAM_LIMIT, _IDLE_POINTS, _PEAK_MIB = 2.2, 1.5, 0.9, 250.0
@@ -31,7 +31,8 @@ def run(*, quick: bool) -> Iterator[Row]:
     bare, pairs = Interpreter(), []
     for _ in range(rounds):
         bare.start(5)
-        pairs.append(_run_beside_empty_loop(seconds))
+        both_parts_s = 2 * seconds + 3  # idle, then while it streams
+        pairs.append(run_beside_empty_loop(both_parts_s, "window_child", "stream", str(slow_model()), str(seconds)))
     bare.start(5)
     streams = [stream for stream, _ in pairs]
     rate = statistics.median(sum(tokens for tokens, _ in each["replies"]) / each["seconds"] for each in streams)
@@ -85,11 +86,3 @@ def _measure_bare_window(stream: dict[str, Any], seconds: float) -> float:
     with child("bare_stream_child", str(seconds), json.dumps(stream["curves"]), text) as process:
         percent: float = read_result(process, seconds)["cpu_percent"]
     return percent
-
-
-def _run_beside_empty_loop(seconds: float) -> tuple[dict[str, Any], dict[str, Any]]:
-    with (
-        child("window_child", "stream", str(slow_model()), str(seconds)) as stream,
-        child("window_child", "empty", str(2 * seconds + 3)) as empty,  # as long as both parts of `stream` together
-    ):
-        return read_result(stream, 2 * seconds), read_result(empty, 2 * seconds + 3)

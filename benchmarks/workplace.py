@@ -47,7 +47,7 @@ def child(module: str, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
 def read_result(process: "subprocess.Popen[str]", seconds: float) -> dict[str, Any]:
     """Return the JSON object that a child prints at its end, which is expected after about `seconds`."""
     try:
-        process.wait(60 + 2 * seconds)  # its output is one short line, and its input stays open until then
+        process.wait(60 + 2 * seconds)  # its output fits into the pipe, and its input stays open until then
     except subprocess.TimeoutExpired:
         process.kill()
         raise
@@ -56,6 +56,12 @@ def read_result(process: "subprocess.Popen[str]", seconds: float) -> dict[str, A
     assert process.stdout is not None
     measured: dict[str, Any] = json.loads(process.stdout.read())
     return measured
+
+
+def run_beside_empty_loop(seconds: float, module: str, *arguments: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the results of `benchmarks.MODULE`, which takes `seconds`, and of an empty Qt loop that runs beside it."""
+    with child(module, *arguments) as measured, child("window_child", "empty", str(seconds)) as empty:
+        return read_result(measured, seconds), read_result(empty, seconds)
 
 
 def end_with_parent() -> None:
@@ -88,8 +94,7 @@ def slow_model() -> Path:
     """Return the demo model with extra blocks that do nothing, so that it streams at the rate of a real one; built once
     and reused.
 
-    One group of such blocks gave 250 tokens/s on one thread, two gave 165, less than the 200 tokens/s for which the
-    limit is.
+    One group of such blocks gave 250 tokens/s on one thread, two gave 165.
     """
     folder = ROOT / Path(*_GENERATOR.split("."))
     sources = sorted(path for path in folder.iterdir() if path.is_file())
