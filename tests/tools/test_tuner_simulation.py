@@ -99,7 +99,7 @@ def test_tables_show_the_regret(ten_minutes: list[Outcome]) -> None:
     assert "| mean regret | <= 0.5 % |" in table
     assert "| MISSED |" in table
     assert "| all | 24 |" in kinds_table(ten_minutes)
-    assert lengths_table(ten_minutes).count("\n") == 2 + 9
+    assert lengths_table(ten_minutes).count("\n") == 1 + 9
     assert "| draft length | 0 (MTP off), 1, 2, 3, 4, 5, 6, 7, 8 | all |" in grid_table()
     assert results_table([("these", ten_minutes)]).splitlines()[-1].startswith("| these | 24 |")
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from tools.accuracy.grid import PARTS, Outcome
 from tools.accuracy.published import CLAIMS, LOGS, STEPS, TOTALS, Run, list_predictions
 from tools.accuracy.runs import NEAR, PublishedTotal, read_totals
+from tools.markdown import format_table
 
 _MIB = 2**20
 _NAMES = {
@@ -17,12 +18,6 @@ _NAMES = {
     "draft_context_mib": "draft's KV cache",
     "draft_compute_mib": "draft's compute buffer",
 }
-
-
-def format_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 1) -> str:
-    """Return a markdown table whose first `texts` columns are words and whose other columns are numbers."""
-    rule = ["---"] * texts + ["---:"] * (len(titles) - texts)
-    return "\n".join(f"| {' | '.join(row)} |" for row in (titles, rule, *rows))
 
 
 def describe_settings(run: Run) -> str:
@@ -63,7 +58,9 @@ def runs_table() -> str:
         _by_card(name, [run for run in found if run.card.name == name])
         for name in dict.fromkeys(run.card.name for run in found)
     ]
-    cards = format_table(("GPU", "runs", "near", "median difference", "largest difference of the near"), by_card)
+    cards = format_table(
+        ("GPU", "runs", "near", "median difference", "largest difference of the near"), by_card, texts=1
+    )
     far = [run for run in found if not run.is_near]
     rows = [
         (run.row["gpu"], f"{run.row['model']} {run.row['quant']}", run.cause or "unknown", *_total_numbers(run))
@@ -144,7 +141,7 @@ def engine_table(outcomes: Sequence[Outcome]) -> str:
     for model in dict.fromkeys(outcome.case.model for outcome in outcomes):
         of_model = [one for one in outcomes if one.case.model == model]
         rows.append((model, *(_agreement(of_model, part) for part in PARTS)))
-    return format_table(("model", *_NAMES.values()), rows)
+    return format_table(("model", *_NAMES.values()), rows, texts=1)
 
 
 def _agreement(outcomes: Sequence[Outcome], part: str) -> str:

@@ -3,11 +3,11 @@
 import re
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from launcher.engine.diagnosis.signatures import fault_signatures
 from tools.diagnosis_score.score import LOGS, judge_logs
+from tools.markdown import format_table
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "diagnosis.md"
 HELD_OUT = ("held-out", "held-out-2", "held-out-3")
@@ -45,7 +45,7 @@ def fault_table() -> str:
         )
         for fault in sorted(fault_signatures(), key=lambda fault: fault.data.number)
     ]
-    return _format_table(("#", "code", "severity", "what a person reads", "actions", "proven on"), rows)
+    return format_table(("#", "code", "severity", "what a person reads", "actions", "proven on"), rows)
 
 
 def score_table() -> str:
@@ -57,7 +57,7 @@ def score_table() -> str:
         sound = sum(not each.codes for each in judged)
         kinds = len({each.codes for each in judged if each.codes})
         rows.append((name, str(len(judged)), str(kinds), str(sound), f"{right} ({100 * right / len(judged):.0f} %)"))
-    return _format_table(("set", "logs", "kinds of fault", "of them sound", "right now"), rows)
+    return format_table(("set", "logs", "kinds of fault", "of them sound", "right now"), rows)
 
 
 def _list_proofs() -> dict[str, set[str]]:
@@ -75,7 +75,3 @@ def _list_proofs() -> dict[str, set[str]]:
 def _sentence(template: str) -> str:
     text = _PART.sub(lambda part: part[1], template)
     return _PLACE.sub(lambda place: f"*{place[1].replace('_', ' ')}*", text).replace("|", "\\|")
-
-
-def _format_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in (titles, ["---"] * len(titles), *rows))

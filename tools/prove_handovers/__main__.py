@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.base.http import ServerClient
+from tools.markdown import format_table
 
 _HERE = Path(__file__).parent
 _PYTHON_PACKAGES = ("openai", "anthropic", "llm")
@@ -310,14 +311,15 @@ def print_table(outcomes: Sequence[Outcome]) -> None:
     """Print a row for each client, as Markdown, then the other texts, the pauses, and replies that were broken."""
     columns = ["client", "went on", "ended first", "cut off", "no reply was running"]
     columns += ["same text", "uncertain", "other text", "broken"]
-    print(f"| {' | '.join(columns)} |")
-    print("|---" * len(columns) + "|")
+    rows = []
     for client in sorted({outcome.client for outcome in outcomes}):
         mine = [outcome for outcome in outcomes if outcome.client == client]
         ways, texts = Counter(each.way for each in mine), Counter(each.text for each in mine)
         cells = [ways[way] for way in ("seamless", "drained", "cut", "no stream")]
         cells += [texts[text] for text in ("same", "uncertain", "other")]
-        print(f"| {client} | {' | '.join(map(str, cells))} | {sum(bool(each.error) for each in mine)} |")
+        cells.append(sum(bool(each.error) for each in mine))
+        rows.append((client, *map(str, cells)))
+    print(format_table(columns, rows))
     for change in _CHANGES:
         mine = [outcome for outcome in outcomes if outcome.change == change]
         others = Counter(each.way for each in mine if each.text == "other")

@@ -101,18 +101,18 @@ def _all_tables(numbers: range) -> tuple[str, bool]:
     ]
     parts = [
         kept_table(kept),
-        f"Ten minutes flat, small grid, {len(numbers):,} machines each:\n",
+        f"Ten minutes flat, small grid, {len(numbers):,} machines each:",
         figures_table(situations),
-        f"Other grids, times and goals, {len(some):,} machines each:\n",
+        f"Other grids, times and goals, {len(some):,} machines each:",
         figures_table([*sides, ("no setting matters", tied)]),
-        f"Load 20 s by kind of machine and by noise, and exhaustive search ({len(some):,} machines):\n",
+        f"Load 20 s by kind of machine and by noise, and exhaustive search ({len(some):,} machines):",
         kinds_table(loads[20.0], searches),
-        "Forecasts by draft length after ten minutes, load 20 s:\n",
+        "Forecasts by draft length after ten minutes, load 20 s:",
         lengths_table(loads[20.0]),
-        "The grid:\n",
+        "The grid:",
         grid_table(),
     ]
-    return "\n".join(parts), all(promise.kept for promise in kept)
+    return "\n\n".join(parts) + "\n", all(promise.kept for promise in kept)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from launcher.tuning.verdict import MARGIN
+from tools.markdown import format_table
 from tools.tuner_simulation.machine import AXES, DRAFTS, KINDS, OFFLOAD_AXES
 from tools.tuner_simulation.run import Outcome
 
@@ -96,7 +97,7 @@ def compute_figures(outcomes: Sequence[Outcome]) -> Figures:
 def kept_table(found: Iterable[Promise]) -> str:
     """Return the promises as a table."""
     rows = [[each.what, each.limit, each.figure, "kept" if each.kept else "MISSED"] for each in found]
-    return _format_table(["what", "limit", "figure", "verdict"], rows)
+    return format_table(["what", "limit", "figure", "verdict"], rows)
 
 
 def figures_table(groups: Sequence[tuple[str, Sequence[Outcome]]]) -> str:
@@ -116,7 +117,7 @@ def figures_table(groups: Sequence[tuple[str, Sequence[Outcome]]]) -> str:
         ]
         row += [_format_percent(f.undecided), likely, str(f.slower_than_off), f"{f.first_answer_s:.0f} s"]
         rows.append([*row, _format_percent(f.first_regret), str(f.first_slower), f"{f.minutes:.1f}"])
-    return _format_table(head, rows)
+    return format_table(head, rows)
 
 
 def grid_table() -> str:
@@ -128,7 +129,7 @@ def grid_table() -> str:
         )
         kind = " (with drafts only)" if axis.drafting else ""
         rows.append([f"`{axis.name}`{kind}", ", ".join(map(str, axis.values)), where])
-    return _format_table(["setting", "values", "machines"], rows)
+    return format_table(["setting", "values", "machines"], rows)
 
 
 def kinds_table(outcomes: Sequence[Outcome], more: Sequence[tuple[str, Sequence[Outcome]]] = ()) -> str:
@@ -154,7 +155,7 @@ def lengths_table(outcomes: Sequence[Outcome]) -> str:
         rows.append(
             [str(draft), str(len(errors)), f"{100 * mean:+.1f} %", _format_percent(spread), _format_percent(worst)]
         )
-    return _format_table(["draft length", "forecasts", "mean error", "standard deviation", "worst"], rows)
+    return format_table(["draft length", "forecasts", "mean error", "standard deviation", "worst"], rows)
 
 
 def results_table(groups: Sequence[tuple[str, Sequence[Outcome]]]) -> str:
@@ -171,7 +172,7 @@ def results_table(groups: Sequence[tuple[str, Sequence[Outcome]]]) -> str:
         near, slower = _format_percent(_share_near_best(some)), _format_percent(_share_slower(some))
         row = [name, str(len(some)), near, slower, answers, str(wrong), right]
         rows.append([*row, f"{starts:.0f}", _format_percent(_share_of_grid(some), 0), f"{minutes:.0f}"])
-    return _format_table([*head, "starts", "of one for each setting", "minutes (median)"], rows)
+    return format_table([*head, "starts", "of one for each setting", "minutes (median)"], rows)
 
 
 def _share_near_best(some: Sequence[Outcome]) -> float:
@@ -193,8 +194,3 @@ def _share(some: Sequence[Outcome], holds: Callable[[Outcome], bool]) -> float:
 
 def _format_percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f} %"
-
-
-def _format_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
