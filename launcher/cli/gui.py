@@ -48,7 +48,7 @@ def can_show_window() -> bool:
     """Return True if a window can be shown."""
     from launcher.machine.display import is_display_reachable
 
-    return is_display_reachable(os.environ.get(_PLATFORM) or "wayland;xcb")
+    return is_display_reachable(os.environ.get(_PLATFORM, ""))
 
 
 def explain_no_window() -> str:

@@ -8,23 +8,27 @@ from pathlib import Path
 from typing import Any
 
 _DISPLAY_TIMEOUT_S = 2.0
+_QT_CHOICE = "wayland;xcb"
 
 
-def is_display_reachable(platforms: str = "wayland;xcb") -> bool:
+def is_display_reachable(platforms: str = "") -> bool:
     """Return True if there is a display server that accepts connections; without one Qt aborts.
 
-    `platforms` are the plugins of Qt that may be used, in Qt's notation: "wayland;xcb:OPTION". Some need no display.
+    `platforms` are the plugins of Qt that may be used, in Qt's notation: "wayland;xcb:OPTION"; "" leaves it to Qt. Some
+    need no display server.
     """
     if sys.platform != "linux":
         return True
-    names = [each.partition(":")[0] for each in platforms.split(";")]
     checks = {"xcb": _is_x11_reachable, "wayland": _is_wayland_reachable}
-    return any(checks[name]() if name in checks else True for name in (each.partition("-")[0] for each in names))
+    names = [
+        re.split("[:-]", each)[0] for each in (platforms or _QT_CHOICE).split(";")
+    ]  # of "xcb:OPTION", "wayland-egl"
+    return any(name not in checks or checks[name]() for name in names)
 
 
 def _is_wayland_reachable() -> bool:
-    name = os.environ.get("WAYLAND_DISPLAY")
-    path = Path(os.environ.get("XDG_RUNTIME_DIR", "/"), name or "wayland-0")
+    name = os.environ.get("WAYLAND_DISPLAY", "")
+    path = Path(os.environ.get("XDG_RUNTIME_DIR", "/"), name)
     return bool(name) and _accepts_connections(socket.AF_UNIX, str(path))
 
 
