@@ -10,11 +10,11 @@ from launcher.gui import translation as words
 from launcher.gui.tune.card_text import keep_label, verdict_card, verdict_sentence, workload_title
 from launcher.gui.tune.trial_views import (
     TuneView,
+    describe_settings,
     group_trials,
     machine_text,
     rate_curves,
     read_forecasts,
-    settings_text,
     step_parts,
     trial_rows,
 )
@@ -183,7 +183,7 @@ def test_a_verdict_is_translated_from_its_figures() -> None:
 
 
 def test_texts_of_settings_and_goals() -> None:
-    assert settings_text(OFF, HOME) == "off"
+    assert describe_settings(OFF, HOME) == "off"
     assert read_forecasts({}) == ()
     values: dict[str, object] = {
         "mtp": "off",

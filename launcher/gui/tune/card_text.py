@@ -127,12 +127,12 @@ def verdict_card(view: "TuneView", buttons: "Sequence[ButtonAction]", *, saved: 
 
 def workload_answer(answer: Mapping[str, Any], baseline: Mapping[str, Any]) -> WorkloadAnswer:
     """Return the answer for one of several workloads (PartAnswer.as_json) as texts."""
-    from launcher.gui.tune.trial_views import settings_text
+    from launcher.gui.tune.trial_views import describe_settings
 
     title = workload_title(str(answer["workload"]))
     settings = tr("not clear yet")
     if answer["mtp"] != "undecided":
-        settings = settings_text(answer["settings"], baseline) if answer["draft"] else tr("MTP off")
+        settings = describe_settings(answer["settings"], baseline) if answer["draft"] else tr("MTP off")
     low, high, likely = (answer.get(key) for key in ("ci_low", "ci_high", "likely"))
     change = UNKNOWN if low is None or high is None else f"{_percent_change(low)} … {_percent_change(high)}"
     chance = UNKNOWN if likely is None else tr("over 99 %") if likely > 0.99 else f"{100 * likely:.0f} %"
@@ -145,7 +145,7 @@ def verdict_sentence(verdict: Mapping[str, Any], workload: str) -> str:
     English is as the tuner wrote it. For other languages the sentence is made from the figures, because the tuner joins
     it from parts in the order of English.
     """
-    from launcher.gui.tune.trial_views import settings_text
+    from launcher.gui.tune.trial_views import describe_settings
 
     ratio, low, high = verdict.get("speedup"), verdict.get("ci_low"), verdict.get("ci_high")
     if chosen_language() == "en" or ratio is None or low is None or high is None:
@@ -167,7 +167,7 @@ def verdict_sentence(verdict: Mapping[str, Any], workload: str) -> str:
         sentence = f"{tr('Likely ({chance} %):', chance=int(100 * verdict['likely']))} {sentence}"
     if not gain or gain["estimate"] == ratio:
         return sentence
-    settings = settings_text(verdict["settings"], {})
+    settings = describe_settings(verdict["settings"], {})
     bounds = {"low": _percent_change(gain["low"]), "high": _percent_change(gain["high"])}
     more = tr("{settings}: {low} to {high} compared with MTP off so far.", settings=settings, **bounds)
     return join_sentences(sentence, more)

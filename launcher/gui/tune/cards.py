@@ -129,9 +129,9 @@ class TunedSettingsCard(Card):
 
 
 def _tuned_text(match: TunedMatch) -> str:
-    from launcher.gui.tune.trial_views import settings_text
+    from launcher.gui.tune.trial_views import describe_settings
 
-    tuned, settings = match.tuned, settings_text(match.tuned.settings, {})
+    tuned, settings = match.tuned, describe_settings(match.tuned.settings, {})
     measured_s = tuned.evidence.measured_s
     date = f"{datetime.fromtimestamp(measured_s, UTC):%Y-%m-%d}" if measured_s else tr("unknown")
     return tr(

@@ -235,11 +235,11 @@ class TunePage(QWidget):
         self._show_amounts()
 
     def _show_trial(self, planned: "TrialPlanned") -> None:
-        from launcher.gui.tune.trial_views import settings_text
+        from launcher.gui.tune.trial_views import describe_settings
 
         self._trial = planned
         if (view := self._running_view) is not None:
-            label = settings_text(planned.settings, view.baseline)
+            label = describe_settings(planned.settings, view.baseline)
             trials = max(self._planned_trials, planned.number + 1)
             kicker, sentence, detail = card_text.trial_texts(planned, label, trials)
             if self._answer:

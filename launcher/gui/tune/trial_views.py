@@ -91,12 +91,13 @@ def group_trials(runs: Sequence[Run]) -> tuple[Trial, ...]:
     )
 
 
-def settings_text(settings: RunSettings, baseline: RunSettings) -> str:
+def describe_settings(settings: RunSettings, baseline: RunSettings) -> str:
     """Return settings in a few words: the draft length, and differences from the baseline."""
-    draft = draft_length(settings)
-    return " · ".join(
-        [tr("draft {draft}", draft=draft) if draft else tr("off"), *_other_differences(settings, baseline)]
-    )
+    return " · ".join([_draft_text(draft_length(settings)), *_other_differences(settings, baseline)])
+
+
+def _draft_text(draft: int) -> str:
+    return tr("draft {draft}", draft=draft) if draft else tr("off")
 
 
 def _other_differences(settings: RunSettings, baseline: RunSettings) -> list[str]:
@@ -121,7 +122,7 @@ def trial_rows(view: TuneView) -> list[TrialRow]:
         settings = dict(_key_for_draft(baseline, view.other_settings, forecast.draft))
         if settings_key(settings) not in by_key:
             row = TrialRow(
-                settings_text(settings, view.baseline),
+                describe_settings(settings, view.baseline),
                 forecast.value,
                 _half_interval(forecast.low, forecast.high),
                 vram_mib=view.estimate_mib(settings),
@@ -163,7 +164,7 @@ def _rate_curve(view: TuneView, role: str) -> tuple[Curve, ...]:
     )
     points = []
     for draft in drafts:
-        label = tr("draft {draft}", draft=draft) if draft else tr("off")
+        label = _draft_text(draft)
         measured = by_key.get(_key_for_draft(baseline, view.other_settings, draft))
         if measured is not None and measured.value is not None:
             spread = _measured_half_interval(measured)
@@ -241,7 +242,7 @@ def _measured_row(view: TuneView, tried: TriedSettings, off: TriedSettings | Non
     drafts = sum_acceptance([run.acceptance for run in runs if run.acceptance is not None])
     starts = ntr("1 start", "{n} starts", tried.starts)
     return TrialRow(
-        settings_text(tried.settings, view.baseline),
+        describe_settings(tried.settings, view.baseline),
         tried.value,
         _measured_half_interval(tried),
         accepted=drafts.rate,
