@@ -8,7 +8,7 @@ from launcher.agents.configuration import fill_in, format_json, format_toml, lim
 from launcher.base.errors import BadOption
 from launcher.base.messages import message
 from launcher.export import quoting
-from launcher.export.recipe import ExportRecipe, agent_server
+from launcher.export.recipe import ExportRecipe, describe_agent_server
 from launcher.export.shell import KEY_VARIABLE
 
 _TITLE = "MTP Launcher"
@@ -16,7 +16,7 @@ _TITLE = "MTP Launcher"
 
 def codex_config(recipe: ExportRecipe) -> str:
     """Return a config.toml for Codex."""
-    values = fill_in(find_agent("codex").options["values"], agent_server(recipe).values)
+    values = fill_in(find_agent("codex").options["values"], describe_agent_server(recipe).values)
     comment = "# For the folder that CODEX_HOME names"
     if recipe.api_key is None:
         comment += f", with the key in {KEY_VARIABLE}"
@@ -32,7 +32,7 @@ def opencode_config(recipe: ExportRecipe) -> str:
     """Return an opencode.json. Raises BadOption for a name that opencode would replace."""
     _refuse_macros(recipe.name, "opencode", "{env:", "{file:")
     (content,) = find_agent("opencode").files.values()
-    data = fill_in(content, agent_server(recipe).values)
+    data = fill_in(content, describe_agent_server(recipe).values)
     if recipe.api_key is not None:
         for provider in data["provider"].values():
             provider["options"]["apiKey"] = recipe.api_key

@@ -7,7 +7,7 @@ from launcher.agents.agent import find_agent
 from launcher.agents.configuration import fill_in
 from launcher.export import quoting
 from launcher.export.formats import Shell
-from launcher.export.recipe import ExportRecipe, agent_server
+from launcher.export.recipe import ExportRecipe, describe_agent_server
 from launcher.export.shell import KEY_VARIABLE
 
 _KEY_MISSING = "Set LLAMA_API_KEY to the API key"
@@ -41,7 +41,7 @@ def sdk_variables(recipe: ExportRecipe, *, shell: Shell) -> str:
 def claude_code_variables(recipe: ExportRecipe, *, shell: Shell) -> str:
     """Return the variables for Claude Code (tried with 2.1.330), so that it sends all its requests to this server."""
     agent = find_agent("claude")
-    server = agent_server(recipe)
+    server = describe_agent_server(recipe)
     variables: dict[str, str | _Key] = {
         name: _Key(recipe.api_key) if text == "<key>" else str(fill_in(text, server.values))
         for name, text in agent.environment.items()

@@ -184,6 +184,6 @@ def _is_windows(path: str) -> bool:
     return bool(re.match(r"[A-Za-z]:[\\/]|\\\\", path))
 
 
-def agent_server(recipe: ExportRecipe) -> AgentServer:
+def describe_agent_server(recipe: ExportRecipe) -> AgentServer:
     """Return the server of a recipe as coding agents see it."""
     return AgentServer(recipe.url.removesuffix("/v1"), recipe.api_key or "", recipe.name, recipe.context)
