@@ -17,6 +17,7 @@ from PySide6.QtWidgets import (
 )
 
 from launcher import __version__
+from launcher.base.late import asyncio
 from launcher.gui import theme
 from launcher.gui.labels import ElidedLabel, Label, set_tooltip
 from launcher.gui.pages import PageSpec
@@ -215,8 +216,6 @@ def _gpu_text(gpu: "Gpu") -> str:
 
 async def find_gpus(_report: object) -> "DetectedGpus":
     """List this computer's GPUs without waking a sleeping one."""
-    import asyncio
-
     from launcher.machine import gpus
 
     return await asyncio.to_thread(gpus.find_gpus)

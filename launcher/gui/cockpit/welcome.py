@@ -59,10 +59,13 @@ class Welcome(EmptyState):
             (tr("Open a model ..."), controller.choose_file),
         ]
         if self._not_started is not None:
-            name, failed = one_line(self._not_started[0], _MOST_CHARACTERS), self._not_started[1]
-            text = tr("{model} did not start. The reason is above.", model=name)
-            if not failed:
-                text = tr("{model} was stopped before it was ready.", model=name)
+            model_name, failed = self._not_started
+            name = one_line(model_name, _MOST_CHARACTERS)
+            text = (
+                tr("{model} did not start. The reason is above.", model=name)
+                if failed
+                else tr("{model} was stopped before it was ready.", model=name)
+            )
             self.show_content(text, [(tr("Start it again"), lambda: controller.start()), *buttons])
             return
         if model is None:

@@ -506,7 +506,8 @@ class ModelsPage(QWidget):
         is_first = self.shelf is None
         self.shelf = shelf
         recommended = find_recommended(shelf.models) if shelf.situation is not None else None
-        before, self._recommended = self._recommended, recommended.key if recommended is not None else ""
+        before = self._recommended
+        self._recommended = recommended.key if recommended is not None else ""
         if before != self._recommended:
             self.list.tree.forget_row(before)
             self.list.tree.forget_row(self._recommended)

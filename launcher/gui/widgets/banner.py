@@ -77,7 +77,7 @@ class Banner(QFrame):
 
     def _make_buttons(self) -> None:
         """Replace the buttons by those for the labels."""
-        self._leave_focus()
+        self._pass_focus()
         for button in self.buttons:
             button.setParent(None)
             button.deleteLater()
@@ -89,13 +89,13 @@ class Banner(QFrame):
         for before, after in pairwise([*self.buttons, self.close_button]):
             self.setTabOrder(before, after)
 
-    def _leave_focus(self) -> None:
+    def _pass_focus(self) -> None:
         """Pass the focus to the page if a button here has it: Qt would move it to the first button of the window."""
         focused = self.window().focusWidget()
         if focused is None or not self.isAncestorOf(focused):
             return
         page: QWidget = self
-        while (parent := page.parentWidget()) is not None and not isinstance(page.parentWidget(), QStackedWidget):
+        while (parent := page.parentWidget()) is not None and not isinstance(parent, QStackedWidget):
             page = parent
         page.setFocus()
 
@@ -104,7 +104,7 @@ class Banner(QFrame):
 
     def clear(self) -> None:
         """Hide the banner."""
-        self._leave_focus()
+        self._pass_focus()
         self.hide()
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
