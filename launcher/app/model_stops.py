@@ -66,14 +66,13 @@ async def plan_model_stops(
     loaded_quant = selection.file.quant if launch is not None and selection.file is not None else None
     if launch is not None and not await asyncio.to_thread(_has_own_memory_settings, launch):
         running = launch.plan_settings(situation.backend)
-        stops = await asyncio.to_thread(
-            lambda: tuple(
-                keep_running_settings(each, running, selection.catalogue, situation, criteria)
-                if each.plan.file.quant == loaded_quant
-                else each
-                for each in stops
-            )
-        )
+
+        def keep_settings(stop: PlanStop) -> PlanStop:
+            if stop.plan.file.quant != loaded_quant:
+                return stop
+            return keep_running_settings(stop, running, selection.catalogue, situation, criteria)
+
+        stops = await asyncio.to_thread(lambda: tuple(map(keep_settings, stops)))
     return await asyncio.to_thread(lambda: tuple(_describe_stop(stop, loaded_quant) for stop in stops))
 
 

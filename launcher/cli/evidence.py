@@ -44,9 +44,8 @@ def format_evidence(model: ModelEntry, nearest: Sequence[PublishedRun]) -> Itera
 
 
 def _format_run(run: PublishedRun) -> tuple[str, ...]:
-    system = run.os or ""
     return (
-        " ".join(filter(None, (run.gpu, system))),
+        " ".join(filter(None, (run.gpu, run.os))),
         format_count(run.gpu_memory_gb),
         run.quant or UNKNOWN,
         format_count(run.ctx),

@@ -451,12 +451,12 @@ class Gate:
             await self._forward_to_end(forwarder, ready)
             exchange.end = exchange.end or "complete"
         except ClientGone:
-            exchange.end = _end_without_client(forwarder)
+            exchange.end = _judge_end(forwarder)
         except Refusal as refusal:
             exchange.end = "refused"
             await forwarder.fail(refusal.status, refusal.reason, refusal.kind)
         except asyncio.CancelledError:
-            exchange.end = _end_without_client(forwarder)
+            exchange.end = _judge_end(forwarder)
             raise
         finally:
             exchange.state = ExchangeState.ENDED
@@ -585,8 +585,8 @@ def refuse_measurement() -> Refusal:
     return Refusal(409, "A client uses the server, so the measurement waits", GAVE_WAY)
 
 
-def _end_without_client(forwarder: Forwarder) -> str:
-    """Return how an exchange ended whose client has closed its connection."""
+def _judge_end(forwarder: Forwarder) -> str:
+    """Return how an exchange ended when its client closed the connection."""
     return "complete" if forwarder.has_passed_end else "client left"
 
 

@@ -122,7 +122,7 @@ async def test_fast_sampling_ends_when_the_last_reply_is_no_longer_valid(tmp_pat
             await watched.until(len(watched.times) + 1)
 
 
-@pytest.mark.parametrize("engine_pid", [None, os.getpid()], ids=["", "the first of an engine"])
+@pytest.mark.parametrize("engine_pid", [None, os.getpid()], ids=["same engine", "first reply of an engine"])
 async def test_a_reply_between_two_samples_is_in_the_next_one(tmp_path: Path, engine_pid: int | None) -> None:
     # a busy computer may take no sample for a second
     async with watching(tmp_path, reply_valid_s=-1.0) as watched:
