@@ -405,9 +405,8 @@ class QueueRunner:
 
 
 def _disk_full_error(error: OSError) -> DiskFull:
-    where = f" of {error.filename}" if error.filename else ""
     return DiskFull(
-        message("The disk{where} is full.", where=where),
+        message("The disk[ of {path}] is full.", path=error.filename),
         message(
             "No data is lost. Free disk space, then run `mtp-launcher downloads resume all`.",
             window="No data is lost. Free disk space, then resume the downloads on Models.",

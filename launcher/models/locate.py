@@ -28,7 +28,7 @@ from launcher.models.library import (
 )
 from launcher.models.side_files import find_side_files
 
-_SHOWN = 12
+_MOST_NAMES = 12
 """The most names in an error message."""
 
 
@@ -36,8 +36,8 @@ _SHOWN = 12
 class NamedModel:
     """A model named by catalogue ID or hub file, with its catalogue entry and its local files.
 
-    `local` is None if it is not on this machine. `command` downloads it. `misnamed` is a local file with its name that
-    is another model, and the difference in words.
+    `local` is None if it is not on this machine. `command` downloads it; "" if none of ours does. `misnamed` is a local
+    file with its name that is another model, and the difference in words.
     """
 
     entry: ModelEntry | None
@@ -83,23 +83,27 @@ def refuse_damaged(path: Path) -> None:
     local = find_damaged(path.absolute())
     if local is not None:
         record = local.record
-        raise _damage_error(local, f"mtp-launcher pull {record.label}" if record.repo else "get it again")
+        raise _damage_error(local, f"mtp-launcher pull {record.label}" if record.repo else "")
 
 
 def _damage_error(local: LocalModel, command: str) -> ModelBroken:
     path = local.path
-    remove = f"`mtp-launcher models remove {path}`"
     if local.store is not None:
-        remove = message("Delete it in {store}", store=local.store.title)
-    return ModelBroken(
-        message("{path} is damaged: its SHA-256 does not match.", path=path),
-        message(
-            "{remove}, then {command}.",
-            remove=remove,
-            command=(f"`{command}`" if command.startswith("mtp-launcher") else command),
-        ),
-        path=str(path),
-    )
+        hint = message("Delete it in {store}, and download it again there.", store=local.store.title)
+    elif command:
+        hint = message(
+            "`mtp-launcher models remove {path}`, then `{command}`.",
+            window="Delete it on Models, and get it again.",
+            path=path,
+            command=command,
+        )
+    else:
+        hint = message(
+            "`mtp-launcher models remove {path}`, then get it again.",
+            window="Delete it on Models, and get it again.",
+            path=path,
+        )
+    return ModelBroken(message("{path} is damaged: its SHA-256 does not match.", path=path), hint, path=str(path))
 
 
 def find_named(text: str, catalogue: Catalogue) -> NamedModel | None:
@@ -132,11 +136,11 @@ def _find_stored(text: str) -> NamedModel | None:
         names = sorted(each.label for each in found)
         raise ModelUnknown(
             message("{text} is the name of {count} files.", text=text, count=len(found)),
-            message("Write one of {shown}.", shown=", ".join(names[:_SHOWN])),
+            message("Write one of {shown}.", shown=", ".join(names[:_MOST_NAMES])),
             wanted=text,
             near=names,
         )
-    return NamedModel(None, None, found[0], "get it again there")
+    return NamedModel(None, None, found[0], "")
 
 
 def _find_listed(text: str, catalogue: Catalogue) -> NamedModel | None:

@@ -385,7 +385,8 @@ class VramPressureDetector:
     def _program_names(self, processes: tuple[GpuProcess, ...] | None) -> str:
         others = [each for each in processes or () if each.pid != self._setup.engine_pid and each.name]
         others.sort(key=lambda each: -(each.used_bytes or 0))
-        return " and ".join(dict.fromkeys(each.name or "" for each in others[:_MOST_NAMES]))
+        names = list(dict.fromkeys(each.name or "" for each in others))[:_MOST_NAMES]
+        return message("{one} and {other}", one=names[0], other=names[1]) if len(names) > 1 else "".join(names)
 
 
 def _find_engine(processes: tuple[GpuProcess, ...] | None, pid: int | None) -> GpuProcess | None:
