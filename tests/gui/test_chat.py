@@ -66,9 +66,13 @@ def test_an_empty_chat_suggests_questions_that_its_model_can_answer(chat: ChatPa
 
 
 def test_another_model_is_asked_for_what_models_are_used_for() -> None:
-    questions = suggest_questions("Qwen3.6-35B-A3B")
+    drafting, plain = (suggest_questions("Qwen3.6-35B-A3B", drafts=drafts) for drafts in (True, False))
+    questions = [each.question for each in drafting]
     assert len(questions) == 3
-    assert not {each.question for each in questions} & {each.question for each in suggest_questions("demo")}
+    assert not {*questions} & {each.question for each in suggest_questions("demo", drafts=True)}
+    assert "most drafts are accepted" in drafting[0].shows
+    assert [each.question for each in plain] == questions
+    assert not any("draft" in each.shows for each in plain), "with MTP off there are none"
 
 
 def test_markdown_is_set_and_its_source_is_kept(pane: ChatPane) -> None:

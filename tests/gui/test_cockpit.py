@@ -420,6 +420,17 @@ def test_each_layout_has_its_panes_and_remembers_what_was_changed(
     assert visible_panes(page) == {"chats", "plots", "chat", "live"}, "there is room for the plots, too"
 
 
+def test_the_focus_stays_where_it_is_in_another_layout_or_goes_to_the_page(page: CockpitPage, demo: Window) -> None:
+    slider = page.controls.restart.fields["ctx"].slider
+    slider.setFocus()
+    page._choose_layout("watch")
+    assert demo.focusWidget() is slider
+    page._choose_layout("chat")
+    assert demo.focusWidget() is page.chat.prompt
+    page._choose_layout("watch")
+    assert demo.focusWidget() is page, "not the first button of a pane"
+
+
 @pytest.mark.parametrize("by_key", [False, True])
 def test_the_layout_chat_puts_the_focus_into_the_prompt(
     page: CockpitPage, qtbot: QtBot, demo: Window, by_key: bool

@@ -58,6 +58,9 @@ def test_it_has_the_values_of_now_and_of_the_open_chat(live: LiveColumn, demo: W
     page.chat.composer.thinking.menu().actions()[1].trigger()
     assert demo.controller.sampling["thinking"] is True
     assert page.controls.sampling.thinking.value is True
+    with qtbot.waitSignal(demo.controller.applied):
+        demo.controller.apply_settings({"draft": 0}, drain_s=0)
+    qtbot.waitUntil(lambda: [name for name, each in figures.items() if each.isVisible()] == ["rate", "host"])
     qtbot.waitUntil(lambda: texts(live)["thinking"] == "on")
     conversation = page.chat.conversation.id or ""
     page.chat.start_conversation()

@@ -25,8 +25,11 @@ class Suggestion:
     shows: str
 
 
-def suggest_questions(model: str) -> tuple[Suggestion, ...]:
-    """Return questions that show what a model can do. The demo model knows English questions on MTP only."""
+def suggest_questions(model: str, *, drafts: bool) -> tuple[Suggestion, ...]:
+    """Return questions that show what a model can do, which may draft tokens.
+
+    The demo model knows English questions on MTP only.
+    """
     if model == DEMO:
         return (
             Suggestion("What is this demo?", tr("What this tiny model is, and what it is not")),
@@ -37,11 +40,11 @@ def suggest_questions(model: str) -> tuple[Suggestion, ...]:
     return (
         Suggestion(
             tr("Write a Python program that counts the errors per hour in a web server's log."),
-            tr("Code: most drafts are accepted here"),
+            tr("Code: most drafts are accepted here") if drafts else tr("Code"),
         ),
         Suggestion(
             tr("Plan a week of dinners for four, with a shopping list as a table."),
-            tr("Prose and a table: fewer drafts are accepted"),
+            tr("Prose and a table: fewer drafts are accepted") if drafts else tr("Prose and a table"),
         ),
         Suggestion(
             tr("One of 12 coins is false, lighter or heavier. How do you find it with three weighings?"),
@@ -100,7 +103,7 @@ class Suggestions(QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self._model: str | None = None
+        self._shown_for: tuple[str, bool] | None = None
         column = QVBoxLayout(self)
         column.setContentsMargins(0, theme.px(theme.GAP_XL), 0, 0)
         column.setSpacing(theme.px(theme.GAP_M))
@@ -117,13 +120,13 @@ class Suggestions(QWidget):
     def show_for(self, model: str, *, drafts: bool) -> None:
         """Show the questions for a model, and a hint if it drafts tokens."""
         self.hint.setVisible(drafts)
-        if model == self._model:
+        if self._shown_for == (model, drafts):
             return
-        self._model = model
+        self._shown_for = model, drafts
         for button in self.buttons:
             self._grid.removeWidget(button)
             button.deleteLater()
-        suggestions = suggest_questions(model)
+        suggestions = suggest_questions(model, drafts=drafts)
         self.buttons = [_SuggestionButton(each) for each in suggestions]
         for button, suggestion in zip(self.buttons, suggestions, strict=True):
             button.clicked.connect(lambda _=False, question=suggestion.question: self.chosen.emit(question))

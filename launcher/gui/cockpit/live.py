@@ -196,8 +196,10 @@ class LiveColumn(Card):
         self.updates += 1
         state = self._plots.state
         has_gpu = state is not None and any(name in state.samples.names for name in GPU_NAMES)
+        launch = self._controller.launch
+        drafts = launch is None or launch.options.draft > 0
         for figure in self.figures:
-            figure.setVisible(figure.plot.with_gpu in (None, has_gpu))
+            figure.setVisible(figure.plot.with_gpu in (None, has_gpu) and (drafts or figure.plot.name != "acceptance"))
             figure.show_state(state, self._plots.absence_of(figure.plot))
         note = self._controller.note if self._controller.launch is not None else ""
         if self.note.text() != render(note):

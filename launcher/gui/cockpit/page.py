@@ -690,9 +690,15 @@ class CockpitPage(QWidget):
     def _choose_layout(self, name: object) -> None:
         """Show a layout. That of the chat is chosen to write: its prompt gets the focus."""
         self.notices.clear_done()
+        focused = self.window().focusWidget()
+        is_in_pane = focused is not None and self.panes.isAncestorOf(focused)
+        if is_in_pane:
+            self.setFocus()  # not wherever Qt moves it from a pane that is hidden
         self.panes.choose_layout(str(name))
         if name == "chat" and self.panes.is_shown("chat"):
             self.chat.prompt.setFocus()
+        elif is_in_pane and focused is not None and focused.isVisible():
+            focused.setFocus()
 
     @Slot()
     def _show_layout(self) -> None:
