@@ -1,5 +1,6 @@
 """The list of conversations: its groups, its menu, and its two places."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,14 @@ def test_the_list_moves_between_its_column_and_the_chat(pane: ChatPane, qtbot: Q
     assert pane.chats_button.isVisible()
     pane.focus_search()
     qtbot.waitUntil(pane.conversation_list.isVisible)
+
+
+def test_a_result_for_a_chat_that_has_gone_is_not_delivered(pane: ChatPane, qtbot: QtBot) -> None:
+    released, late, later = threading.Event(), list[bool](), list[None]()
+    pane.store.enqueue(lambda _conversations: released.wait(60), late.append)
+    kept = pane.hand_over()
+    kept.store.enqueue(lambda _conversations: None, later.append)
+    released.set()
+    qtbot.waitUntil(lambda: later == [None])
+    assert late == []
+    kept.store.close()

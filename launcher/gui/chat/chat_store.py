@@ -44,6 +44,8 @@ class ChatStore(QObject):
         )
         self._writer = writer
         self._notice_requested = False
+        self._owner = object()
+        """Stands for the chat that waits for results."""
         self.destroyed.connect(lambda: writer.close())
 
     def enqueue(self, work: Callable[[Conversations], _T], done: Callable[[_T], object] | None = None) -> None:
@@ -55,7 +57,21 @@ class ChatStore(QObject):
                 lambda conversations: conversations.notice,
                 lambda notice: call_on_gui(lambda: self._report_notice(notice)),
             )
-        self._writer.run_work(work, (lambda result: call_on_gui(lambda: done(result))) if done else None)
+        if done is None:
+            self._writer.run_work(work, None)
+            return
+        owner = self._owner
+
+        def deliver(result: _T) -> None:
+            if owner is self._owner:
+                done(result)
+
+        self._writer.run_work(work, lambda result: call_on_gui(lambda: deliver(result)))
+
+    def hand_over(self) -> None:
+        """Leave the store to another chat. The callbacks of earlier work are not called any more, but it is done."""
+        self._owner = object()
+        self.setParent(None)
 
     def enqueue_change(self, work: Callable[[Conversations], object]) -> None:
         """Run `work` after all earlier work, and emit `changed` when it is done."""

@@ -178,7 +178,7 @@ class ChatPane(ChatFrame):
     def hand_over(self) -> KeptChat:
         """Leave the conversation to the next pane. This one must be deleted then."""
         self.system.commit_edit()
-        self.store.setParent(None)
+        self.store.hand_over()
         return KeptChat(
             self.store,
             self.conversation.id,
@@ -587,6 +587,10 @@ class ChatPane(ChatFrame):
     def _show_store_error(self, error: LauncherError) -> None:
         self.banner.show_message(str(error), "attention")
 
+    @Slot(str)
+    def _show_store_notice(self, notice: str) -> None:
+        self.banner.show_message(notice, "attention")
+
     @Slot()
     def _choose_prompts(self) -> None:
         dialog = QFileDialog(self, tr("Prompts from a file"))
@@ -604,7 +608,7 @@ class ChatPane(ChatFrame):
         controller.sampling_changed.connect(self._show_thinking)
         controller.closed.connect(self.store.close)
         self.store.failed.connect(self._show_store_error)
-        self.store.noticed.connect(lambda notice: self.banner.show_message(notice, "attention"))
+        self.store.noticed.connect(self._show_store_notice)
         self.conversation_list.opened.connect(self.open_conversation)
         self.conversation_list.deleted.connect(self._handle_deletion)
         self.column.regenerate_requested.connect(self._regenerate)
