@@ -92,9 +92,9 @@ class Controller(QObject):
     """The priority that plans are to have, such as "agents"."""
     link_requested = Signal(str)
     handed_over = Signal(float)
+    """Streams go on after a restart; the argument is the longest pause in seconds."""
     prompt_read = Signal(object)
     """PromptRead: a client's request has ended."""
-    """Streams go on after a restart; the argument is the longest pause in seconds."""
     notification_requested = Signal(str, str)
     """Title and text for a desktop notification."""
     file_requested = Signal()

@@ -19,7 +19,8 @@ class ScreenshotTaker(QObject):
     """Takes one picture of a window.
 
     With `live` it first sends questions to the demo, until enough samples for the plots have come since the first
-    question; the layout Watch shows them. With `waits_for_file` it waits until the file is served or has failed.
+    question, or one gets no reply; the layout Watch shows them. With `waits_for_file` it waits until the file is served
+    or has failed.
     `painted_s` is the age of the process at the window's first paint, which is printed with the picture's path.
     """
 
@@ -31,25 +32,34 @@ class ScreenshotTaker(QObject):
         self._question_count = 0
         self._sample_count = 0
         self._problem = ""
+        self._is_due = False
+        """Whether the picture is about to be taken, so that nothing is asked any more."""
         self._live = live
         if live:
             window.page("cockpit").panes.choose_layout("watch", remember=False)
         if live or waits_for_file:
             window.controller.view_changed.connect(self._on_view_changed)
             window.controller.sampled.connect(self._count_samples)
+            window.controller.replied.connect(self._on_reply)
             QTimer.singleShot(_LONGEST_WAIT_MS, self, self._give_up)
         else:
-            QTimer.singleShot(_SETTLE_MS, self, self._take_picture)
+            self._take_picture_soon()
 
     @Slot()
     def _on_view_changed(self) -> None:
         view = self._window.controller.view
+        if self._is_due:
+            return
         if view.problem or (view.can_ask and not self._live):
-            self._problem = view.problem
-            QTimer.singleShot(_SETTLE_MS, self, self._take_picture)
+            self._take_picture_soon(view.problem)
         elif view.can_ask and self._sample_count < _LEAST_SAMPLES:
             self._window.page("cockpit").chat.send_question(_QUESTIONS[self._question_count % len(_QUESTIONS)])
             self._question_count += 1
+
+    @Slot(object, str)
+    def _on_reply(self, reply: object, footer: str) -> None:
+        if reply is None:
+            self._take_picture_soon(footer)  # the next question would end like this one
 
     @Slot(list)
     def _count_samples(self, samples: list[object]) -> None:
@@ -58,12 +68,17 @@ class ScreenshotTaker(QObject):
         before = self._sample_count
         self._sample_count += len(samples)
         if before < _LEAST_SAMPLES <= self._sample_count:
-            QTimer.singleShot(_SETTLE_MS, self, self._take_picture)
+            self._take_picture_soon()
 
     @Slot()
     def _give_up(self) -> None:
-        self._problem = "no live data came"
-        self._take_picture()
+        self._take_picture_soon("no live data came")
+
+    def _take_picture_soon(self, problem: str = "") -> None:
+        """Take the picture once the window has painted its last changes; `problem` is why it lacks something."""
+        if not self._is_due:
+            self._is_due, self._problem = True, problem
+            QTimer.singleShot(_SETTLE_MS, self, self._take_picture)
 
     @Slot()
     def _take_picture(self) -> None:
