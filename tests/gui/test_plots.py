@@ -243,7 +243,7 @@ def test_the_limit_and_the_rate_without_mtp_are_drawn_as_lines(panel: PlotPanel)
     drawn(panel)
     levels = chart_of(panel.rows["rate"]).overlay.labels
     assert [(each.text, each.line) for each in levels] == [
-        ("limit 250", "dashed"), ("without MTP 171", "dotted"), ("now 200.0", ""),
+        ("limit 250", "dashed"), ("MTP off 171", "dotted"), ("now 200.0", ""),
     ]  # fmt: skip
     assert panel.rows["rate"].aside == "mean of 5 min 200.0\n80 % of the limit"
     panel.references.set_limit(Reading(5_000.0))

@@ -74,9 +74,11 @@ def begin_handover(window: Window) -> None:
     """Apply another draft length under a reply that does not end, and wait until the engine restarts."""
     controller, page = window.controller, window.page("cockpit")
     wait_until(lambda: controller.view.can_ask and page.state.previewer is not None)
+    page.state.revert_changes()
+    running = page.state.previewer.basis.plan_settings.draft
     controller.set_sampling_value("ignore_eos", True)
     page.chat.send_question(QUESTIONS[1])
-    page.state.request_value("draft", 3)
+    page.state.request_value("draft", 2 if running == 3 else 3)
     wait_ms(_UNDER_WAY_MS)
     page.controls.changes.apply_now()
     wait_until(lambda: controller.inputs.status.state in (ServerState.RESTARTING, ServerState.LOADING))

@@ -293,7 +293,6 @@ class CopyButton(QPushButton):
         self.setObjectName("quiet")
         self.setAutoDefault(True)
         self.setToolTip(tip)
-        self.setMinimumWidth(self.fontMetrics().horizontalAdvance(tr("Copied")) + theme.px(14))
         self._reset_timer = QTimer(self)
         self._reset_timer.setSingleShot(True)
         self._reset_timer.setInterval(_COPIED_MS)

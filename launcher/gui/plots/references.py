@@ -41,12 +41,12 @@ class RateReferences(QObject):
         self.limit = limit
         self.changed.emit()
 
-    def set_baseline(self, tokens_per_second: float | None, source: str = "") -> None:
-        """Draw the rate without MTP as a dotted line, labelled with `source`; None removes it."""
+    def set_baseline(self, tokens_per_second: float | None) -> None:
+        """Draw the rate without MTP, which a tune measured, as a dotted line; None removes it."""
         self.baseline = None
         if tokens_per_second is not None:
-            text = tr("without MTP {rate:,.0f}", rate=tokens_per_second)
-            self.baseline = Reference(tokens_per_second, f"{text} · {source}" if source else text, dotted=True)
+            text = tr("MTP off {rate:,.0f}", rate=tokens_per_second)  # short, for the room beside the plot
+            self.baseline = Reference(tokens_per_second, text, dotted=True)
         self.changed.emit()
 
     def request_references(self, launch: Launch | None) -> None:
@@ -62,7 +62,7 @@ class RateReferences(QObject):
 
         def show_baseline(rate: float | None) -> None:
             if self._controller.launch is launch:
-                self.set_baseline(rate, tr("as tuned"))
+                self.set_baseline(rate)
 
         run = self._controller.bridge.run
         run(lambda _report: _read_limit(launch), done=show_limit)
