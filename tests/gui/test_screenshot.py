@@ -1,14 +1,19 @@
-"""Screenshot mode on the real engine."""
+"""Pictures of the window with the real engine: screenshot mode, and what the pictures of the docs show."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
+from PySide6.QtCore import QTimer
 from PySide6.QtGui import QImage
 from pytestqt.qtbot import QtBot
 
+from launcher.engine.server.registry import list_entries
+from launcher.engine.server.state import ServerState
 from launcher.gui.screenshot import ScreenshotTaker
 from launcher.gui.window import Window
+from tools.screenshots.scene import show_handover
 
 
 def test_after_a_question_without_a_reply_no_other_is_asked(
@@ -25,3 +30,20 @@ def test_after_a_question_without_a_reply_no_other_is_asked(
     assert window.exit_code == 1
     assert QImage(str(picture)).size() == window.size()
     assert len(window.page("cockpit").chat.column.turns) == 1
+
+
+def test_a_handover_is_seen_by_a_window_that_is_busy_meanwhile(demo: Window) -> None:
+    """Such a window gets the states of a whole restart in one batch."""
+    controller = demo.controller
+    states: list[ServerState] = []
+    first_pid = list_entries()[0].engine_pid
+
+    def block_window() -> None:
+        """Keep the window's thread busy until another engine serves."""
+        deadline = time.monotonic() + 60
+        while (entry := list_entries()[0]).engine_pid == first_pid or entry.state not in ("ready", "busy"):
+            assert time.monotonic() < deadline
+
+    demo.page("cockpit").state.applying_changed.connect(lambda begins: begins and QTimer.singleShot(0, block_window))
+    show_handover(demo, lambda: states.append(controller.inputs.status.state))
+    assert states in ([ServerState.RESTARTING], [ServerState.LOADING])

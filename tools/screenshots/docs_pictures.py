@@ -58,8 +58,8 @@ def main() -> int:
             window.page("cockpit").panes.choose_layout("watch")
             resize_window(window, *_HANDOVER_SIZE)
             wait_ms(SETTLE_MS)
-            scene.begin_handover(window)
-            take_picture(window, folder / f"handover-{look}.png", reduced=True)
+            picture = folder / f"handover-{look}.png"
+            scene.show_handover(window, lambda: take_picture(window, picture, reduced=True))
         return scene.close_window(window)
 
 

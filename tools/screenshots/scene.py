@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,8 +71,12 @@ def ask_question(window: Window, question: str) -> None:
     wait_ms(_STREAMED_MS)
 
 
-def begin_handover(window: Window) -> None:
-    """Apply another draft length under a reply that does not end, and wait until the engine restarts."""
+def show_handover(window: Window, take: Callable[[], None]) -> None:
+    """Apply another draft length under a reply that does not end, and call `take` while the engine restarts.
+
+    It is called as soon as the window shows that. To look for it now and then would not do: a window that was busy
+    meanwhile learns of all states at once, and goes from one to the last without a pause.
+    """
     controller, page = window.controller, window.page("cockpit")
     wait_until(lambda: controller.view.can_ask and page.state.previewer is not None)
     page.state.revert_changes()
@@ -80,8 +85,17 @@ def begin_handover(window: Window) -> None:
     page.chat.send_question(QUESTIONS[1])
     page.state.request_value("draft", 2 if running == 3 else 3)
     wait_ms(_UNDER_WAY_MS)
+    taken: list[bool] = []
+
+    def take_once() -> None:
+        if not taken and controller.inputs.status.state in (ServerState.RESTARTING, ServerState.LOADING):
+            taken.append(True)
+            take()
+
+    controller.view_changed.connect(take_once)
     page.controls.changes.apply_now()
-    wait_until(lambda: controller.inputs.status.state in (ServerState.RESTARTING, ServerState.LOADING))
+    wait_until(lambda: bool(taken))
+    controller.view_changed.disconnect(take_once)
 
 
 def close_window(window: Window) -> int:
