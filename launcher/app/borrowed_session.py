@@ -14,10 +14,10 @@ from typing import Any
 from launcher.app.attach import AttachedServer, ServerFeatures
 from launcher.app.running_servers import find_control_address
 from launcher.app.serving_session import send_metered_request
-from launcher.app.session_bench import SessionBench
+from launcher.app.session_bench import SessionBench, superseded_error
 from launcher.app.session_json import error_from_json, options_from_json, options_to_json
 from launcher.base.control import ControlAddress, send_request
-from launcher.base.errors import BadOption, GaveWay, LauncherError, Superseded
+from launcher.base.errors import BadOption, GaveWay, LauncherError
 from launcher.base.messages import add_message_data, message, restore_messages
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.address import parse_address
@@ -126,7 +126,7 @@ class BorrowedSession:
             async for each in send_request(self._address, "lent-start", **fields):
                 answer = restore_messages(each)
         except LauncherError as error:
-            raise _lost_error() from error
+            raise superseded_error() from error
         if answer.get("failed") is not None:
             raise error_from_json(answer["failed"])
         self._server.note_engine(answer["engine_pid"])
@@ -152,7 +152,7 @@ class BorrowedSession:
         try:
             while True:
                 if self._is_lost:
-                    raise _lost_error()
+                    raise superseded_error()
                 now_s = time.monotonic()
                 left_s = None if self._clients else self._quiet_since_s + self._rules.quiet_s - now_s
                 if left_s is not None and left_s <= 0:
@@ -292,10 +292,3 @@ async def _end_loan(session: BorrowedSession, following: "asyncio.Task[None]") -
     following.cancel()
     await asyncio.wait([following])
     await session.close()
-
-
-def _lost_error() -> Superseded:
-    return Superseded(
-        message("The server was stopped or restarted with other settings during the measurement."),
-        message("Measure it again."),
-    )

@@ -93,16 +93,21 @@ class SessionBench:
         if self._expected_changes is None:
             return
         if self.session.has_uncounted_changes or self._expected_changes != self.session.change_count:
-            raise Superseded(
-                message("The server was stopped or restarted with other settings during the measurement."),
-                message("Measure it again."),
-            )
+            raise superseded_error()
 
     async def _read_counters(self) -> Counters:
         return parse_counters(await self.session.supervisor.client.read_metrics())
 
     def _engine_pid(self) -> int | None:
         return None if self.session.is_idle else self.session.supervisor.engine_pid
+
+
+def superseded_error() -> Superseded:
+    """Return the error for a measurement whose server was stopped or restarted meanwhile."""
+    return Superseded(
+        message("The server was stopped or restarted with other settings during the measurement."),
+        message("Measure again."),
+    )
 
 
 def options_with_settings(options: ServeOptions, settings: RunSettings) -> ServeOptions:
