@@ -1,8 +1,8 @@
 """A bare window with as many curves as the Cockpit has, and a text field: `SECONDS CURVES TEXT`.
 
-`CURVES` is a JSON list with the number of curves of each plot. pyqtgraph draws them with its default settings, with
-10 more samples a second; a QPlainTextEdit gets TEXT in SECONDS, a part of it 60 times a second. Prints its share of a
-core in percent, as JSON.
+`CURVES` is a JSON list with the number of curves of each plot. Each curve gets 10 samples a second and is drawn by
+pyqtgraph with its default settings. A QPlainTextEdit gets TEXT within SECONDS, in 60 parts a second. Prints the
+processor time in percent of a core, as JSON.
 """
 
 import itertools

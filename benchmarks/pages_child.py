@@ -3,7 +3,7 @@
 In order: when Start could be used, each step of what is done ahead, each page's first showing, `ROUNDS` showings of
 each after that, and what the window takes in `SECONDS` while the demo is served and nobody asks, shown and hidden,
 each beside a process that wakes as often and does nothing, and `SETTLE` seconds after it became so. One JSON object,
-on its last line. With 0 `ROUNDS` only the first of it.
+on its last line. With 0 `ROUNDS` it ends after the first of these.
 """
 # ruff: noqa: SLF001 -- it calls the private steps that the program does itself
 

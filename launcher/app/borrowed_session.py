@@ -50,6 +50,7 @@ class BorrowedSession:
 
     Starts wait until no client has sent a request for a while; clients' streams continue across them. A request ends
     with GaveWay as soon as a client sends one. Stopping does nothing: the server goes on. Belongs to one asyncio loop.
+    `lent` is the server's answer to the verb `lend`.
     """
 
     def __init__(self, address: ControlAddress, lent: Mapping[str, Any], rules: IdleRules) -> None:
@@ -110,10 +111,10 @@ class BorrowedSession:
         return read_last_lines(self._log_path, _LOG_LINES)
 
     def add_waiting(self, seconds: float) -> None:
-        """Add the seconds of a measurement that gave way to the time of waiting."""
+        """Count the seconds of a reply that gave way to a client as time of waiting."""
         self._waited_s += seconds
 
-    async def start(self, options: ServeOptions, *, model_name: str | None = None) -> None:  # noqa: ARG002 -- stays the same
+    async def start(self, options: ServeOptions, *, model_name: str | None = None) -> None:  # noqa: ARG002 -- the model stays
         """Restart the server with other settings, once it is idle. Raises what a start raises."""
         self.change_count += 1
         await self.wait_until_idle()
@@ -216,7 +217,7 @@ class _BorrowedServer(AttachedServer):
         self._engine_pid = pid
 
     @asynccontextmanager
-    async def chat(self, request: ChatRequest, *, measured: bool = False) -> AsyncGenerator[AsyncIterator[Delta]]:  # noqa: ARG002 -- always
+    async def chat(self, request: ChatRequest, *, measured: bool = False) -> AsyncGenerator[AsyncIterator[Delta]]:  # noqa: ARG002 -- all its requests are
         """Stream a reply. See AttachedServer.chat."""
         async with super().chat(request) as deltas:
             yield deltas

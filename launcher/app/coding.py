@@ -121,7 +121,7 @@ async def _describe_larger_context(entry: ServerEntry, agent: Agent) -> str:
             chosen = {name: changes[name] for name in names}
             if (await preview_restart(entry.url, chosen)).get("status") in ("FITS", "TIGHT"):
                 words = " ".join(f"--set {name}={value}" for name, value in chosen.items())
-                return message("`mtp-launcher restart {options}` gives it that.", options=words)
+                return message("`mtp-launcher restart {options}` gives it enough.", options=words)
     return message(
         "Stop it, and `mtp-launcher code {agent}` chooses a model that fits.",
         window="Stop it, and start the agent again: this program then chooses a model that fits.",
@@ -232,8 +232,8 @@ async def _find_limiting_settings(
     with suppress(ContextTooSmall):
         start = await resolve_agent_start(agent, model, others, make_options, ending=ending)
         return message(
-            "Leave out {options}: without that, a request has {context:,} tokens here.",
-            window="Without your own settings a request has {context:,} tokens here.",
+            "Leave out {options}: without that, a request has {context:,} tokens of context.",
+            window="Without your own settings a request has {context:,} tokens of context.",
             options=" ".join(f"--{name} {asked[name]}" for name in blamed),
             context=slot_context(start),
         )
@@ -295,7 +295,7 @@ def list_sampling_values(sampling: Sampling) -> dict[str, float]:
 
 
 async def correct_start(start: ResolvedStart) -> ResolvedStart | None:
-    """Return the start with a chat template that takes late system messages; None if the model's own needs no change.
+    """Return the start with a chat template that accepts late system messages; None if the model's own needs no change.
 
     Raises what check_model and explain_os_error raise.
     """

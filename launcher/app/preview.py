@@ -371,6 +371,7 @@ class Previewer:
         for row in ROWS.values():
             value = row.value_in(options)
             if value is None and row.name in HOST_LIMITS and row.value_in(self.basis.options) is not None:
+                # The user has left a limit to the start again.
                 resets_limits = True
             elif value is None:
                 value = row.value_in(running) if row.resolved else row.usual

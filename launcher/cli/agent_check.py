@@ -14,7 +14,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     from launcher.agents.agent import list_names
 
     parser.add_argument("--agent", metavar="NAME", help=f"one of {list_names()} (default: any)")
-    parser.add_argument("--url", help="which server, when more than one runs; or one of another program")
+    parser.add_argument("--url", help="the server's address, if more than one runs, or if it is another program's")
     add_key_options(parser)
 
 

@@ -13,7 +13,7 @@ from launcher.cli.quantities import parse_int, parse_number
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument("prompt", type=_parse_prompt, help="what to ask; - reads it from standard input")
-    parser.add_argument("--url", help="which server, when more than one runs; or one of another program")
+    parser.add_argument("--url", help="the server's address, if more than one runs, or if it is another program's")
     add_key_options(parser)
     parser.add_argument("--system", type=_parse_text, metavar="TEXT", help="a system prompt")
     parser.add_argument("--max-tokens", type=parse_int, metavar="N", help="end the reply after N tokens")
@@ -46,7 +46,7 @@ def _parse_text(text: str) -> str:
 
 
 async def run(options: argparse.Namespace) -> Result:
-    """Print the reply while it is generated, and return its figures; with --json the text is one of them."""
+    """Print the reply while it is generated, except with --json; return its text and figures."""
     from launcher.app import settings
     from launcher.app.serving import request_reply
     from launcher.app.settings_declared import SYSTEM_PROMPT

@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", metavar="ID[:QUANT] | FILE", help="the model (default: the running server's, else the last one)"
     )
-    parser.add_argument("--url", help="which running server, when more than one runs; or one of another program")
+    parser.add_argument("--url", help="the server's address, if more than one runs, or if it is another program's")
     add_key_options(parser)
     parser.add_argument(
         "--print",

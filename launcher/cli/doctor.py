@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument("--wake", action="store_true", help="wake a sleeping GPU to read it")
     parser.add_argument(
-        "--copy-wslconfig", action="store_true", help="in WSL: put the suggested .wslconfig on the clipboard of Windows"
+        "--copy-wslconfig", action="store_true", help="in WSL: copy the suggested .wslconfig to the Windows clipboard"
     )
     parser.add_argument("--models", type=Path, metavar="FOLDER", help="the folder of your model files")
 
@@ -48,7 +48,7 @@ def _copy_wslconfig() -> Result:
 
     suggestion = suggested_wslconfig()
     copy_to_clipboard(suggestion)
-    instruction = f"It is on the clipboard of Windows. In Windows, run `notepad {WSLCONFIG_PATH}`, and paste it."
+    instruction = f"It is on the Windows clipboard. In Windows, run `notepad {WSLCONFIG_PATH}`, and paste it."
     return Result(asdict(suggestion), [*_format_wslconfig(suggestion), wrap_text(f"{instruction} {RESTART_HINT}")])
 
 
@@ -59,7 +59,7 @@ def _format_report(report: DoctorReport) -> Iterator[str]:
         yield f"\n{wrap_text(problem.title)}\n{wrap_text(problem.hint, '  ')}"
     if report.wslconfig is not None:
         yield from _format_wslconfig(report.wslconfig)
-        yield "`mtp-launcher doctor --copy-wslconfig` puts it on the clipboard of Windows; nothing is written."
+        yield "`mtp-launcher doctor --copy-wslconfig` copies it to the Windows clipboard. It changes no file."
     yield "\nThe demo can run." if report.demo_can_run else "\nThe demo cannot run yet."
 
 
@@ -85,9 +85,9 @@ def _list_facts(report: DoctorReport) -> list[tuple[str, str]]:
         lines.append(("GPU", f"none: {machine.no_gpu_reason}"))
     if report.situation is not None:
         summary, *notes = _describe_model_memory(report.situation)
-        lines += [("Memory", summary), *(("", note) for note in notes)]
+        lines += [("For models", summary), *(("", note) for note in notes)]
     lines.append(
-        ("Engine fit", f"{report.backend.backend or 'unknown'}. {report.backend.reason} {report.backend.better or ''}")
+        ("Backend", f"{report.backend.backend or 'unknown'}. {report.backend.reason} {report.backend.better or ''}")
     )
     lines += [("Engine", _describe_engine(engine)) for engine in report.engines]
     lines += [("Disk", _describe_disk(use, disk)) for use, disk in report.disks.items()]
@@ -105,13 +105,13 @@ def _describe_processor(host: Host) -> str:
     if host.cpu_features is None:
         features = f"instructions unknown: {host.absent['cpu_features']}"
     else:
-        features = ", ".join(name.upper() for name in host.cpu_features) or "no instructions of use"
+        features = ", ".join(name.upper() for name in host.cpu_features) or "no useful instructions"
     lacks = f"; lacks {', '.join(host.missing_features).upper()}" if host.missing_features else ""
     return f"{host.cpu or host.machine}, {host.physical_cores or 'unknown'} cores, {features}{lacks}"
 
 
 def _describe_host_memory(host: Host) -> str:
-    limit = ", all that its control group allows" if host.memory_limit_bytes else ""
+    limit = " (the limit of its control group)" if host.memory_limit_bytes else ""
     return f"{host.memory_bytes / _MIB:,.0f} MiB{limit}, {host.available_bytes / _MIB:,.0f} MiB available"
 
 
@@ -137,7 +137,7 @@ def _describe_gpu(gpu: Gpu, report: DoctorReport) -> list[str]:
 def _describe_model_memory(situation: Situation) -> tuple[str, ...]:
     """Return sentences: the memory available for models, as plans count it, and the part that our own servers use."""
     where = "of host memory" if situation.backend == "cpu" else "of GPU memory"
-    summary = f"{situation.free_mib:,} MiB {where} for models, {situation.margin_mib:,} of them to stay free"
+    summary = f"{situation.free_mib:,} MiB {where}, {situation.margin_mib:,} of them to stay free"
     return (summary, *situation.own_notes)
 
 

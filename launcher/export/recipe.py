@@ -97,7 +97,7 @@ class ExportRecipe:
 
     @property
     def embeds(self) -> bool:
-        """Whether the server turns texts into vectors, and generates none."""
+        """Whether the server only turns texts into vectors."""
         return any(flag in ("--embeddings", "--embedding") for flag, _ in self.options)
 
     @property
@@ -109,7 +109,7 @@ class ExportRecipe:
 
     @property
     def ranks(self) -> bool:
-        """Whether the server ranks texts, and generates none."""
+        """Whether the server only ranks texts."""
         return any(flag in ("--reranking", "--rerank") for flag, _ in self.options)
 
     @property

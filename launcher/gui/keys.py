@@ -112,7 +112,7 @@ class KeysPage(QWidget):
         for row, (key, description) in enumerate(group.keys):
             key_label = Label(QKeySequence(key).toString(QKeySequence.SequenceFormat.NativeText))
             key_label.setFont(theme.font(theme.BODY_PX, bold=True))
-            text_label = Label(page_title(description))  # or another text
+            text_label = Label(page_title(description))  # translates texts other than titles, too
             text_label.setWordWrap(True)
             text_label.setObjectName("secondary")
             grid.addWidget(key_label, row, 0, Qt.AlignmentFlag.AlignTop)

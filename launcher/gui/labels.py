@@ -67,7 +67,7 @@ class ElidedLabel(Label):
 def measure_ascent(label: QLabel) -> int:
     """Return the height of a label's text above its baseline, in pixels.
 
-    It is more than that of the label's font where characters are of another one: Chinese fonts are higher.
+    It exceeds the ascent of the label's font if a character is of another one, such as a Chinese font.
     """
     layout = QTextLayout(label.text(), label.font())
     layout.beginLayout()

@@ -26,7 +26,7 @@ def setting_text(name: str, value: "Value") -> str:
             return ntr("1 thread", "{n} threads", int(value)) if value else tr("default threads")
         case "draft_sampling", "probabilistic":
             return tr("sampled drafts")
-    return format_settings({name: value}) if name in ROWS else f"{name} {value}"  # of a history of another version
+    return format_settings({name: value}) if name in ROWS else f"{name} {value}"  # of another version's history
 
 
 def format_context_length(count: int) -> str:

@@ -62,7 +62,7 @@ def tr(text: str, /, **values: object) -> str:
 
 
 def mark_page(title: str) -> str:
-    """Mark the title of a page that has another name than the button with the same text in other languages."""
+    """Mark a page's title that is also the text of a button, and is translated differently."""
     return title
 
 

@@ -106,7 +106,7 @@ class PageContainer(QWidget):
 
 
 class BannerArea(QWidget):
-    """The banners of all pages, as far from the edges as those of a page. Without one it takes no room."""
+    """The banners above all pages, with the margins of a page. It takes no room while no banner is shown."""
 
     def __init__(self, banners: Sequence[Banner]) -> None:
         super().__init__()

@@ -724,7 +724,7 @@ def _part_paths(path: Path) -> tuple[Path, ...]:
 def _scan_folders(catalogue: Catalogue, known: Mapping[Path, Record], places: _Places) -> Iterator[Record]:
     """Yield records of the files in the folders that are new, or changed in size; their headers are read.
 
-    Records of versions that did not note how much of a file is missing are made anew, too.
+    Files are also read again if an earlier version recorded them without `missing_bytes`.
     """
     for path, repo, file, sha256 in _walk_files(places):
         names = split_names(path.name)

@@ -210,7 +210,7 @@ class ModelSelection:
 
     @property
     def stored_name(self) -> str | None:
-        """The name in another program's store that it was named by; None for all others."""
+        """The name in another program's store, if the user named the model by it; else None."""
         stored = self.named.local.stored if self.named and self.named.local else None
         return stored.name if stored else None
 

@@ -84,7 +84,7 @@ def plan_recommended(catalogue: Catalogue, situation: Situation, criteria: PlanC
 def keep_running_settings(
     stop: PlanStop, running: PlanSettings, catalogue: Catalogue, situation: Situation, criteria: PlanCriteria
 ) -> PlanStop:
-    """Return a choice with the settings of the server that runs its file, if only free memory has moved them by a step.
+    """Return a choice with the settings of the server that runs its file, if only free memory moved them by a step.
 
     A plan that is made while a server runs may differ from the one that it was started with, because the memory that
     the engine takes is not exactly what was estimated, and other programs come and go. Without this the running plan

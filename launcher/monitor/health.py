@@ -243,7 +243,7 @@ _MIB = 2**20
 _POWER_CLOCK_SHARE, _HEAT_CLOCK_SHARE = 0.75, 0.92
 """Shares of the highest clock below which a power limit is reported, and below which heat is a warning."""
 _RAISE_FREE_MIB, _CLEAR_FREE_MIB = 256.0, 512.0
-"""Free VRAM below which pressure is raised, and above which it is cleared."""
+"""Free VRAM below which the finding is raised, and above which it is cleared."""
 _TAKEN_MIB = 256.0
 """The least growth of other programs' memory since the model was loaded that counts."""
 _MOST_NAMES = 2
@@ -322,7 +322,7 @@ class ThrottlingDetector:
 def _describe_clocks(now: float | None, best: float) -> str:
     if now is None or best <= now:
         return ""
-    return message(": {now:.0f} MHz, it had {best:.0f} MHz", now=now, best=best)
+    return message(": {now:.0f} MHz instead of {best:.0f} MHz", now=now, best=best)
 
 
 class VramPressureDetector:
@@ -395,7 +395,7 @@ def _find_engine(processes: tuple[GpuProcess, ...] | None, pid: int | None) -> G
 
 
 class UnusedGpuDetector:
-    """Detects a GPU build that runs on the CPU, or a model that is on the GPU by the log but not by the memory in use.
+    """Detects a GPU build that runs on the CPU, or a model on the GPU by the log, but not by the memory in use.
 
     Undecided if neither log nor driver is conclusive: WDDM, WSL and containers hide the memory of a process.
     """
@@ -472,7 +472,7 @@ must span half a minute."""
 _LEAST_CONTEXT_USED = 256
 """Up to this context in use, in tokens, all replies are in one class."""
 _SLOW, _FINE = 0.70, 0.85
-"""Shares of the usual speed up to which falling speed is raised, and above which it is cleared."""
+"""Shares of the usual speed up to which the finding is raised, and above which it is cleared."""
 
 _Kind = tuple[int, int, bool]
 """Class of context in use, number of streams, and whether there were drafts."""

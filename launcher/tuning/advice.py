@@ -23,8 +23,8 @@ FEWEST_STEPS = 2_000
 """The fewest steps for advice. With fewer, acceptance is too uncertain: a rate of 0.6 would be 0.6 ± 0.02."""
 _FEWEST_RUNS = 3
 _MOST_RATIO = 2.0
-"""Largest ratio between the step times of real use and of measurements, in either direction; real contexts are fuller.
-"""
+"""Largest ratio between the step times of real use and of measurements, in either direction: in real use contexts are
+fuller."""
 _NEUTRAL_VALUES = {"p_min": (None, 0, 0.0), "draft_sampling": (None, "greedy"), "ngram": (None, "none")}
 """Settings that change draft acceptance, each with the values that leave it unchanged."""
 

@@ -80,7 +80,7 @@ def test_a_gpu_is_described_with_its_activity_and_the_suitable_build(driver: Pat
     assert "GPU NVIDIA Stub 24GB, 24,576 MiB, 18,432 MiB free, driver 580.65.06, CUDA 13.1" in text
     assert "compute capability 8.9, 1,008 GB/s, drives a display" in text
     assert "now: 61 °C, 312 W, limit 450 W, 2,520 MHz, 87 % busy, held back by: power limit" in text
-    assert "Engine fit cuda-13. The NVIDIA Stub 24GB has compute capability 8.9" in text
+    assert "Backend cuda-13. The NVIDIA Stub 24GB has compute capability 8.9" in text
 
 
 def test_an_unknown_value_has_its_reason(driver: Path) -> None:

@@ -139,7 +139,7 @@ def _places(files: Path) -> Sequence[tuple[str, str]]:
         (re.escape(str(forked.ROOT)), "<program>"),
         (rf"^(mtp-launcher|MTP Launcher:) {re.escape(__version__)}$", r"\1 <version>"),
         (r"^(Python|System): .*", r"\1: <version>"),
-        (rf"^(System|Processor|Memory)( +).*{below}", r"\1\2<facts>"),
+        (rf"^(System|Processor|Memory|For models)( +).*{below}", r"\1\2<facts>"),
         (r"[\d.,]+ GB free, \w+$", "<free> GB free, <kind>"),
         (r"(127\.0\.0\.1:|--port '?|engine-|:-)(?!8080)\d{4,5}\b", r"\1<port>"),
         (r"^\d{5}( +)", r"<port>\1"),

@@ -36,7 +36,8 @@ class TestThrottling:
         assert raised.time_s - 20.0 <= 10
         assert raised.finding.level is FindingLevel.WARNING
         assert (
-            raised.finding.sentence == "The GPU slows down because it is too hot at 87 °C: 1500 MHz, it had 2400 MHz."
+            raised.finding.sentence
+            == "The GPU slows down because it is too hot at 87 °C: 1500 MHz instead of 2400 MHz."
         )
         assert raised.finding.evidence["reasons"] == "temperature (hardware), hardware slowdown"
         assert health.open_findings == ()

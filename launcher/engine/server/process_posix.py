@@ -136,7 +136,7 @@ class PreparedKeeper:
         except BaseException:  # cancelled
             keeper.stdin.close()  # the keeper ends its engine then, and itself
             await pipes.close()
-            for pipe in (status, keeper.stdout, keeper.stderr):  # those that no stream reads yet
+            for pipe in (status, keeper.stdout, keeper.stderr):  # nothing else closes those that no stream reads yet
                 pipe.close()
             raise
         if words[:1] != [b"started"]:

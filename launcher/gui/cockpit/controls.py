@@ -738,7 +738,7 @@ class ControlsPane(Card):
         )
         self.mode.changed.connect(self._choose_mode)
         self._awaits_focus = False
-        """Whether changes that were made here are being applied, and the focus is to come back."""
+        """Whether the focus was here when changes were applied, and returns here afterwards."""
         self._state = state
         state.applying_changed.connect(self._hold_focus)  # before the fields that have the focus are disabled
         self.stops = PlanStops(state, controller)
@@ -775,7 +775,7 @@ class ControlsPane(Card):
 
     @Slot(bool)
     def _hold_focus(self, applying: bool) -> None:
-        """Keep the focus here while changes are applied: Qt would move it anywhere from what is disabled or hidden."""
+        """Keep the focus here while changes are applied: from a disabled or hidden widget Qt would move it anywhere."""
         focused = self.window().focusWidget()
         if applying and focused is not None and self.isAncestorOf(focused):
             self._awaits_focus = True

@@ -1,6 +1,6 @@
 """The Cockpit before the first start: buttons that start the last model, the demo or another model.
 
-After a start that failed or was stopped they start that model again.
+After a start that failed or was stopped, the first button starts that model again.
 """
 
 from PySide6.QtCore import Slot

@@ -37,7 +37,7 @@ class LibraryTree(QAbstractItemModel):
             return True
         is_changed = False
         for at, (old, new) in enumerate(zip(tuple(self.models), models, strict=True)):
-            if new == old:  # read again, as each time the page is shown
+            if new == old:  # equal, but another object: the models are read again whenever the page is shown
                 continue
             if [each.key for each in old.files] != [each.key for each in new.files]:
                 self._replace_files(at, new)

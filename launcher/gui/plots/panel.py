@@ -43,7 +43,7 @@ _MARK_DISTANCE, _KEY_STEP = 0.012, 0.008
 """Shares of the width: distance within which a mark is listed, and the step of an arrow key."""
 _MAX_MARKS = 4
 _FOCUS_COMES_BACK = (Qt.FocusReason.ActiveWindowFocusReason, Qt.FocusReason.PopupFocusReason)
-"""Why the plots lose the focus for a while only: to another window, or to a menu."""
+"""Reasons for which the plots lose the focus only for a while: to another window, or to a menu."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ def _format_length(length_s: float) -> str:
 # Export as picture or table, written on the core's thread so that the window stays responsive.
 
 _PICTURE_SCALE = 2.0
-"""The least number of pixels of an exported picture for one of the window, in each direction."""
+"""The fewest pixels of an exported picture for each pixel of the window, in each direction."""
 _MAX_FILES = 100
 """Numbered names to try if a file named after the same second exists."""
 

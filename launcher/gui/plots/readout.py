@@ -13,7 +13,7 @@ from launcher.gui.translation import render, tr
 from launcher.machine.gpu import Reading
 
 _REMEMBERED_WIDTHS = 30
-"""Changes of a number for which its unit keeps the place that the widest of them needs: some ten seconds of a reply."""
+"""How many of the last numbers have room before the unit, so that it does not move: some ten seconds of a reply."""
 _WIDEST = 100_000
 """Width in pixels in which any text stands in one line."""
 
