@@ -131,7 +131,9 @@ def _make_parser() -> _Parser:
     add_flag("--no-slots", to="endpoint_slots", action="store_false", dest="slots")
     add_flag("-c", "--ctx-size", to="n_ctx", type=int, help="context in tokens, 0: as trained")
     add_flag("-n", "--n-predict", to="n_predict", type=int, help="most tokens to generate")
-    add_flag("--ignore-eos", to="sampling.ignore_eos", action="store_true", help="no end before the most tokens")
+    add_flag(
+        "--ignore-eos", to="sampling.ignore_eos", action="store_true", help="never end a reply before its token limit"
+    )
     add_flag("-np", "--parallel", to="n_parallel", type=int, help="slots")
     add_flag("-kvu", "--kv-unified", to="kv_unified", action="store_true", help="one KV cache for all slots")
     add_flag("-no-kvu", "--no-kv-unified", to="kv_unified", action="store_false", dest="kv_unified")

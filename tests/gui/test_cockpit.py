@@ -254,6 +254,7 @@ def check_that_advanced_lists_every_flag_and_edits_the_extra_arguments(page: Coc
     page.controls.mode.button("advanced").click()
     advanced = page.controls.advanced
     qtbot.waitUntil(lambda: advanced.flag_list.count() > 20)
+    assert advanced.flag_list.viewport().height() == 10 * advanced.flag_list.sizeHintForRow(0), "no row is cut"
     advanced.search.setText("prompt cache")
     assert [advanced.flag_list.item(row).text() for row in range(advanced.flag_list.count())] == ["--cache-ram"]
     advanced.flag_list.setCurrentRow(0)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 # The Advanced part: every flag of the engine build, and the extra arguments.
 
-_LIST_HEIGHT = 184
+_LIST_ROWS = 10
 _NOT_SET = ""
 
 
@@ -70,8 +70,8 @@ class AdvancedFields(QWidget):
         self._count = make_caption()
         self.flag_list = QListWidget()
         self.flag_list.setAccessibleName(tr("llama-server flags"))
-        self.flag_list.setFixedHeight(theme.px(_LIST_HEIGHT))
         self.flag_list.setFont(theme.monospace())
+        self.flag_list.setFixedHeight(_LIST_ROWS * self.flag_list.fontMetrics().height())
         self.flag_list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.flag_list.setTextElideMode(Qt.TextElideMode.ElideRight)
         self.flag_list.currentItemChanged.connect(self._choose_flag)
@@ -150,6 +150,8 @@ class AdvancedFields(QWidget):
             if flag.name == chosen_name:
                 self.flag_list.setCurrentItem(item)
         self.flag_list.blockSignals(False)
+        if (row := self.flag_list.sizeHintForRow(0)) > 0:  # whole rows
+            self.flag_list.setFixedHeight(_LIST_ROWS * row + 2 * self.flag_list.frameWidth())
         if self._flags:
             self._count.setText(ntr("1 flag", "{n} flags", len(matching)) if matching else tr("No flag matches."))
 
