@@ -219,6 +219,10 @@ def test_a_banner_shows_a_text_and_two_buttons_and_can_be_closed(qtbot: QtBot) -
     with qtbot.waitSignal(banner.closed):
         qtbot.mouseClick(banner.close_button, Qt.MouseButton.LeftButton)
     assert banner.isHidden()
+    banner.show_message("It failed.", "bad", ways)
+    with qtbot.waitSignal(banner.closed):
+        qtbot.keyClick(banner.buttons[0], Qt.Key.Key_Escape)
+    assert banner.isHidden()
 
 
 def test_a_banner_that_goes_leaves_the_focus_to_its_page(qtbot: QtBot) -> None:

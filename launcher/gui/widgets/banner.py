@@ -5,7 +5,7 @@ from functools import partial
 from itertools import pairwise
 
 from PySide6.QtCore import QSize, Qt, Signal
-from PySide6.QtGui import QResizeEvent
+from PySide6.QtGui import QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QFrame, QHBoxLayout, QPushButton, QStackedWidget, QWidget
 
 from launcher.gui import theme
@@ -107,7 +107,14 @@ class Banner(QFrame):
         self._pass_focus()
         self.hide()
 
-    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
+    def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802 -- Qt's name
+        """Let Esc dismiss the banner that has the focus."""
+        if event.key() == Qt.Key.Key_Escape:
+            self._on_close()
+        else:
+            super().keyPressEvent(event)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802
         """Put the buttons beside or under the text."""
         super().resizeEvent(event)
         self._arrange()
