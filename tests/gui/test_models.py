@@ -208,7 +208,8 @@ def test_local_files_are_listed_with_their_details(
     choose_file(page, "broken.gguf")
     qtbot.waitUntil(lambda: "unreadable" in page.details.subtitle.text())
     choose_file(page, "plain-Q8_0.gguf")
-    qtbot.waitUntil(lambda: facts(page).get("MTP head") == "no")
+    qtbot.waitUntil(lambda: facts(page).get("Draft head") == "none")
+    assert "MTP head" not in facts(page), "the same once more"
     assert "Q8_0" in page.details.subtitle.text()
     choose_file(page, FILE)
     qtbot.waitUntil(lambda: page.details.badge.isVisible() and "Architecture" in facts(page))
@@ -217,7 +218,8 @@ def test_local_files_are_listed_with_their_details(
     assert shown_facts["Architecture"] == "qwen35moe"
     assert shown_facts["SHA-256"] == "not computed yet; use Verify"
     assert shown_facts["Last used"] == "never"
-    assert shown_facts["MTP head"] == "yes"
+    assert shown_facts["Draft head"].startswith("in the file, draft ")
+    assert "MTP head" not in shown_facts
     assert shown_facts["State"] == "not verified"
 
 
