@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from PySide6.QtCore import QSize, Qt
-from PySide6.QtGui import QResizeEvent, QTextLayout
+from PySide6.QtGui import QFont, QResizeEvent, QTextLayout
 from PySide6.QtWidgets import QLabel, QSizePolicy, QWidget
 
 from launcher.base.text import make_visible
@@ -64,16 +64,16 @@ class ElidedLabel(Label):
         self.setAccessibleName(text)
 
 
-def measure_ascent(label: QLabel) -> int:
-    """Return the height of a label's text above its baseline, in pixels.
+def measure_line(text: str, font: QFont) -> tuple[int, int]:
+    """Return the height of a line of text above and below its baseline, in pixels.
 
-    It exceeds the ascent of the label's font if a character is of another one, such as a Chinese font.
+    It exceeds the height of the font if a character is of another one, such as a Chinese font.
     """
-    layout = QTextLayout(label.text(), label.font())
+    layout = QTextLayout(text, font)
     layout.beginLayout()
     line = layout.createLine()
     layout.endLayout()
-    return round(line.ascent()) if line.isValid() else 0
+    return (round(line.ascent()), round(line.descent())) if line.isValid() else (0, 0)
 
 
 def display_path(path: Path | str) -> str:

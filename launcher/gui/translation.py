@@ -58,7 +58,7 @@ def find_locale() -> "QLocale":
 def tr(text: str, /, **values: object) -> str:
     """Translate `text` and fill its {names} with `values`. Must not be called at import time."""
     translated = _translations[0].gettext(text) if text else ""  # gettext returns its header for an empty text
-    return translated.format(**_render_values(values)) if values else translated
+    return _close_up(translated.format(**_render_values(values))) if values else translated
 
 
 def mark_page(title: str) -> str:

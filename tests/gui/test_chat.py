@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from PySide6.QtCore import QPoint, QRect, Qt
 from PySide6.QtGui import QImage, QTextCharFormat
-from PySide6.QtWidgets import QApplication, QLabel, QPushButton
+from PySide6.QtWidgets import QApplication, QLabel, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 from shiboken6 import delete, isValid
 
@@ -411,21 +411,30 @@ def test_the_last_reply_is_copied_by_its_key(pane: ChatPane, qtbot: QtBot, qapp:
     assert qapp.clipboard().text() == "second"
 
 
-def test_the_rate_of_a_reply_stands_on_the_line_of_its_other_figures(pane: ChatPane) -> None:
+@pytest.mark.parametrize("width", [420, 900])
+def test_the_figures_of_a_reply_and_its_buttons_stand_on_one_line(
+    pane: ChatPane, qapp: QApplication, width: int
+) -> None:
     """Characters of another font, such as Chinese ones, make a line higher above its baseline."""
 
-    def lowest_ink(label: Label) -> int:
-        """Return the row of the pane on which the label's first figure stands."""
-        picture = label.grab(QRect(0, 0, label.fontMetrics().horizontalAdvance("7"), label.height())).toImage()
+    def lowest_ink(widget: QWidget, text: str) -> int:
+        """Return the row of the pane on which a text at the beginning of a widget stands."""
+        left = (widget.width() - widget.fontMetrics().horizontalAdvance(text)) // 2 if widget is edit else 0
+        part = QRect(left, 0, widget.fontMetrics().horizontalAdvance(text), widget.height())
+        picture = widget.grab(part).toImage()
         rows = [y for y in range(picture.height()) if len({picture.pixel(x, y) for x in range(picture.width())}) > 1]
-        return label.mapTo(pane, QPoint(0, rows[-1])).y()
+        return widget.mapTo(pane, QPoint(0, rows[-1])).y()
 
+    pane.resize(width, 700)
     answer = say(pane, "One?", "first")
+    edit = answer.edit_button
     for rest in ("7 tokens", "7 \N{CJK UNIFIED IDEOGRAPH-4E2A} token"):
         answer.end_reply(f"7 t/s · {rest}")
-        answer.layout().activate()  # type: ignore[union-attr]
         rate, figures = [each for each in answer.findChildren(Label) if each.text().startswith("7")]
-        assert lowest_ink(rate) == lowest_ink(figures)
+        qapp.processEvents()  # so that all is laid out
+        assert lowest_ink(rate, "7") == lowest_ink(figures, "7")
+        if width == 900:
+            assert abs(lowest_ink(edit, "Edit") - lowest_ink(rate, "7")) <= 1
 
 
 def test_the_line_under_a_reply_is_in_the_chosen_language() -> None:

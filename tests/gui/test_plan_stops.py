@@ -15,6 +15,7 @@ from launcher.base.paths import models_dir
 from launcher.engine.server.state import ServerState
 from launcher.gui.cockpit.page import CockpitPage
 from launcher.gui.cockpit.stops import PlanStops
+from launcher.gui.labels import Label
 from launcher.gui.window import Window
 from tests.app.test_first_start import REPO, catalogue_with
 from tests.conftest import Hub
@@ -112,6 +113,20 @@ def test_a_plan_that_is_no_other_one_is_disabled_and_says_why(stops: PlanStops) 
         stops.buttons[name].attended.emit(True)
         assert stops.line.text() == reason
         stops.buttons[name].attended.emit(False)
+
+
+def test_nothing_is_marked_as_changed_once_the_server_has_ended(
+    stops: PlanStops, demo: Window, qtbot: QtBot, wait_for: Wait
+) -> None:
+    page: CockpitPage = demo.page("cockpit")
+    field = page.controls.restart.fields["draft"]
+    field.slider.setValue(3)
+    shown = lambda: [each.text() for each in field.findChildren(Label) if each.isVisible()]  # noqa: E731
+    qtbot.waitUntil(lambda: "was 2" in shown())
+    demo.controller.stop()
+    wait_for(ServerState.STOPPED)
+    qtbot.waitUntil(lambda: "was 2" not in shown())
+    assert field.value is None
 
 
 def test_the_plans_belong_to_the_simple_mode(stops: PlanStops, demo: Window) -> None:

@@ -96,6 +96,7 @@ def test_values_are_inserted_and_counts_have_one_form(chinese: None) -> None:
     assert words.tr("{count} tokens", count="4,096") == "4,096 token"
     assert [words.ntr("1 thread", "{n} threads", n) for n in (1, 2)] == ["1 个线程", "2 个线程"]
     assert words.tr("") == ""
+    assert words.tr("{finding} To do: {action}.", finding="慢。", action="停").startswith("慢。建议")
     assert words.tr("No such text, {name}", name="x") == "No such text, x"
 
 

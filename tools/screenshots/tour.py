@@ -42,8 +42,9 @@ _PROGRAM = Path(__file__).parents[2] / "tests" / "fakes" / "agent_server.py"
 class Tour:
     """Leads a window through its pages, and takes the pictures."""
 
-    def __init__(self, window: Window, folder: Path, look: str, language: str, pages: list[str]) -> None:
-        self.window, self._folder, self._look, self._language = window, folder, look, language
+    def __init__(self, window: Window, card: Card, folder: Path, look: str, language: str, pages: list[str]) -> None:
+        self.window, self.card = window, card
+        self._folder, self._look, self._language = folder, look, language
         self._pages = pages
 
     def wants(self, *pages: str) -> bool:
@@ -99,14 +100,14 @@ def main() -> int:
         os.environ["PATH"] = f"{home}/bin:/usr/bin:/bin"
         scene.choose_look(application, look, language)
         window = Window(remember=False, page="about")
-        Card(window, readings, programs)
+        card = Card(window, readings, programs)
         resize_window(window, *SIZES[0])
         built: list[bool] = []
         window.prebuilt.connect(lambda: built.append(True))
         window.show()
         window.prebuild_next()
         wait_until(lambda: bool(built))
-        tour = Tour(window, folder, look, language, pages)
+        tour = Tour(window, card, folder, look, language, pages)
         try:
             _take_all(tour, Path(home))
         finally:
@@ -304,6 +305,7 @@ def _take_plans(tour: Tour) -> None:
     page.panes.choose_layout("adjust")
     controller.stop()
     wait_until(lambda: controller.view.resting)
+    tour.card.write_readings()  # without the engine's memory, before plans are made
     controller.start(_TO_GET)
     wait_until(lambda: bool(controller.view.problem))
     stops = page.controls.stops

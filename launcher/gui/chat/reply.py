@@ -18,7 +18,7 @@ from launcher.gui.chat.drafts import DraftLegend
 from launcher.gui.chat.footer import SEPARATOR, split_footer
 from launcher.gui.chat.steps import VerificationSteps
 from launcher.gui.chat.style import glyph_icon
-from launcher.gui.labels import Label, measure_ascent
+from launcher.gui.labels import Label, measure_line
 from launcher.gui.translation import ntr, tr
 from launcher.gui.widgets.blocks import make_caption
 
@@ -236,7 +236,21 @@ class ReplyView(QWidget):
         super().resizeEvent(event)
         beside = self.width() >= theme.px(_BESIDE_WIDTH)
         directions = QBoxLayout.Direction
-        self._foot.setDirection(directions.LeftToRight if beside else directions.TopToBottom)
+        direction = directions.LeftToRight if beside else directions.TopToBottom
+        if direction is not self._foot.direction():
+            self._foot.setDirection(direction)
+            self._align_foot()
+
+    def _align_foot(self) -> None:
+        """Put the figures, and the buttons if they are beside them, on one baseline."""
+        labels = (self._rate, self._footer)
+        above = [measure_line(label.text(), label.font())[0] for label in labels]
+        baseline = max(above)
+        if self._foot.direction() is QBoxLayout.Direction.LeftToRight:
+            ascent, descent = measure_line(self.edit_button.text(), self.edit_button.font())
+            baseline = max(baseline, (self._actions.sizeHint().height() - ascent - descent) // 2 + ascent)
+        for label, ascent in zip(labels, above, strict=True):
+            label.setContentsMargins(0, baseline - ascent, 0, 0)
 
     @property
     def has_drafts(self) -> bool:
@@ -275,10 +289,8 @@ class ReplyView(QWidget):
         for label, text in ((self._rate, rate), (self._footer, _keep_figures_whole(rest))):
             label.setText(text)
             label.setVisible(bool(text))
-        ascents = [measure_ascent(label) for label in (self._rate, self._footer)]
-        for label, ascent in zip((self._rate, self._footer), ascents, strict=True):
-            label.setContentsMargins(0, max(ascents) - ascent, 0, 0)  # one baseline
         self._actions.show()
+        self._align_foot()
         self.copy_button.setVisible(bool(self.text))
         self._ended = True
         self.reasoning.end_thinking()

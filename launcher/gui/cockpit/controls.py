@@ -517,6 +517,7 @@ class RestartFields(QWidget):
             field.setVisible(name in self._offered and (self._advanced or name in _SIMPLE_SETTINGS))
             if previewer is None:
                 field.show_unknown()
+                field.show_hint("")
             else:
                 field.set_values(steps[name])
         if previewer is None:

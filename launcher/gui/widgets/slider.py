@@ -196,9 +196,10 @@ class SliderField(QWidget):
         self._update_texts()
 
     def show_unknown(self) -> None:
-        """Show a dash: there is a slider, but no value yet."""
+        """Show a dash: there is a slider, but no value yet, so nothing has changed, and nothing is marked."""
         self._is_known = False
-        self._update_texts()
+        self.show_mark(None)
+        self.show_changed(None)
 
     def set_values(self, values: Sequence[object]) -> None:
         """Replace the steps. The value stays as near as possible."""
