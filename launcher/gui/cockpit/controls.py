@@ -32,6 +32,7 @@ from launcher.gui.labels import Label, escape_tooltip, set_tooltip
 from launcher.gui.translation import join_sentences, mark, ntr, render, tr
 from launcher.gui.widgets import Card, ComboBox, Segmented, SliderField
 from launcher.gui.widgets.blocks import make_caption
+from launcher.gui.widgets.focus import find_focus
 from launcher.gui.widgets.scrolling import make_scroll_area
 from launcher.models.server_settings import ROWS, ServerSetting
 
@@ -779,8 +780,7 @@ class ControlsPane(Card):
     @Slot(bool)
     def _hold_focus(self, applying: bool) -> None:
         """Keep the focus here while changes are applied: from a disabled or hidden widget Qt would move it anywhere."""
-        focused = self.window().focusWidget()
-        if applying and focused is not None and self.isAncestorOf(focused):
+        if applying and find_focus(self) is not None:
             self._awaits_focus = True
             self.setFocus()
 

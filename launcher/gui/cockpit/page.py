@@ -37,6 +37,7 @@ from launcher.gui.translation import join_sentences, mark, render, tr
 from launcher.gui.viewmodel import View, is_away, state_name
 from launcher.gui.widgets import Badge, Banner, Card, MemoryBar, PageHead, ReadAge, Segmented
 from launcher.gui.widgets.blocks import make_button, make_caption
+from launcher.gui.widgets.focus import find_focus
 
 if TYPE_CHECKING:
     from launcher.app.preview import Preview
@@ -690,14 +691,13 @@ class CockpitPage(QWidget):
     def _choose_layout(self, name: object) -> None:
         """Show a layout. That of the chat is chosen to write: its prompt gets the focus."""
         self.notices.clear_done()
-        focused = self.window().focusWidget()
-        is_in_pane = focused is not None and self.panes.isAncestorOf(focused)
-        if is_in_pane:
+        focused = find_focus(self.panes)
+        if focused is not None:
             self.setFocus()  # not wherever Qt moves it from a pane that is hidden
         self.panes.choose_layout(str(name))
         if name == "chat" and self.panes.is_shown("chat"):
             self.chat.prompt.setFocus()
-        elif is_in_pane and focused is not None and focused.isVisible():
+        elif focused is not None and focused.isVisible():
             focused.setFocus()
 
     @Slot()

@@ -13,6 +13,7 @@ from launcher.gui.labels import Label
 from launcher.gui.translation import render, tr
 from launcher.gui.widgets.blocks import ButtonAction, make_button
 from launcher.gui.widgets.flow import FlowLayout
+from launcher.gui.widgets.focus import find_focus
 from launcher.gui.widgets.glyphs import Glyph
 
 _GLYPHS = {"bad": "cross", "attention": "triangle", "good": "tick", "information": "dot"}
@@ -91,8 +92,7 @@ class Banner(QFrame):
 
     def _pass_focus(self) -> None:
         """Pass the focus to the page if a button here has it: Qt would move it to the first button of the window."""
-        focused = self.window().focusWidget()
-        if focused is None or not self.isAncestorOf(focused):
+        if find_focus(self) is None:
             return
         page: QWidget = self
         while (parent := page.parentWidget()) is not None and not isinstance(parent, QStackedWidget):
