@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from launcher.base.errors import ModelUnknown
-from launcher.base.messages import message
+from launcher.base.messages import join_messages, message, suggest_names
 from launcher.engine.demo import DEMO, unpack_demo_model
 from launcher.engine.server import registry
 from launcher.models.catalogue import Catalogue
@@ -84,12 +84,11 @@ def is_model_here(name: str) -> bool:
     if name in known:
         return False
     near = get_close_matches(name, known, n=_NEAR, cutoff=0.5)
-    meant = message("Did you mean {near}? ", near=" or ".join(near)) if near else ""
     raise ModelUnknown(
         message("There is no model {name}.", name=name),
-        message(
-            "{meant}`mtp-launcher models list` lists the models that are here, `mtp-launcher models` the catalogue.",
-            meant=meant,
+        join_messages(
+            suggest_names(near),
+            message("`mtp-launcher models list` lists the models that are here, `mtp-launcher models` the catalogue."),
         ),
         wanted=name,
         near=near,

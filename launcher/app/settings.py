@@ -35,7 +35,7 @@ from launcher.app.settings_declared import (
 )
 from launcher.app.settings_file import AppSettingValue
 from launcher.base.errors import BadOption
-from launcher.base.messages import message
+from launcher.base.messages import join_messages, message, suggest_names
 from launcher.base.paths import data_dir, expand_user
 
 if TYPE_CHECKING:
@@ -104,10 +104,7 @@ def find_setting(name: str) -> Setting:
             return each
     names = [each.name for each in SETTINGS]
     near = difflib.get_close_matches(wanted, names, n=2, cutoff=0.4)
-    if near:
-        hint = message("Did you mean {near}?", near=" or ".join(near))
-    else:
-        hint = message("There are {settings}.", settings=", ".join(names))
+    hint = suggest_names(near) or message("There are {settings}.", settings=", ".join(names))
     raise BadOption(message("{name} is not a setting.", name=name), hint, setting=name)
 
 
@@ -156,8 +153,12 @@ def read_app_settings() -> SettingsSnapshot:
     for name, value in contents.values.items():
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-            suggestion = message(" Did you mean {near}?", near=near[0]) if near else ""
-            notices.append(f"{name} is not a setting of this version; it is left in the file.{suggestion}")
+            notices.append(
+                join_messages(
+                    message("{name} is not a setting of this version; it stays in the file.", name=name),
+                    suggest_names(near),
+                )
+            )
         elif problem := _find_problem(known[name], value):
             notices.append(
                 message("The value of {name} in the file is ignored: {problem}.", name=name, problem=problem)
@@ -329,19 +330,23 @@ def _find_problem(declared: Setting, value: AppSettingValue) -> str:
     """Return why a value is invalid for a setting. Empty when it is valid."""
     match declared.kind:
         case "switch":
-            return "" if isinstance(value, bool) else "it must be on or off"
+            return "" if isinstance(value, bool) else message("it must be on or off")
         case "number":
             kinds = int if declared.whole else int | float
             fits = isinstance(value, kinds) and not isinstance(value, bool) and declared.least <= value <= declared.most
-            return "" if fits or value in [each for each, _ in declared.choices] else f"it must be {declared.limits}"
+            return "" if fits or value in [each for each, _ in declared.choices] else _limits_message(declared)
         case "text":
             fits = isinstance(value, str) and len(value) <= declared.most
-            return "" if fits else f"it must be {declared.limits}"
+            return "" if fits else _limits_message(declared)
         case "choice":
-            return "" if value in [each for each, _ in declared.choices] else f"it must be {declared.limits}"
+            return "" if value in [each for each, _ in declared.choices] else _limits_message(declared)
         case "folder":
             fits = isinstance(value, str) and expand_user(value).is_absolute()
-            return "" if fits else "it must be the absolute path of a folder"
+            return "" if fits else message("it must be the absolute path of a folder")
+
+
+def _limits_message(declared: Setting) -> str:
+    return message("it must be {limits}", limits=declared.limits)
 
 
 def _parse_number(declared: Setting, word: str) -> int | float | None:

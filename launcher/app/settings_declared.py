@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from launcher.app.settings_file import AppSettingValue
-from launcher.base.messages import LANGUAGES, mark
+from launcher.base.messages import LANGUAGES, mark, message
 from launcher.base.paths import MODELS_VARIABLE
 
 SettingKind = Literal["choice", "number", "switch", "folder", "text"]
@@ -47,11 +47,16 @@ class Setting:
         named = [each for each, _ in self.choices]
         if self.kind == "number":
             least, most = (f"{each:,}" if isinstance(each, int) else f"{each:g}" for each in (self.least, self.most))
-            numbers = f"from {least} to {most} {self.unit}".strip()
-            return ", or ".join([f"{'a whole' if self.whole else 'a'} number {numbers}", *named])
+            unit = self.unit or None
+            numbers = (
+                message("a whole number from {least} to {most}[ {unit}]", least=least, most=most, unit=unit)
+                if self.whole
+                else message("a number from {least} to {most}[ {unit}]", least=least, most=most, unit=unit)
+            )
+            return message("{numbers}, or {names}", numbers=numbers, names=", ".join(named)) if named else numbers
         if self.kind == "text":
-            return f"a text of up to {self.most:,} characters"
-        return f"one of {', '.join(named)}" if named else ""
+            return message("a text of up to {most:,} characters", most=self.most)
+        return message("one of {names}", names=", ".join(named)) if named else ""
 
 
 # Names of settings, and values of settings with choices.

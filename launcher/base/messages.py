@@ -9,7 +9,7 @@ f-strings, `+`, `strip` and `str.join` return plain text that cannot be translat
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 _PLACEHOLDER = re.compile(r"\{[a-z]\w*(?:![rs])?(?::\+?(?:0\d)?,?(?:\.\d)?[defgx%]?)?\}|\{\{|\}\}")
@@ -115,6 +115,13 @@ def join_messages(*messages: str | None, separator: str = " ") -> Message:
     joined = Message(separator.join(parts))
     joined.parts, joined.separator = parts, separator
     return joined
+
+
+def suggest_names(near: Sequence[str]) -> Message | None:
+    """Return the question whether one of the names in `near` was meant; None without names."""
+    if len(near) > 1:
+        return message("Did you mean {names} or {last}?", names=", ".join(near[:-1]), last=near[-1])
+    return message("Did you mean {name}?", name=near[0]) if near else None
 
 
 def message_from_json(text: str, data: object) -> Message:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from launcher.base.errors import ModelUnknown
-from launcher.base.messages import message
+from launcher.base.messages import join_messages, message, suggest_names
 from launcher.models.geometry import Geometry
 from launcher.models.preset import (
     Amount,
@@ -291,13 +291,14 @@ class Catalogue:
             return known[wanted]
         longer = sorted(each for each in known if each.startswith(wanted))
         near = list(dict.fromkeys([*longer, *get_close_matches(wanted, known, cutoff=0.5)]))[:_NEAR]
-        meant = message("Did you mean {near}? ", near=" or ".join(near)) if near else ""
         raise ModelUnknown(
             message('The catalogue has no model "{model_id}".', model_id=model_id),
-            message(
-                "{meant}`mtp-launcher models` lists all, `mtp-launcher models list` those that are here.",
-                window="{meant}Enter a file, a Hugging Face link, or a name such as OWNER/NAME. Models lists all.",
-                meant=meant,
+            join_messages(
+                suggest_names(near),
+                message(
+                    "`mtp-launcher models` lists all, `mtp-launcher models list` those that are here.",
+                    window="Enter a file, a Hugging Face link, or a name such as OWNER/NAME. Models lists all.",
+                ),
             ),
             wanted=model_id,
             near=near,

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from launcher.base.errors import BadOption
-from launcher.base.messages import join_messages, message
+from launcher.base.messages import join_messages, message, suggest_names
 from launcher.models.compute_buffers import (
     Backend,
     ComputeBuffers,
@@ -125,7 +125,7 @@ def check_kv(kv: str, offered: Collection[str] = tuple(KV_TYPES), *, engine: str
         message('The engine {engine} has no KV cache type "{kv}".', engine=engine, kv=kv)
         if engine
         else message('There is no KV cache type "{kv}".', kv=kv),
-        join_messages(message("Did you mean {near}?", near=near[0]) if near else None, choose),
+        join_messages(suggest_names(near), choose),
         option="--kv",
     )
 

@@ -10,7 +10,7 @@ from math import inf
 from typing import Any
 
 from launcher.base.errors import BadOption, ModelUnknown
-from launcher.base.messages import join_messages, message
+from launcher.base.messages import join_messages, message, suggest_names
 from launcher.models.catalogue import SPECULATION, Catalogue, CompanionFile, ModelEntry, ModelFile
 from launcher.models.file_size import expect_size
 from launcher.models.fitting import (
@@ -263,10 +263,9 @@ def _with_projector(entry: ModelEntry, criteria: PlanCriteria) -> ModelEntry:
 def _unknown_quant_error(title: str, quant: str, known: Iterable[str]) -> ModelUnknown:
     by_name = {name.casefold(): name for name in known}
     near = [by_name[name] for name in get_close_matches(quant.casefold(), by_name)]
-    meant = message("Did you mean {near}?", near=" or ".join(near)) if near else None
     return ModelUnknown(
         title,
-        join_messages(meant, message("`mtp-launcher models ID` lists a model's files.")),
+        join_messages(suggest_names(near), message("`mtp-launcher models ID` lists a model's files.")),
         wanted=quant,
         near=near,
     )

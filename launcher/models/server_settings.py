@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from launcher.base.errors import BadOption
-from launcher.base.messages import as_message, mark, message
+from launcher.base.messages import as_message, mark, message, suggest_names
 from launcher.base.units import TOKEN_UNITS, parse_amount
 
 Value = int | float | str | None
@@ -432,9 +432,5 @@ def find_setting_name(text: str, *, also: tuple[str, ...] = ()) -> str:
         return name
     near = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
     listed, meant = (tuple(each.replace("_", "-") for each in names) for names in (known, near))
-    hint = (
-        message("Did you mean {meant}?", meant=" or ".join(meant))
-        if meant
-        else message("There are {listed}.", listed=", ".join(listed))
-    )
+    hint = suggest_names(meant) or message("There are {listed}.", listed=", ".join(listed))
     raise BadOption(message("{text} is not a server setting.", text=text), hint, setting=text)

@@ -16,8 +16,9 @@ from PySide6.QtWidgets import QApplication, QPushButton
 from pytestqt.qtbot import QtBot
 
 from launcher.app.preview import consequence_sentence
-from launcher.app.settings_declared import SETTINGS
-from launcher.base.errors import RateLimited
+from launcher.app.settings import find_setting, parse_value
+from launcher.app.settings_declared import SETTINGS, TEXT_SCALE
+from launcher.base.errors import BadOption, RateLimited
 from launcher.base.messages import LANGUAGES
 from launcher.engine.builds.releases import ReleaseClient
 from launcher.engine.server.state import ServerState
@@ -130,6 +131,15 @@ def test_what_is_said_of_releases_is_translated(
     with pytest.raises(RateLimited) as limited:
         later.fetch_release("b1")
     assert foreign_words(limited.value.hint) == ["GITHUB_TOKEN", "GitHub"]
+
+
+def test_the_limits_of_a_setting_and_a_suggestion_are_translated(chinese: None) -> None:
+    with pytest.raises(BadOption) as refused:
+        parse_value(find_setting(TEXT_SCALE), "500")
+    assert "80 到 200 % 之间的整数" in words.render(refused.value.title)
+    with pytest.raises(BadOption) as unknown:
+        find_setting("window.themes")
+    assert words.render(unknown.value.hint).startswith("你是指 window.theme ")
 
 
 def test_the_cost_of_a_change_is_translated(chinese: None) -> None:
