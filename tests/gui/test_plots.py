@@ -295,6 +295,8 @@ def test_without_a_server_no_figure_looks_current(
     panel.references.set_limit(Reading(250.0))
     drawn(panel)
     assert panel.head._text.text() == "Live"
+    labels = lambda: [each.text for each in chart_of(panel.rows["rate"]).overlay.labels]  # noqa: E731
+    assert labels() == ["limit 250", "now 200.0"]
     controller.bridge.drained.emit([status])
     panel.add_samples([sampled(kept(panel).newest_s + 0.1)])  # one that was on its way
     drawn(panel)
@@ -302,6 +304,7 @@ def test_without_a_server_no_figure_looks_current(
     for row in panel.rows.values():
         assert row.read_out.value.text() == UNKNOWN
         assert row.aside == ""
+    assert labels() == ["limit 250"]
     assert spoken_value(panel.rows["rate"]) == "Tokens per second: – Nothing is running."  # noqa: RUF001
     assert chart_of(panel.rows["rate"]).curves["tokens_per_second"].yData[0] == 200.0  # what was is still to be read
     controller.bridge.drained.emit([ServerStatus(ServerState.LOADING)])

@@ -495,7 +495,7 @@ class PlotPanel(QWidget):
 
         marks = self.marks.between(span.start_s, span.end_s)
         for row in self.rows.values():
-            row.draw(samples, span, marks, group_samples)
+            row.draw(samples, span, marks, group_samples, is_idle=self._is_idle)
         self.head.show_span(span, is_idle=self._is_idle)
         self._show_cursor()
 

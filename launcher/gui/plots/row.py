@@ -159,9 +159,18 @@ class PlotRow(QWidget):
         return self._aside
 
     def draw(
-        self, samples: Samples, span: TimeSpan, marks: Sequence[Mark], group_samples: Callable[[int], Columns]
+        self,
+        samples: Samples,
+        span: TimeSpan,
+        marks: Sequence[Mark],
+        group_samples: Callable[[int], Columns],
+        *,
+        is_idle: bool = False,
     ) -> None:
-        """Draw a time span. `group_samples` groups its samples into a number of pixel columns."""
+        """Draw a time span. `group_samples` groups its samples into a number of pixel columns.
+
+        `is_idle`: no server runs, so that the newest values are not those of now.
+        """
         chart = self.chart
         if chart is None or not chart.isVisible():
             return
@@ -191,7 +200,7 @@ class PlotRow(QWidget):
                 dots.append(Dot(share, y, colours[name], radius=_ISOLATED_DOT_PX))
         overlay.dots = dots
         references = self.references if limit is None else (*self.references, limit)
-        overlay.labels = (*map(self._reference_label, references), *labels)
+        overlay.labels = (*map(self._reference_label, references), *(() if is_idle else labels))
 
     def _find_limit(self, samples: Samples) -> Reference | None:
         """Return the highest value that the curves can have, such as the memory of the card."""
