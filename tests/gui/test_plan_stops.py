@@ -11,7 +11,9 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication, QVBoxLayout, QWidget
 from pytestqt.qtbot import QtBot
 
+from launcher.app.start_settings import ResolvedStart
 from launcher.base.paths import models_dir
+from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.state import ServerState
 from launcher.gui.cockpit.page import CockpitPage
 from launcher.gui.cockpit.stops import PlanStops
@@ -101,6 +103,22 @@ def test_the_plan_that_runs_is_checked_and_settings_of_the_user_are_none(
     assert stops.state_label.text() == ""
     assert page.state.change_count == 0
     assert not page.controls.changes.isVisible()
+
+
+def test_a_server_with_a_context_one_step_from_the_plan_of_now_runs_the_recommended_one(
+    window: Window, demo_model: Path, qtbot: QtBot, wait_for: Wait
+) -> None:
+    """As when free memory was a little different at its start."""
+    options = ServeOptions(demo_model, alias="demo", built_in=True, context=12_288, draft=2, threads=1)
+    window.controller.start("demo", start=ResolvedStart("demo", options))
+    wait_for(ServerState.READY)
+    stops = show_stops(window, qtbot)
+    qtbot.waitUntil(lambda: checked_buttons(stops) == ["recommended"])
+    assert stops.state_label.text() == ""
+    assert stops.line.text().startswith("F16, 12K context, ")
+    page: CockpitPage = window.page("cockpit")
+    page.controls.restart.fields["ctx"].slider.setValue(0)
+    qtbot.waitUntil(lambda: stops.state_label.text() == "Custom")
 
 
 def test_a_plan_that_is_no_other_one_is_disabled_and_says_why(stops: PlanStops) -> None:
