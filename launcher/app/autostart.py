@@ -113,7 +113,7 @@ def make_run_line(command: Sequence[str]) -> str:
                 line=len(line),
             ),
             message(
-                "The limit is {longest_run}. Move the model to a shorter path, or use its catalogue ID.",
+                "The limit is {longest_run} characters. Move the model to a shorter path, or use its catalogue ID.",
                 longest_run=_MAX_RUN_CHARACTERS,
             ),
         )

@@ -1,4 +1,4 @@
-"""Power limits of a GPU as an axis of the goal energy. The program never sets one: it shows the command, and measures.
+"""Compares tunes for energy at several power limits of a GPU. The program never sets one: it shows the command.
 
 A GPU at a lower limit is slower and often needs fewer joules per token. A limit holds for the whole GPU and needs an
 administrator, so each tune is made at the limit that is set, and the tunes of a model at several limits are compared.

@@ -377,8 +377,8 @@ def _write_login(value: AppSettingValue) -> None:
 def switch_autostart_on(model: str | None) -> "Autostart":
     """Start `model`, or the last served model for None, at login. Raises BadOption and OSError.
 
-    Variables that this process has set are not written into the entry, because `serve` reads the settings itself: they
-    would go before a later change of the settings.
+    Variables that this process has set are not written into the entry: `serve` reads the settings itself, and the
+    variables would override a later change of them.
     """
     from launcher.app import autostart
 

@@ -39,7 +39,7 @@ def one_line(text: str, max_characters: int = 400) -> str:
 
 
 def hide_logins(text: str) -> str:
-    """Return `text` with the names and passwords in its web addresses replaced by ***; the same object without any."""
+    """Return `text` with names and passwords in web addresses replaced by ***; the same object if it has none."""
     return _LOGIN.sub("***@", text) if _LOGIN.search(text) else text
 
 

@@ -55,9 +55,9 @@ class ServeOptions(ServerSettings):
     speculative decoding. `alias` is the model's name in the API. `mmproj` is the vision projector,
     `chat_template_file` replaces the model's chat template. `rpc` are llama.cpp RPC workers as HOST:PORT whose devices
     are used in addition. `no_gpu` makes a GPU build compute on the CPU. `embeddings`: the model turns texts into
-    vectors, and the server answers /v1/embeddings; with `reranking`, too, it ranks texts, and the server answers
-    /v1/rerank; a start takes both from the model's header. `extra` are the arguments
-    that the user wrote after `--`; they are passed unchanged at the end of the command line.
+    vectors, and the server answers /v1/embeddings. `reranking`: it ranks texts as well, and the server answers
+    /v1/rerank. A start takes both from the model's header. `extra` are the arguments that the user wrote after `--`;
+    they are passed unchanged at the end of the command line.
     """
 
     model: Path
@@ -79,7 +79,7 @@ class ServeOptions(ServerSettings):
 
     @property
     def texts_path(self) -> str:
-        """The API's path to which programs send texts for a model that generates none; "" for one that does."""
+        """The API's path for texts if the model generates none itself; "" if it does."""
         if self.reranking:
             return "/v1/rerank"
         return "/v1/embeddings" if self.embeddings else ""

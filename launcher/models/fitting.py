@@ -26,7 +26,8 @@ LEAST_UBATCH = 256
 CACHE_STEP_MIB = 256
 """Step of the expert cache's size."""
 _CACHE_GAIN = 1.1
-"""Speed with an expert cache, as a multiple, from which on one is chosen: the gain must exceed the forecast's error."""
+"""Least speed with an expert cache, as a multiple of that without, for which one is chosen; a smaller gain may be an
+error of the forecast."""
 ROOM_MIB = 1_024
 """Host memory, in MiB, left to the system besides the engine's share."""
 _CACHES_MIB = (4_096, 2_048, 1_024, 512, 256, 0)
@@ -43,7 +44,7 @@ Rate = Callable[[PlanSettings], float | None]
 
 @dataclass(frozen=True, slots=True)
 class FitResult:
-    """A setting shrunk to fit as well as possible, its memory estimate, and the concessions made (for readers)."""
+    """A setting shrunk to fit as well as possible, its memory estimate, and the concessions as messages."""
 
     setting: PlanSettings
     estimate: MemoryEstimate
@@ -121,9 +122,9 @@ def add_expert_cache(
 ) -> FitResult:
     """Give GPU memory to a cache of the experts in host memory if that is clearly faster, else return `fitted`.
 
-    Two ways are compared: the memory that is left, and that of the experts which are on the GPU as well: then the
-    experts of all layers are in host memory, as long as its `host_mib` suffice. In a cache the same memory holds the
-    experts that are needed most, of all layers.
+    Two sizes are compared: the memory that is left, and, if `host_mib` suffice for all experts, that memory and the
+    memory of the experts on the GPU, which then move to the host. A cache holds the experts that are needed most, of
+    all layers.
     """
     setting = fitted.setting
     if not setting.n_cpu_moe or setting.gpus > 1 or "moe_cache_mib" in fixed:
@@ -203,7 +204,7 @@ def _shorter_context(
     if "context" in fixed or not ladder:
         return setting, ""
     step = _search_least(0, len(ladder) - 1, lambda index: fits(replace(setting, context=ladder[index])))
-    concession = message("context {ladder:,} instead of {context:,}", ladder=ladder[step], context=setting.context)
+    concession = message("context {new:,} instead of {old:,}", new=ladder[step], old=setting.context)
     return replace(setting, context=ladder[step]), concession
 
 

@@ -88,7 +88,7 @@ class _HeaderProperties:
 
     @property
     def promised_heads(self) -> int:
-        """Number of MTP heads by the metadata; their tensors may be missing."""
+        """Number of MTP heads according to the metadata; their tensors may be missing."""
         return self.read_count("nextn_predict_layers") or 0
 
     @property
@@ -245,7 +245,7 @@ def is_head_alone(model: GgufModel) -> bool:
 
 
 def isolate_head(model: GgufModel) -> GgufModel:
-    """Return a file with nothing but an MTP head as a model whose only layers are the head's, all with attention.
+    """Return the MTP head of a file that holds nothing else as a model: the head's layers only, all with attention.
 
     As a draft in a separate file, the head takes the memory of such a model. Any other model is returned unchanged.
     """
@@ -683,7 +683,7 @@ def read_raw_header(header: GgufHeader) -> bytes:
     except OSError as error:
         raise ModelMissing(
             message("{path} cannot be read: {strerror}.", path=header.path, strerror=error.strerror or error),
-            message("Is it still there?"),
+            message("Check that the file is still there."),
         ) from error
 
 

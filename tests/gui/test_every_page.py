@@ -28,7 +28,7 @@ from tests.gui.test_journeys import ask, make_replies_endless
 
 SIZES = ((1000, 640), (2560, 1440), (940, 520), (1440, 900))
 MOST_OF_A_CLASS = 3
-"""Widgets of one class that are used on a page: each more would take its time and show the same."""
+"""Widgets of one class that are used on a page: more of them would take time and show the same."""
 KEYS = (Qt.Key.Key_Down, Qt.Key.Key_Right, Qt.Key.Key_End, Qt.Key.Key_Home, Qt.Key.Key_Up, Qt.Key.Key_Left)
 OFFSCREEN_WARNING = "This plugin does not support "
 

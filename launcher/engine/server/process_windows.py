@@ -156,7 +156,7 @@ async def start_in_job(command: EngineCommand, on_line: OnLine) -> JobProcess:
         raise start_error(command, error.strerror or str(error)) from error
     assert process.stdout is not None  # noqa: S101 -- started with pipes
     assert process.stderr is not None  # noqa: S101
-    try:  # it is resumed only in the job: a running process could start others outside of the job before that
+    try:  # resumed only once it is in the job: before that, it could start processes outside of the job
         job = _Job()
         job.add(process.pid)
         psutil.Process(process.pid).resume()

@@ -78,7 +78,7 @@ class Body(QWidget):
 
     @property
     def blocks(self) -> list[Block]:
-        """The blocks that are built, first one first."""
+        """The blocks that are built, in their order."""
         return [block for number in sorted(self._built) if (block := self._slots[number].block) is not None]
 
     def append(self, block: Block) -> None:

@@ -325,7 +325,7 @@ class ChatFrame(QFrame):
         layout.setSpacing(0)
         head.setContentsMargins(gap, small + 1, gap, small)
         head.addWidget(self.head)
-        notice.setContentsMargins(gap, small, gap, 0)  # of no height without the banner
+        notice.setContentsMargins(gap, small, gap, 0)  # takes no room while the banner is hidden
         notice.addWidget(self.banner)
         layout.addLayout(head)
         layout.addWidget(line)

@@ -26,7 +26,7 @@ class Suggestion:
 
 
 def suggest_questions(model: str, *, drafts: bool) -> tuple[Suggestion, ...]:
-    """Return questions that show what a model can do, which may draft tokens.
+    """Return questions that show what a model can do. `drafts` is whether it drafts tokens.
 
     The demo model knows English questions on MTP only.
     """

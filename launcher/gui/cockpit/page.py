@@ -331,7 +331,7 @@ class NoticeArea(QWidget):
         self._hide_if_empty()
 
     def clear_done(self) -> None:
-        """Hide what was done: the user goes on with something else."""
+        """Hide the message about what was done: the user goes on with something else."""
         self.done_banner.clear()
         self._hide_if_empty()
 
@@ -582,7 +582,7 @@ class CockpitPage(QWidget):
             self.chat.store.enqueue(lambda conversations: bool(conversations.list_all()), self._show_stored_chats)
 
     def on_hidden(self) -> None:
-        """Forget what was done on this page."""
+        """Hide the message about what was done here."""
         self.notices.clear_done()
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name

@@ -630,8 +630,8 @@ def _file_facts(file: LibraryFile | None) -> _Facts:
         return [(tr("From"), repo or "", file.download_id)]
     rows = [(tr("Place"), place_text(local), "\n".join(map(str, local.record.paths)))]
     # A plan's facts have the head already, but not that the header lists one which the file lacks.
-    is_told = file is not None and file.plan is not None and local.record.head != "promised"
-    if local.record.kind == "model" and local.record.head is not None and not is_told:
+    plan_has_it = file is not None and file.plan is not None and local.record.head != "promised"
+    if local.record.kind == "model" and local.record.head is not None and not plan_has_it:
         rows.append((tr("MTP head"), head_state(local)[0], ""))
     state, _glyph, _role = file_state(local)
     verified = tr("verified {when}", when=format_date(local.verified_s)) if local.verified_s else ""

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FileFigures:
-    """What is read of a local file when it is selected.
+    """Figures of a local file, read when it is selected.
 
-    These are (name, value) figures of its header, the SHA-256 of each part, and its last use in seconds since 1970.
+    `header` are pairs of name and value, `sha256` is that of each part, `used_s` its last use in seconds since 1970.
     """
 
     header: tuple[tuple[str, str], ...]
@@ -26,7 +26,7 @@ class FileFigures:
 
 
 async def read_figures(local: LocalModel) -> FileFigures:
-    """Read a file's header. Where it is unreadable, the figures are the reason."""
+    """Read a file's figures. If its header is unreadable, its only figure is the reason."""
     return await asyncio.to_thread(_read_figures, local)
 
 

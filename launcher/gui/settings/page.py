@@ -144,7 +144,7 @@ class SettingsPage(QWidget):
         self.show_section(group)
 
     def filter_rows(self, text: str) -> None:
-        """Show the settings of all sections that contain all words of a text, or without words those of one section."""
+        """Show the settings with all words of a text, of all sections; without words, all settings of one section."""
         words = text.casefold().split()
         for row in self.rows.values():
             row.setVisible(row.matches(words))

@@ -196,7 +196,7 @@ class SliderField(QWidget):
         self._update_texts()
 
     def show_unknown(self) -> None:
-        """Show a dash: there is a slider, but no value yet, so nothing has changed, and nothing is marked."""
+        """Show a dash and neither a mark nor a change: there is no value yet."""
         self._is_known = False
         self.show_mark(None)
         self.show_changed(None)
