@@ -8,7 +8,7 @@ from typing import Any
 
 from launcher.app.attach import AttachedServer, PlainRequest
 from launcher.base.errors import ActionImpossible, LauncherError, Refused
-from launcher.base.messages import join_messages, message
+from launcher.base.messages import message
 from launcher.engine.server.client import ChatRequest, Delta
 from launcher.monitor.monitor import Monitor
 from launcher.monitor.reply import Reply, read_reply
@@ -146,7 +146,7 @@ class _UsageRequest(PlainRequest):
 def _plain_request(prompt: Prompt, seed: int) -> ChatRequest:
     """Return a request with standard fields only, whose first message begins with the seed."""
     messages = [{"role": role, "content": text} for role, text in prompt.messages]
-    messages[0]["content"] = join_messages(message("Round {seed}.", seed=seed), messages[0]["content"])
+    messages[0]["content"] = f"Round {seed}. {messages[0]['content']}"
     temperature = prompt.sampling.get("temperature")
     return ChatRequest(
         messages,
