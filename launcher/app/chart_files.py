@@ -36,7 +36,7 @@ def check_chart_files(files: Sequence[Path]) -> None:
 
 
 async def write_charts(session: Session, files: Sequence[Path]) -> None:
-    """Write the chart of a measurement to files, as their suffixes say.
+    """Write the chart of a measurement to files, in the formats of their suffixes.
 
     Raises BadOption for a measurement without values or a file that cannot be written, LibraryMissing where the
     window's libraries are missing, and OSError.

@@ -1,4 +1,4 @@
-"""Reading the beginning of a remote file through HTTP range requests, with a file-like interface."""
+"""Reads the beginning of a remote file by HTTP range requests, with the interface of a file."""
 
 import re
 import time

@@ -160,7 +160,7 @@ def _make_parser() -> _Parser:
         "--cache-idle-slots",
         to="cache_idle_slots",
         action="store_true",
-        help="move the states of idle slots out of them",
+        help="save idle slots in the prompt cache, and clear them",
     )
     add_flag("--no-cache-idle-slots", to="cache_idle_slots", action="store_false", dest="cache_idle_slots")
     add_flag("-ctxcp", "--ctx-checkpoints", to="n_ctx_checkpoints", type=int)
@@ -171,7 +171,12 @@ def _make_parser() -> _Parser:
     add_flag("--chat-template-file", to=_set_chat_template, help="file with a chat template in place of the model's")
     add_flag("--embedding", "--embeddings", to="embedding", action="store_true", help="serve embeddings")
     pooling = _enum_setter("pooling_type", "llama_pooling_type", "LLAMA_POOLING_TYPE_")
-    add_flag("--pooling", to=pooling, choices=("none", "mean", "cls", "last", "rank"), help="vectors of a text to one")
+    add_flag(
+        "--pooling",
+        to=pooling,
+        choices=("none", "mean", "cls", "last", "rank"),
+        help="how the vectors of a text become one",
+    )
     add_flag("--rerank", "--reranking", to=_serve_ranks, action="store_true", help="serve /v1/rerank")
     add_flag("--slot-save-path", to=_set_slot_folder, help="folder where the states of slots are saved")
     add_flag("--no-warmup", to="warmup", action="store_false", dest="warmup")
@@ -188,7 +193,7 @@ def _make_parser() -> _Parser:
     )
     rates = "speculative.synth_rates"
     add_flag("--spec-synth-rates", to=lambda e, p, v: _attribute_setter(rates)(e, p, [float(x) for x in v.split(",")]))
-    add_flag("--temp", "--temperature", to="sampling.temp", type=float, help="sampling of requests that set none")
+    add_flag("--temp", "--temperature", to="sampling.temp", type=float, help="temperature of requests that set none")
     add_flag("--top-k", to="sampling.top_k", type=int)
     add_flag("--top-p", to="sampling.top_p", type=float)
     add_flag("--min-p", to="sampling.min_p", type=float)

@@ -1,4 +1,4 @@
-"""Layout of the chat pane: head, conversation, where the list of conversations is, and the bars above the prompt."""
+"""Layout of the chat pane: head, conversation, the place of the stored conversations, and the bars above the prompt."""
 
 from collections import deque
 from pathlib import Path

@@ -13,7 +13,7 @@ from launcher.gui.translation import render, tr
 from launcher.machine.gpu import Reading
 
 _REMEMBERED_WIDTHS = 30
-"""How many of the last numbers have room before the unit, so that it does not move: some ten seconds of a reply."""
+"""The unit stands behind the widest of so many last numbers, so that it seldom moves: some ten seconds of a reply."""
 _WIDEST = 100_000
 """Width in pixels in which any text stands in one line."""
 
@@ -49,7 +49,7 @@ class ElidedText(Label):
 
 
 def _fit_lines(text: str, metrics: QFontMetrics, width: int, most: int) -> list[str]:
-    """Break a text between words into lines of `width` pixels, at most that many; the last one is elided."""
+    """Break a text between words into at most `most` lines of `width` pixels; the last one is elided."""
     lines: list[str] = []
     for paragraph in text.split("\n"):
         line = ""
