@@ -44,14 +44,18 @@ async def write_charts(session: Session, files: Sequence[Path]) -> None:
     check_chart_files(files)
     chart = build_chart(session)
     with tempfile.TemporaryDirectory(prefix="mtp-launcher-") as folder:
-        painted = {file: Path(folder) / f"{at}{file.suffix.lower()}" for at, file in enumerate(files)}
-        drawn = {file: path.with_suffix(".svg") if path.suffix == ".html" else path for file, path in painted.items()}
-        await _paint_chart(chart, sorted(set(drawn.values())))
-        for file, path in drawn.items():
-            data = path.read_bytes()
-            if painted[file].suffix == ".html":
+        pictures = [Path(folder) / f"{number}{_picture_suffix(file)}" for number, file in enumerate(files)]
+        await _paint_chart(chart, pictures)
+        for file, picture in zip(files, pictures, strict=True):
+            data = picture.read_bytes()
+            if file.suffix.lower() == ".html":
                 data = _make_page(session, chart, data.decode("utf-8")).encode()
             write_atomically(file, data)
+
+
+def _picture_suffix(file: Path) -> str:
+    suffix = file.suffix.lower()
+    return ".svg" if suffix == ".html" else suffix  # a page contains its picture
 
 
 async def _paint_chart(chart: Chart, files: Sequence[Path]) -> None:
