@@ -31,7 +31,7 @@ from launcher.base.progress import Phase, Progress
 from launcher.engine.builds.install import install_build
 from launcher.engine.demo import read_demo_preset
 from launcher.engine.serve_options import ServeOptions
-from launcher.engine.server.client import ChatRequest
+from launcher.engine.server.client import ChatRequest, Delta
 from launcher.engine.server.state import SERVING, ServerState, ServerStatus
 from launcher.fetch.jobs import JobState
 from launcher.models.catalogue_load import load_catalogue
@@ -39,7 +39,7 @@ from launcher.models.download_target import parse_target
 from launcher.models.library import find_companion
 from launcher.models.locate import find_named
 from launcher.models.pull import PullResult, pull_model
-from launcher.monitor.reply import Reply
+from launcher.monitor.reply import OnDelta, Reply
 
 _POLL_S = 0.5
 """Seconds between two checks of another program's download."""
@@ -50,7 +50,7 @@ _DEMO_PROMPT = message("What is MTP, and what does this demo show?")
 
 OnStep = Callable[[StepProgress], object]
 OnStatus = Callable[[ServerStatus], None]
-SendRequest = Callable[[ChatRequest], Awaitable[Reply]]
+SendRequest = Callable[[ChatRequest, OnDelta], Awaitable[Reply]]
 StartServer = Callable[[ResolvedStart, OnStatus], Awaitable[SendRequest]]
 """Starts a server, passes on each status until it is ready, and returns the function that sends requests to it."""
 
@@ -278,8 +278,14 @@ class _FirstStart:
             seed=1,
             thinking=False,
         )
+
+        def report_tokens(delta: Delta) -> None:
+            if delta.timings is not None:
+                percent = min(100.0 * delta.timings.predicted_n / _SELF_TEST_TOKENS, 100.0)
+                self._report_step(Step.SELF_TEST, Stage.RUNNING, percent=percent)
+
         try:
-            reply = await send_request(request)
+            reply = await send_request(request, report_tokens)
         except ModelWritesNoText:
             self._report_step(Step.SELF_TEST, Stage.DONE, detail=StepDetail.WRITES_NO_TEXT)
             return None
@@ -299,6 +305,7 @@ class _FirstStart:
             Step.SELF_TEST,
             Stage.DONE,
             detail=detail,
+            percent=None,
             drafted=drafts.drafted,
             accepted=drafts.accepted,
             tokens_per_second=speed,

@@ -55,7 +55,8 @@ class StepProgress:
     """A step and its progress. None where unknown or not applicable.
 
     `subject` is the name of the engine or model. `progress` belongs to a download or an installation, `percent` (0 to
-    100) to loading. `error` is the reason for a failure. `drafted` and `accepted` count the self-test's draft tokens.
+    100) to loading and to the self-test's reply. `error` is the reason for a failure. `drafted` and `accepted` count
+    the self-test's draft tokens.
     """
 
     step: Step

@@ -124,6 +124,10 @@ async def test_the_demo_needs_no_download(session: ServerSession, recorder: Step
     tested = recorder.last(Step.SELF_TEST)
     assert (tested.accepted, tested.drafted) == (reply.acceptance.accepted, reply.acceptance.drafted)
     assert tested.tokens_per_second
+    percents = [each.percent for each in recorder.all if each.step is Step.SELF_TEST and each.percent is not None]
+    assert percents == sorted(percents)
+    assert len(set(percents)) > 5, "a slow model shows that it goes on"
+    assert percents[-1] <= 100
 
 
 @pytest.mark.thorough
@@ -363,7 +367,7 @@ async def test_drafts_that_are_never_accepted_are_an_error(recorder: StepRecorde
     timings = Timings(1, 0, 1.0, 48, 100.0, 480.0, 90, 0)
     inert = Reply("one two", "", timings, Acceptance(90, 0, (45, 45), (0, 0)), 0.1, "length")
 
-    async def ask(_request: object) -> Reply:
+    async def ask(_request: object, _on_delta: object) -> Reply:
         return inert
 
     async def serve(_options: object, _hear: object) -> object:
