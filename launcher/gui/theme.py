@@ -363,6 +363,10 @@ def _button_rules(t: Theme) -> str:
     QPushButton#segment:checked {{ background: {t.raised}; border: 1px solid {t.accent}; font-weight: 600; }}
     QPushButton#segment:focus {{ border: 2px solid {t.accent}; padding: 0 {px(12) - 1}px; }}
     QPushButton::menu-indicator {{ image: none; width: 0; }}
+    QPushButton[opens="menu"] {{ padding-right: {px(20)}px; }}
+    QPushButton[opens="menu"]:focus {{ padding-right: {px(20) - 1}px; }}
+    QPushButton[opens="menu"]::menu-indicator {{ image: url({_icon_path(t, "open")}); width: {px(14)}px;
+        height: {px(14)}px; subcontrol-origin: border; subcontrol-position: right center; right: {px(10)}px; }}
     """
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtGui import QColor, QImage, QWheelEvent
-from PySide6.QtWidgets import QApplication, QPushButton, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QHBoxLayout, QMenu, QPushButton, QStackedWidget, QVBoxLayout, QWidget
 from pytestqt.qtbot import QtBot
 
 from launcher.gui import theme
@@ -22,6 +22,7 @@ from launcher.gui.widgets import (
     Segmented,
     SliderField,
 )
+from launcher.gui.widgets.blocks import open_menu_with
 from launcher.gui.widgets.glyphs import NAMES
 from launcher.models.plan import Status
 from tests.gui.walk import clipped, hidden_by_parents
@@ -238,6 +239,28 @@ def test_a_banner_that_goes_leaves_the_focus_to_its_page(qtbot: QtBot) -> None:
         banner.buttons[0].setFocus()
         leave()
         assert holder.focusWidget() is page
+
+
+def test_a_button_with_a_menu_has_an_arrow_beside_its_whole_text(qtbot: QtBot) -> None:
+    holder = QWidget()
+    qtbot.addWidget(holder)
+    plain, opening = QPushButton("Export"), QPushButton("Export")
+    open_menu_with(opening, QMenu(opening))
+    row = QHBoxLayout(holder)
+    for each in (plain, opening):
+        row.addWidget(each)
+    holder.show()
+    qtbot.waitExposed(holder)
+    assert opening.width() > plain.width()
+    assert clipped(holder) == []
+
+    def painted(button: QPushButton) -> int:
+        image = button.grab().toImage()
+        right = range(image.width() - theme.px(26), image.width() - 4)
+        background = image.pixelColor(6, image.height() // 2)
+        return sum(image.pixelColor(x, y) != background for x in right for y in range(4, image.height() - 4))
+
+    assert painted(opening) > 10
 
 
 def test_progress_is_a_line_of_proportional_length(qtbot: QtBot) -> None:

@@ -36,7 +36,7 @@ from launcher.gui.plots.panel import KeptPlots, PlotPanel
 from launcher.gui.translation import join_sentences, mark, render, tr
 from launcher.gui.viewmodel import View, is_away, state_name
 from launcher.gui.widgets import Badge, Banner, Card, MemoryBar, PageHead, ReadAge, Segmented
-from launcher.gui.widgets.blocks import make_button, make_caption
+from launcher.gui.widgets.blocks import make_button, make_caption, open_menu_with
 from launcher.gui.widgets.focus import find_focus
 
 if TYPE_CHECKING:
@@ -760,7 +760,7 @@ class CockpitPage(QWidget):
         self._copy_as_button.setToolTip(
             tr("Copy the server as a command, a script or an entry for other tools, or its address and API key")
         )
-        self._copy_as_button.setMenu(self.copy_panel.make_menu(self._copy_as_button))
+        open_menu_with(self._copy_as_button, self.copy_panel.make_menu(self._copy_as_button))
         self.head.add_widget(self._copy_as_button)
         return self.head
 

@@ -26,6 +26,7 @@ from launcher.gui.plots.row import PlotRow
 from launcher.gui.plots.span import TimeSpan
 from launcher.gui.translation import render, tr
 from launcher.gui.widgets import ComboBox
+from launcher.gui.widgets.blocks import open_menu_with
 from launcher.gui.widgets.scrolling import make_scroll_area
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class PlotHead(QWidget):
             action = QAction(label, menu)
             action.triggered.connect(lambda _checked=False, signal=signal: signal.emit())
             menu.addAction(action)
-        export.setMenu(menu)
+        open_menu_with(export, menu)
         layout = QHBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(theme.px(theme.GAP))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QBoxLayout, QFrame, QHBoxLayout, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QBoxLayout, QFrame, QHBoxLayout, QMenu, QPushButton, QVBoxLayout, QWidget
 
 from launcher.gui import theme
 from launcher.gui.labels import Label
@@ -168,3 +168,9 @@ def make_button(text: str, clicked: Callable[[], object], *, primary: bool = Fal
         button.setObjectName("primary")
     button.clicked.connect(lambda _checked=False: clicked())
     return button
+
+
+def open_menu_with(button: QPushButton, menu: QMenu) -> None:
+    """Let a button open a menu, which an arrow beside its text says."""
+    button.setProperty("opens", "menu")
+    button.setMenu(menu)
