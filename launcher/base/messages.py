@@ -117,6 +117,13 @@ def join_messages(*messages: str | None, separator: str = " ") -> Message:
     return joined
 
 
+def enumerate_texts(texts: Sequence[str]) -> str:
+    """Return texts as an enumeration: "A", "A and B", or "A, B and C"."""
+    if len(texts) < 2:
+        return texts[0] if texts else ""
+    return message("{texts} and {last}", texts=join_messages(*texts[:-1], separator=", "), last=texts[-1])
+
+
 def suggest_names(near: Sequence[str]) -> Message | None:
     """Return the question whether one of the names in `near` was meant; None without names."""
     if len(near) > 1:

@@ -11,7 +11,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from launcher.base.errors import DiskFull, LauncherError, ModelMissing, ModelReplaced, Offline, Unreachable
-from launcher.base.messages import join_messages, message
+from launcher.base.messages import enumerate_texts, join_messages, message
 from launcher.base.paths import MODELS_VARIABLE, expand_user
 from launcher.base.progress import Phase, Progress
 from launcher.fetch.digest import hash_file
@@ -206,9 +206,13 @@ def _check_differences(resolved: _ResolvedFile, wanted: DownloadTarget) -> Itera
     """Yield remarks on a file that differs from its description. Raises ModelReplaced if it is pinned."""
     file, differences = resolved.file, []
     if file.bytes is not None and resolved.bytes not in (None, file.bytes):
-        differences.append(f"{resolved.bytes:,} bytes in place of {file.bytes:,}")
+        differences.append(
+            message("{found:,} bytes in place of {expected:,}", found=resolved.bytes, expected=file.bytes)
+        )
     if file.sha256 is not None and resolved.sha256 not in (None, file.sha256):
-        differences.append(f"SHA-256 {resolved.sha256[:12]}… in place of {file.sha256[:12]}…")
+        differences.append(
+            message("SHA-256 {found}… in place of {expected}…", found=resolved.sha256[:12], expected=file.sha256[:12])
+        )
     if resolved.lacks_checksum:
         yield message("No checksum is published for {file}: only its size can be verified.", file=file.label)
     if not differences:
@@ -216,7 +220,7 @@ def _check_differences(resolved: _ResolvedFile, wanted: DownloadTarget) -> Itera
     other = message(
         "{file} differs from the file in the catalogue: {differences}.",
         file=file.label,
-        differences=" and ".join(differences),
+        differences=enumerate_texts(differences),
     )
     facts = {"file": file.label, "bytes": resolved.bytes, "sha256": resolved.sha256}
     if wanted.pinned_by == "catalogue":
@@ -230,7 +234,7 @@ def _check_differences(resolved: _ResolvedFile, wanted: DownloadTarget) -> Itera
         other = message(
             "{file} differs from the file that you asked for: {differences}.",
             file=file.label,
-            differences=" and ".join(differences),
+            differences=enumerate_texts(differences),
         )
         raise ModelReplaced(other, hint, **facts)
     yield join_messages(other, message("The data of the catalogue may not apply to it."))

@@ -6,7 +6,7 @@ from math import floor, log2
 from statistics import median
 
 from launcher.base.action import Action, ActionKind
-from launcher.base.messages import join_messages, message, plural_message
+from launcher.base.messages import enumerate_texts, join_messages, message, plural_message
 from launcher.engine.server.reread import Reread, RereadCause
 from launcher.machine.gpu import GpuProcess
 from launcher.monitor.health_event import (
@@ -386,7 +386,7 @@ class VramPressureDetector:
         others = [each for each in processes or () if each.pid != self._setup.engine_pid and each.name]
         others.sort(key=lambda each: -(each.used_bytes or 0))
         names = list(dict.fromkeys(each.name or "" for each in others))[:_MOST_NAMES]
-        return message("{one} and {other}", one=names[0], other=names[1]) if len(names) > 1 else "".join(names)
+        return enumerate_texts(names)
 
 
 def _find_engine(processes: tuple[GpuProcess, ...] | None, pid: int | None) -> GpuProcess | None:
