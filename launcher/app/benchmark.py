@@ -15,7 +15,7 @@ from launcher.app.attach_bench import AttachedBench, attached_bench
 from launcher.app.serving_session import ServingSession
 from launcher.app.session_bench import SessionBench
 from launcher.base.errors import BadOption, LauncherError, NothingMeasured, Refused
-from launcher.base.messages import message
+from launcher.base.messages import join_messages, message
 from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.builds.probe import built_in_version
 from launcher.engine.serve_options import ServeOptions
@@ -99,11 +99,10 @@ class Benchmark:
         decode = self.measured.decode
         if decode is None:
             return message("Speed unknown.")
-        draft = self.settings.get("draft")
-        mtp = f" with draft {draft}" if draft else " without MTP"
-        if draft is None:
-            mtp = ""
-        return message("{mean:.1f} tokens/s for {name}{mtp}.", mean=decode.mean, name=self.workload.name, mtp=mtp)
+        mean, name, draft = decode.mean, self.workload.name, self.settings.get("draft")
+        if draft == 0:
+            return message("{mean:.1f} tokens/s for {name} without MTP.", mean=mean, name=name)
+        return message("{mean:.1f} tokens/s for {name}[ with draft {draft}].", mean=mean, name=name, draft=draft)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +145,15 @@ def check_sizes(workload: Workload, context: int) -> None:
     """Raise BadOption if a prompt of fixed size and its reply exceed the context."""
     large = [each for each in workload.prompts if each.size and each.size + each.tokens > context]
     if large:
-        listed = "; ".join(f"{each.name} ({each.size:,} to read, {each.tokens:,} to write)" for each in large)
+        listed = join_messages(
+            *(
+                message(
+                    "{name} ({size:,} to read, {tokens:,} to write)", name=each.name, size=each.size, tokens=each.tokens
+                )
+                for each in large
+            ),
+            separator="; ",
+        )
         raise BadOption(
             message("A context of {context:,} tokens is too small for {listed}.", context=context, listed=listed),
             message("Reduce the sizes, or increase the context: --set ctx=N."),

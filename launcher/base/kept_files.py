@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from launcher.base.files import MAX_FILE_BYTES, read_file, read_private_file, replace_file, write_atomically
-from launcher.base.messages import message
+from launcher.base.messages import enumerate_texts, message
 
 Value = TypeVar("Value")
 
@@ -256,7 +256,7 @@ def find_readable_version_copy(path: Path, *, up_to: int) -> Path | None:
 def restore_instructions(copy: Path) -> str:
     """Return the instructions for restoring a file from a version copy."""
     file = original_path(copy).name
-    moved = f"{file}, {file}-wal and {file}-shm" if file.endswith(".db") else file
+    moved = enumerate_texts([file, f"{file}-wal", f"{file}-shm"] if file.endswith(".db") else [file])
     return message(
         "Close this program, move {moved} away, and rename {copied} to {file}.",
         moved=moved,

@@ -407,8 +407,8 @@ async def _read_memory_tables(
     if len(reader.tables) >= table_count:
         return reader.tables
     if ended_itself and process_exit.code:
-        raise explain_exit(process_exit, lines, while_doing="judging the memory", hint=_ANOTHER_BUILD_HINT)
-    name = f"The engine {build.name} ({build.version})"
+        raise explain_exit(process_exit, lines, while_doing=message("judging the memory"), hint=_ANOTHER_BUILD_HINT)
+    name = message("The engine {name} ({version})", name=build.name, version=build.version)
     if not ended_itself and not tables_complete.is_set():
         raise EngineUnsuitable(
             message("{name} did not report the model's memory within {limit_s:g} s.", name=name, limit_s=limit_s),
@@ -418,7 +418,7 @@ async def _read_memory_tables(
         message(
             "{name} does not report the memory of {tables_part}.",
             name=name,
-            tables_part=("MTP" if reader.tables else "a model"),
+            tables_part="MTP" if reader.tables else message("a model"),
         ),
         message("Use llama.cpp build b11434 or newer."),
     )

@@ -364,14 +364,14 @@ def free_bytes(folder: Path) -> int:
 
 def disk_full_error(folder: Path, *, needed: int, free: int, reserve: int) -> DiskFull:
     """Return the error for a disk without room for `needed` more bytes and the `reserve`, which must stay free."""
-    reserved = f", and {_format_size(reserve)} stay free for the system" if reserve else ""
-    missing = f"{_format_size(needed)} are still needed{reserved}; " if needed else ""
     return DiskFull(
         message(
-            "Not enough disk space in {folder}: {missing}{size} free.",
+            "Not enough disk space in {folder}: {free} are free.[ {needed} are still needed.]"
+            "[ {reserve} must stay free for the system.]",
             folder=folder,
-            missing=missing,
-            size=_format_size(free),
+            free=_format_size(free),
+            needed=_format_size(needed) if needed else None,
+            reserve=_format_size(reserve) if needed and reserve else None,
         ),
         message(
             "Free disk space, or choose another folder. The downloaded part is kept; run the same command to continue."

@@ -650,10 +650,12 @@ def read_header(path: Path) -> GgufHeader:
     """
     try:
         if path.exists() and not path.is_file():  # opening a pipe would block; reading a device may never end
-            kind = "a folder" if path.is_dir() else "not an ordinary file"
-            raise ModelMissing(
-                message("{path} is {kind}.", path=path, kind=kind), message("Choose a .gguf file."), path=str(path)
+            title = (
+                message("{path} is a folder.", path=path)
+                if path.is_dir()
+                else message("{path} is not an ordinary file.", path=path)
             )
+            raise ModelMissing(title, message("Choose a .gguf file."), path=str(path))
         with path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(0)

@@ -341,7 +341,7 @@ async def _run_and_read(command: Sequence[str], *arguments: str, timeout_s: floa
         from launcher.engine.diagnosis.explain import explain_exit
 
         hint = message("Run `{command} {flag}` yourself to see its output.", command=command[-1], flag=flag)
-        raise explain_exit(process_exit, lines, while_doing=f"answering {flag}", hint=hint)
+        raise explain_exit(process_exit, lines, while_doing=message("answering {flag}", flag=flag), hint=hint)
     return "\n".join(lines)
 
 

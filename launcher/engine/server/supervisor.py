@@ -652,7 +652,7 @@ class Supervisor(ChatServer):
         if self._client_side is not None:
             self._client_side.lose_engine()
         if process.exited.done():
-            error = files.find_exit_cause() or self._exit_explainer("serving")(process.exited.result())
+            error = files.find_exit_cause() or self._exit_explainer(message("serving"))(process.exited.result())
         else:
             error = guarding.result()
             await process.stop(_HUNG_PATIENCE_S)
