@@ -27,7 +27,7 @@ def format_ordinal(number: int) -> str:
 
 
 def mark_draft(form: QTextCharFormat, position: int, *, background: bool = True) -> None:
-    """Mark text that came from a draft, by its position there, from 1. Code is underlined, without the background."""
+    """Mark text from a draft by its position there, from 1. Without `background`, as in code, it is only underlined."""
     number = min(position, len(_LINES)) - 1
     if background:
         form.setBackground(QColor(theme.current().drafted[number]))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MOST_MARKS = 4_000
 _SAME_TOKEN_S = 1.0
-"""Seconds by which the clocks of the window and the gateway may differ in when a reply's first token came."""
+"""Seconds by which the window and the gateway may differ on the time of a reply's first token."""
 GLYPH_PX, _SHAPE_PX = 11, 7
 """Size of a glyph's pixmap and of the shape in its middle, in pixels."""
 
@@ -66,7 +66,7 @@ class MarkLog:
         self._replying = controller.view.replying
         self._request_s: float | None = None
         self._first_token: Mark | None = None
-        """The mark of this window's last reply, until it is known what was read for it."""
+        """The mark of this window's last reply, until the number of tokens that were read for it is known."""
         self._open_codes: frozenset[str] = frozenset()
         self._ready: Mark | None = None
         """The mark of a server that has become ready, until its settings are known."""
@@ -185,7 +185,7 @@ class MarkLog:
         self._insert(others, handover)
 
     def _insert(self, others: list[Mark], mark: Mark) -> None:
-        """Add a mark of which the news comes late to the others, which stay in order."""
+        """Add a mark that is reported late to `others`, in the order of time."""
         insort(others, mark, key=lambda each: each.time_s)
         self._marks = deque(others, maxlen=_MOST_MARKS)
         self._added()

@@ -74,7 +74,7 @@ class TableRows(QAbstractTableModel, Generic[_T]):
         return self._cells[place]
 
     def has_cell(self, index: _Index) -> bool:
-        """Return whether an index means a cell of now. A screen reader may keep one of before a change."""
+        """Return whether an index has a cell. A screen reader may keep an index from before a change."""
         return 0 <= index.row() < len(self.rows) and 0 <= index.column() < len(self.columns)
 
     def rowCount(self, _parent: _Index = QModelIndex()) -> int:  # noqa: N802, B008 -- Qt's
