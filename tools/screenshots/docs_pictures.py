@@ -88,6 +88,8 @@ def _show(window: Window, name: str) -> None:
         scene.ask_question(window, scene.QUESTIONS[0])
     elif name == "models":
         wait_until(lambda: page.shelf is not None and page.shelf.is_complete)
+    elif name == "agents":
+        wait_until(lambda: page.control.found is not None and page.control.session is not None)
     elif name == "tune":
         page.budget.set_value(5)
         page.measure.click()
