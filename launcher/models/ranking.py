@@ -340,7 +340,7 @@ class _Ranker:
 
         works = {0: measure_work(file, self.geometry, weights, 0)}
         rates: dict[tuple[int, int], float | None] = {}
-        drafts = self._drafts(file, works[0], rates) if drafts is None else drafts
+        drafts = self._pick_drafts(file, works[0], rates) if drafts is None else drafts
         for each in self._list_candidates(file, weights, loaded, drafts):
             draft, moved = each.draft, each.moved
             if best is not None and not draft and self._keeps_mtp(best, moved):
@@ -348,10 +348,10 @@ class _Ranker:
             if moved not in works:
                 works[moved] = measure_work(file, self.geometry, weights, moved)
             if (draft, moved) not in rates:
-                rates[draft, moved] = self._rate(works[moved], draft)
+                rates[draft, moved] = self._forecast_rate(works[moved], draft)
             rate = rates[draft, moved]
             assumed = self._assumed_rate(works[moved]) if rate is None else rate
-            loss = self._loss(quality, bits, each, assumed)
+            loss = self._compute_loss(quality, bits, each, assumed)
             if best is None or loss.total < best.loss.total:
                 best = RankedFile(file, bits, each.context, each.kv, draft, moved, rate, int(each.spare_mib), loss)
         if best is None or best.rate is None:
@@ -376,7 +376,9 @@ class _Ranker:
         run = nearest_comparison(self.entry, setting, self.situation)
         return run is not None and run.speedup is not None and run.speedup < 1
 
-    def _drafts(self, file: ModelFile, work: PassWork, known: dict[tuple[int, int], float | None]) -> Sequence[int]:
+    def _pick_drafts(
+        self, file: ModelFile, work: PassWork, known: dict[tuple[int, int], float | None]
+    ) -> Sequence[int]:
         """Return the draft lengths to compare: off, and the one with the best forecast.
 
         The rates with all experts on the GPU are added to `known`, by draft length and layers on the host.
@@ -387,7 +389,7 @@ class _Ranker:
             return (0,)
         rates: list[float] = []
         for draft in range(_LONGEST_DRAFT + 1):
-            rate = known[draft, 0] = self._rate(work, draft)
+            rate = known[draft, 0] = self._forecast_rate(work, draft)
             if rate is None:
                 return (_USUAL_DRAFT,)
             if draft > 1 and rate < rates[-1]:  # it only falls from here on
@@ -403,7 +405,7 @@ class _Ranker:
             return self.entry.has_head(file)
         return self.entry.draft is not None and self.entry.draft.expected_bytes is not None
 
-    def _rate(self, work: PassWork, draft: int) -> float | None:
+    def _forecast_rate(self, work: PassWork, draft: int) -> float | None:
         situation = self.situation
         if not situation.cards or situation.backend == "cpu":
             return None
@@ -566,7 +568,7 @@ class _Ranker:
         )
         return estimate_memory(self.geometry, weights, setting, self.draft_model)
 
-    def _loss(
+    def _compute_loss(
         self,
         quality: float,
         bits: float,
@@ -600,7 +602,7 @@ class _Ranker:
         return self.intent.speed * _HALF_SPEED * log2(_USUAL_RATE / rate)
 
     def _file_speed_loss(self, rate: float, *, offloaded: bool) -> float:
-        """Return the same where files are compared: more speed than enough gains little."""
+        """Return the loss of `rate` for comparing files: more speed than enough gains little."""
         enough = _FAST_RATE if offloaded else _ENOUGH_RATE
         gain = self.intent.speed * _ENOUGH_GAIN * log2(max(rate, enough) / _FAST_RATE)
         return self._speed_loss(_FAST_RATE) - gain + self._speed_loss(min(rate, enough)) - self._speed_loss(enough)
