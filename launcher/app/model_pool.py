@@ -239,7 +239,7 @@ class ModelPool:
     # The main model, which the session starts and stops.
 
     def add_main(self, supervisor: Supervisor, host: GatewayClientSide) -> None:
-        """Take the model that the session starts, and find the gates of requests from now on."""
+        """Take the model that the session starts. From now on the pool finds the gate of each request."""
         self._host = host
         self._models.append(PooledModel(supervisor, host, owners=1, is_main=True))
         host.make_router = self._take_over
@@ -762,7 +762,7 @@ class ModelPool:
     def _pays_switch(self, model: PooledModel, asked: Settings, body: Body | None) -> bool:
         """Return whether to restart a model with the settings of an alias before a request.
 
-        Only while no other request uses it, and if that takes little of the time that the reply is expected to take.
+        That pays if no other request uses it, and the restart takes little time compared with the expected reply.
         """
         options = model.supervisor.options
         if options is None or not model.is_idle:

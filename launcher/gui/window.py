@@ -509,7 +509,7 @@ class Window(QMainWindow):
         controller = self.controller
         controller.launched.connect(self._show_launch)
         controller.noticed.connect(self._show_notice)
-        controller.view_changed.connect(self._tell_of_restart)
+        controller.view_changed.connect(self._report_restart)
         controller.drain_asked.connect(self._ask_to_wait)
         controller.closed.connect(self._close_now)
         controller.page_requested.connect(self.show_page)
@@ -558,7 +558,7 @@ class Window(QMainWindow):
             self.notice.show_message(render(notice.text), meaning)
 
     @Slot(object)
-    def _tell_of_restart(self, view: View) -> None:
+    def _report_restart(self, view: View) -> None:
         """Show on every page that the engine ended by itself and was restarted, once the restart is over."""
         status = self.controller.inputs.status
         if status.state is ServerState.RESTARTING and status.error is not None:
@@ -574,7 +574,7 @@ class Window(QMainWindow):
 
     @Slot(int)
     def _ask_to_wait(self, replies: int) -> None:
-        """Ask on every page whether a restart shall wait for `replies` that cannot go on; to dismiss means to wait."""
+        """Ask on every page whether a restart shall wait for `replies` that cannot go on. Dismissing it means yes."""
         if not replies:
             self.drain_banner.clear()
             return
@@ -602,7 +602,7 @@ class Window(QMainWindow):
     def _paste(self) -> None:
         """Plan for the model that the clipboard names; a text field that has the focus pastes by itself.
 
-        On Models it is shown there, as are addresses of files from elsewhere, whose checksum is asked for.
+        On Models it is shown there. So is the address of a file from elsewhere, for which Models asks for a checksum.
         """
         data = QGuiApplication.clipboard().mimeData()
         if data is None:

@@ -59,7 +59,7 @@ def baseline_report(session: Session) -> Report:
 def as_csv(session: Session) -> str:
     """Return the session's runs as CSV (RFC 4180), one a line, with settings in columns that begin with `set_`.
 
-    Of a curve the lines are its points, with every axis: means over rounds have what its runs lack.
+    A curve has a line for each point instead, with its place on the axis: single runs lack figures that points have.
     """
     if session.kind == "curve" and session.result.get("points"):
         return _curve_csv(session)
@@ -173,7 +173,7 @@ def _table_row(report: Report, row: Row) -> tuple[str, ...]:
 
 
 _CURVE_HEAD = (
-    "SERIES", "TOKENS/S", "TIMES", "ACCEPTED", "READING", "FIRST TOKEN", "POWER", "A MILLION", "REPLIES",
+    "SERIES", "TOKENS/S", "TIMES", "ACCEPTED", "READING", "FIRST TOKEN", "POWER", "COST PER MILLION", "REPLIES",
 )  # fmt: skip
 
 
