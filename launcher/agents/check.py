@@ -191,7 +191,7 @@ def _explain_small_context(agent: Agent | None, context: int) -> str:
             "A request has {context:,} tokens of context here, and at least {least:,} are needed. Start the server with"
             " more: `mtp-launcher restart --set ctx=N`.",
             window="A request has {context:,} tokens of context here, and at least {least:,} are needed. Increase the"
-            " context in the cockpit.",
+            " context on Cockpit.",
             context=context,
             least=least,
         ),

@@ -20,7 +20,7 @@ class CheckResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A claim, with the document and its row that it is about; `rows` are by system or backend if there are several."""
+    """A claim, and the row of a document that makes it; `rows` are by system or backend if there are several."""
 
     id: str
     claim: str
@@ -50,7 +50,7 @@ NVML_CLAIMS = {
     "nvml-power": message("The power is what nvidia-smi shows, to 10 %."),
 }
 SERVED, CONTEXT, KV, MTP = "served", "context", "kv", "mtp"
-"""Settings of which the memory is measured, one after the other."""
+"""Settings for which the memory is measured, one after the other."""
 _PLAN_CLAIMS = {
     SERVED: message(
         "As served, the engine allocates the planned memory: weights, caches, compute buffer, then cache and buffer of"

@@ -113,7 +113,7 @@ def llama_server_error(data: object, status: int | None, url: str, location: str
     if error.get("type") == "exceed_context_size_error":
         hint = message(
             "Shorten the prompt, or start the server with a larger --ctx.",
-            window="Shorten the prompt, or increase the context in the cockpit.",
+            window="Shorten the prompt, or increase the context on Cockpit.",
         )
     return Refused(
         message("The server refused the request: {said}.", said=reason.rstrip(".")), hint, status=status, where=url

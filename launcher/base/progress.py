@@ -22,7 +22,7 @@ class Progress:
 
     `bytes` is the size when complete. `done_bytes` are the bytes received, including `resumed_bytes` from earlier
     attempts; in the verifying phase, the bytes verified. `item` names the current file or step, the `item_number`th of
-    `item_count`. `note` is the reason of a wait.
+    `item_count`. `note` is the reason for a wait.
     """
 
     done_bytes: int = 0

@@ -176,7 +176,7 @@ def _describe_result(pulled: PullResult) -> Iterator[str]:
         yield Note("Found in the Hugging Face cache: verified, and used there.")
     else:
         speed = f" at {format_size(int(received / pulled.seconds))}/s" if received and pulled.seconds > 0 else ""
-        resumed = f" beside {format_size(pulled.resumed_bytes)} from before" if pulled.resumed_bytes else ""
+        resumed = f" ({format_size(pulled.resumed_bytes)} were here already)" if pulled.resumed_bytes else ""
         duration = f"{format_duration(pulled.seconds)}{speed}"
         yield Note(f"Received {format_size(received)}{resumed} in {duration}, and verified.")
     for note in pulled.notes:
@@ -191,7 +191,7 @@ def _describe_result(pulled: PullResult) -> Iterator[str]:
         yield Note(f"{pulled.checked.name}, {head}. Start it: {start}")
 
 
-def _result_json(pulled: PullResult, words: str) -> dict[str, Any]:
+def _result_json(pulled: PullResult, label: str) -> dict[str, Any]:
     files = [
         {
             "path": str(file.path),
@@ -209,7 +209,7 @@ def _result_json(pulled: PullResult, words: str) -> dict[str, Any]:
         "sha256": pulled.files[0].sha256,
         "seconds": round_figure(pulled.seconds, 3),
         "resumed_bytes": pulled.resumed_bytes,
-        "what": words,
+        "what": label,
         "files": files,
         "mtp_head": pulled.checked.head,
         "notes": pulled.notes,

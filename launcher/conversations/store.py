@@ -214,9 +214,7 @@ class Conversations:
             title = message("{found} conversations begin with {text}.", found=len(found), text=text)
         else:
             title = message("There is no conversation {text}.", text=text)
-        raise ConversationMissing(
-            title, message("See `mtp-launcher chats`.", window="See Chats in the cockpit."), id=text
-        )
+        raise ConversationMissing(title, message("See `mtp-launcher chats`.", window="See Chats on Cockpit."), id=text)
 
     def read_conversation(self, conversation_id: str) -> Conversation:
         """Return a conversation with its open branch."""

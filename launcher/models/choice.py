@@ -52,7 +52,7 @@ def choose_file(
         raise _nothing_fits_error(entry, plans, smaller)
     setting = plan.setting
     why = message(
-        "{status}: needs {required_mib:,} of {free_mib:,} MiB free, with context {context:,}, KV {kv}, {drafts}",
+        "{status}, needs {required_mib:,} of {free_mib:,} MiB free, with context {context:,}, KV {kv}, {drafts}",
         status=as_message(plan.status.value),
         required_mib=plan.required_mib,
         free_mib=plan.free_mib,

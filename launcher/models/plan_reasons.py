@@ -285,9 +285,7 @@ def _context_reason(
     if setting.backend == "cpu":
         return message(
             "The context is short because a CPU processes long prompts slowly. --ctx changes it.",
-            window=(
-                "The context is short because a CPU processes long prompts slowly. You can change it in the cockpit."
-            ),
+            window=("The context is short because a CPU processes long prompts slowly. You can change it on Cockpit."),
         )
     if ranked is None or fitted.estimate.needed_mib > situation.free_mib:
         return ""

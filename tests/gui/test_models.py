@@ -457,7 +457,7 @@ def test_a_served_model_is_not_deleted_and_its_last_use_is_recorded(
     window.show_page("models")
     qtbot.waitUntil(lambda: any(model.used_s for model in page.list.models))
     qtbot.waitUntil(lambda: page.details.start.text() == "Open the chat")
-    assert page.details.fit.text() == "Loaded now. Its settings and memory are in the cockpit."
+    assert page.details.fit.text() == "Loaded now. Its settings and memory are on Cockpit."
     (row,) = [page.list.tree.row_at(page.list.tree.find_index(each.key)) for each in page.list.models if each.is_here]
     assert (row.state, row.state_role) == ("loaded", "good")
     page.delete_selected()

@@ -365,7 +365,7 @@ class DetailPanel(Card):
         if status is not None and not is_loaded(status):
             text = state_name(status)
         elif status is not None and status.is_main:
-            text = tr("Loaded now. Its settings and memory are in the cockpit.")
+            text = tr("Loaded now. Its settings and memory are on Cockpit.")
         elif status is not None:
             text = tr("Loaded beside the running model, at the same address.")
         elif plan is not None and situation is not None:

@@ -884,7 +884,7 @@ class ModelsPage(QWidget):
         self._key_to_unload = ""
         if error is None:
             text = tr("{model} is loaded. Programs reach both models at the same address.", model=name_model(model))
-            show = (tr("Show in the cockpit"), lambda: self._controller.show_page("cockpit"))
+            show = (tr("Show on Cockpit"), lambda: self._controller.show_page("cockpit"))
             self.banner.show_message(text, "good", [show])
         elif error.code != Superseded.code:
             self._show_error(error)

@@ -511,7 +511,7 @@ class StartPage(QWidget):
         if self._step_failed:
             text, tip = tr("Retry"), tr("Continue from the failed step")
         elif self._is_serving:
-            text, tip = tr("Open the chat"), tr("The model is running. Open the chat in the cockpit")
+            text, tip = tr("Open the chat"), tr("The model is running. Open the chat on Cockpit")
         elif paused and not running:
             text, tip = tr("Resume"), tr("Continue where it stopped")
         elif self.result is None:
