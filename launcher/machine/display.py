@@ -20,19 +20,20 @@ def is_display_reachable(platforms: str = "") -> bool:
     if sys.platform != "linux":
         return True
     checks = {"xcb": _is_x11_reachable, "wayland": _is_wayland_reachable}
-    names = [
-        re.split("[:-]", each)[0] for each in (platforms or _QT_CHOICE).split(";")
-    ]  # of "xcb:OPTION", "wayland-egl"
+    choices = (platforms or _QT_CHOICE).split(";")
+    names = [re.split("[:-]", each)[0] for each in choices]  # of "xcb:OPTION", "wayland-egl"
     return any(name not in checks or checks[name]() for name in names)
 
 
 def _is_wayland_reachable() -> bool:
+    assert sys.platform == "linux"  # noqa: S101 -- for the type checker: Windows has no AF_UNIX
     name = os.environ.get("WAYLAND_DISPLAY", "")
     path = Path(os.environ.get("XDG_RUNTIME_DIR", "/"), name)
     return bool(name) and _accepts_connections(socket.AF_UNIX, str(path))
 
 
 def _is_x11_reachable() -> bool:
+    assert sys.platform == "linux"  # noqa: S101 -- as above
     x11 = os.environ.get("DISPLAY", "")
     found = re.fullmatch(r"(?:unix)?([^:]*):(\d+)(?:\.\d+)?", x11)
     if found is None:
