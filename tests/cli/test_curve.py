@@ -12,7 +12,7 @@ from launcher.app.saved_tunes import hold_tune_lock
 from launcher.engine.server import registry
 from tests import forked
 
-_PRICED = ["A", "MILLION", "REPLIES"]
+_PRICED = ["COST", "PER", "MILLION", "REPLIES"]
 SHORT = ["--set", "threads=1", "--set", "ctx=1024"]
 
 
