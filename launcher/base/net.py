@@ -34,9 +34,9 @@ def host_name(url: str) -> str:
     The rest of the URL may contain a signature or a password.
     """
     try:
-        return urlsplit(url if "://" in url else f"http://{url}").hostname or "The server"
+        return urlsplit(url if "://" in url else f"http://{url}").hostname or message("The server")
     except ValueError:
-        return "The server"
+        return message("The server")
 
 
 def url_origin(url: str) -> tuple[str, str | None, int | None]:
