@@ -7,6 +7,7 @@ python.exe prove.py FAKE_ENGINE
 import asyncio
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -388,6 +389,14 @@ runpy.run_module("launcher", run_name="__main__", alter_sys=True)
 """
 
 
+# Of two threads that send on one socket at the same moment, wine refuses one, though there is room. If it is the one of the
+# signal, Python prints this. It is harmless, because the other thread's byte wakes the loop as well.
+REFUSED_BY_WINE = re.compile(
+    rb"Exception ignored when trying to send to the signal wakeup fd:\r\n"
+    rb"Traceback \(most recent call last\):\r\n(?:  .*\r\n)*BlockingIOError: \[WinError 10035\].*\r\n"
+)
+
+
 @proof("SIGINT while asyncio waits: serve ends with 0, demo with 130")
 def _interrupt() -> str:
     took = []
@@ -401,7 +410,7 @@ def _interrupt() -> str:
             check=False,
         )
         assert ended.returncode == wanted, (ended.returncode, ended.stderr)
-        assert b"Traceback" not in ended.stderr, ended.stderr
+        assert b"Traceback" not in REFUSED_BY_WINE.sub(b"", ended.stderr), ended.stderr
         took.append(f"{time.monotonic() - began_s:.1f} s")
         assert list_entries() == ()
     return ", ".join(took)
