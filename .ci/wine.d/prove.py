@@ -389,8 +389,8 @@ runpy.run_module("launcher", run_name="__main__", alter_sys=True)
 """
 
 
-# Of two threads that send on one socket at the same moment, wine refuses one, though there is room. If it is the one of the
-# signal, Python prints this. It is harmless, because the other thread's byte wakes the loop as well.
+# Of two threads that send on one socket at the same moment, wine refuses one, though there is room. If that is the one
+# of the signal, Python prints this. It is harmless, because the other thread's byte wakes the loop as well.
 REFUSED_BY_WINE = re.compile(
     rb"Exception ignored when trying to send to the signal wakeup fd:\r\n"
     rb"Traceback \(most recent call last\):\r\n(?:  .*\r\n)*BlockingIOError: \[WinError 10035\].*\r\n"
