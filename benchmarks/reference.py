@@ -77,13 +77,30 @@ class Interpreter:
 
 
 def ratio_row(
-    what: str, values: Sequence[float], unit: str, digits: int, name: str, references: Sequence[float], limit: float
+    what: str,
+    values: Sequence[float],
+    unit: str,
+    digits: int,
+    name: str,
+    references: Sequence[float],
+    limit: float,
+    also: str = "",
+    *,
+    holds: bool = True,
 ) -> Row:
-    """Return a row for values against a reference in the same unit; medians count."""
+    """Return a row for values against a reference in the same unit; medians count. `also` and `holds` are as in
+    `Interpreter.share_row`.
+    """
     reference = statistics.median(references)
     ratio = statistics.median(values) / reference
-    shown = f"{name}: {reference:.{digits}f} {unit}"
-    return Row(what, summary(values, unit, digits), shown, f"{ratio:.2g} times", f"< {limit:g} times", ratio < limit)
+    return Row(
+        what,
+        summary(values, unit, digits),
+        f"{name}: {reference:.{digits}f} {unit}",
+        f"{ratio:.2g} times",
+        f"< {limit:g} times{also}",
+        ratio < limit and holds,
+    )
 
 
 def difference_row(what: str, values: Sequence[float], name: str, references: Sequence[float], limit: float) -> Row:
