@@ -88,7 +88,8 @@ class Runtime:
     async def _cancel_and_stop(self) -> None:
         submitted = [task for task in asyncio.all_tasks() if task.get_coro() in self._submitted]
         for task in submitted:
-            task.cancel()
+            if not task.cancelling():  # else its clean-up runs, which may be stopping an engine
+                task.cancel()
         if submitted:
             await asyncio.wait(submitted)
         self._loop.stop()

@@ -147,6 +147,34 @@ def test_closing_waits_for_clean_up() -> None:
     assert runtime.close(), "closing twice is no harm"
 
 
+def test_closing_does_not_interrupt_the_clean_up_of_cancelled_work() -> None:
+    runtime = Runtime()
+    begun, cleaning, closes, cleaned = (threading.Event() for _ in range(4))
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaning.set()
+            await asyncio.to_thread(closes.wait)
+            cleaned.set()
+
+    async def close_soon() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            closes.set()  # it is cancelled by `close`, after `work`
+
+    handle = runtime.submit(work())
+    assert begun.wait(60)
+    handle.cancel()
+    assert cleaning.wait(60)
+    runtime.submit(close_soon())
+    assert runtime.close()
+    assert cleaned.is_set()
+
+
 def test_tasks_started_by_work_run_while_it_cleans_up() -> None:
     runtime = Runtime()
     begun, cleaned = threading.Event(), threading.Event()

@@ -247,7 +247,7 @@ def test_an_unwritable_folder_is_reported(window: Window, qtbot: QtBot, home: Pa
     assert "are lost when this program ends" in window.notice.text.text()
     room = window.notice.parentWidget().rect()
     side, gap = theme.px(theme.GAP_XL), theme.px(theme.GAP_L)
-    assert window.notice.geometry() == room.adjusted(side, gap, -side, 0), "as far in as a page"
+    qtbot.waitUntil(lambda: window.notice.geometry() == room.adjusted(side, gap, -side, 0))  # as far in as a page
     window.notice.clear()
     qtbot.waitUntil(lambda: page.mapTo(window, QPoint()).y() == top)  # no gap without a notice
 

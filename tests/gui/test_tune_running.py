@@ -80,7 +80,7 @@ def test_a_tune_ends_with_its_verdict_and_the_earlier_server_is_restored(
     with qtbot.waitSignal(window.controller.launched):
         window.controller.apply_settings({"draft": 1}, drain_s=0.0)
     qtbot.waitUntil(lambda: plots.references.baseline is not None)
-    assert plots.references.baseline.text.endswith(" · as tuned")
+    assert plots.references.baseline.text.startswith("MTP off ")
     qtbot.waitUntil(lambda: len(page.history.rows) == 1 and page.export.isEnabled())
     assert page.history.rows[0].sentence == page.verdict.sentence.text()
     rows = page.table.rows
