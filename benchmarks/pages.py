@@ -17,7 +17,7 @@ _SHOWN_POINTS, _HIDDEN_POINTS = 1.0, 0.3
 
 def run(*, quick: bool) -> Iterator[Row]:
     """Open the window several times in a process of its own."""
-    processes, starts, showings, settle_s, seconds = (1, 3, 5, 4, 6) if quick else (3, 10, 20, 10, 60)
+    processes, starts, showings, settle_s, seconds = (1, 4, 4, 4, 6) if quick else (3, 10, 20, 10, 60)
     empty, new, used = [paint_empty_window()], [_measure_start()], []
     for _ in range(starts):
         empty.append(paint_empty_window())

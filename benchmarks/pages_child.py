@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _COMPLETE_AFTER_MS = application._COMPLETE_AFTER_MS
 """Delay after the first paint until the program begins to build pages; the measurements below wait as long."""
+_LOOKED_AT_MS = 300
+"""Time for which each page is looked at before the next; what it reads anew is there by then."""
 
 
 class PageMeasurements:
@@ -62,6 +64,7 @@ class PageMeasurements:
         again: dict[str, list[float]] = {name: [] for name in self._window.page_names}
         for _ in range(self._rounds):
             for name in self._window.page_names:
+                _run_loop(_LOOKED_AT_MS)
                 again[name].append(self._time_showing(name))
         self._results["again_ms"] = again
         self._serve()
@@ -107,6 +110,12 @@ class PageMeasurements:
     def _end(self) -> None:
         print(json.dumps(self._results), flush=True)
         self._window.quit()
+
+
+def _run_loop(milliseconds: int) -> None:
+    loop = QEventLoop()
+    QTimer.singleShot(milliseconds, loop.quit)
+    loop.exec()
 
 
 def main() -> None:
