@@ -70,7 +70,7 @@ def main() -> int:
     table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Speed of the program itself.")
     parser.add_argument(
-        "--quick", action="store_true", help="fewer repetitions, and only rows with a limit (2 minutes, not 5 to 30)"
+        "--quick", action="store_true", help="fewer repetitions, and only rows with a limit (3 minutes, not 5 to 30)"
     )
     parser.add_argument("--only", choices=BENCHMARKS, metavar="NAME", help=f"only one of {', '.join(BENCHMARKS)}")
     chosen = parser.parse_args()
