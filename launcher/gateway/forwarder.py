@@ -31,7 +31,7 @@ _EVENT_STREAM = "text/event-stream"
 _DELTA = b'.delta"'
 """Part of the types of those events of /v1/responses that add to the reply."""
 _LAST_FRAMES = (b"data: [DONE]", b"event: message_stop", b"event: response.completed")
-"""How the last frame of a stream begins, in each of the APIs."""
+"""First bytes of a stream's last frame: in chat completions, messages, and responses."""
 _PASSED_ON = ("Content-Type", "Accept", "User-Agent")
 _PASSED_BACK = ("Content-Type", "Retry-After")
 _MOST_UNSENT_BYTES = 64 << 10

@@ -1,4 +1,4 @@
-"""Whether a window can be shown: the display server of a Linux desktop."""
+"""Checks on Linux that a display server (X11 or Wayland) accepts connections, which a window needs."""
 
 import os
 import re

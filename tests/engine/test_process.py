@@ -10,7 +10,7 @@ import pytest
 
 from launcher.engine.server.process import EngineCommand, start_process
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a Windows process is not prepared before its start")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="on Windows no process exists before its start")
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3, 4, 6, 10, 20])
