@@ -136,7 +136,7 @@ def _plan_faster(
 ) -> PlanStop:
     rate = expect_rate(recommended)
     if rate is None:
-        lack = message("The speed of this model on this machine is not known, so no plan is known to be faster.")
+        lack = message("The speed of this model is not known here.")
         if is_tuned:
             lack = message("Recommended has the settings that a tune found to be the fastest.")
         return PlanStop(StopName.FASTER, recommended, lack)
@@ -192,7 +192,7 @@ def _plan_better(recommended: Plan, catalogue: Catalogue, situation: Situation, 
     for plan in make_plans(catalogue, situation, replace(criteria, intent="best-quality")):
         if plan.group <= recommended.group and _is_better(plan, recommended):
             return PlanStop(StopName.BETTER_QUALITY, plan)
-    lack = message("Recommended already has the best quality that fits.")
+    lack = message("Recommended is the best that fits.")
     return PlanStop(StopName.BETTER_QUALITY, recommended, lack)
 
 

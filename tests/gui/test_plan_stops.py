@@ -121,15 +121,21 @@ def test_a_server_with_a_context_one_step_from_the_plan_of_now_runs_the_recommen
     qtbot.waitUntil(lambda: stops.state_label.text() == "Custom")
 
 
-def test_a_plan_that_is_no_other_one_is_disabled_and_says_why(stops: PlanStops) -> None:
+def test_a_plan_that_is_no_other_one_is_disabled_and_the_reason_is_shown_below(stops: PlanStops) -> None:
     assert [name for name, button in stops.buttons.items() if button.isEnabled()] == ["recommended"]
     reasons = {name: stops.buttons[name].accessibleDescription() for name in ("faster", "better-quality")}
-    assert reasons["faster"].startswith("The speed of this model on this machine is not known")
-    assert reasons["better-quality"] == "Recommended already has the best quality that fits."
+    assert reasons["faster"] == "The speed of this model is not known here."
+    assert reasons["better-quality"] == "Recommended is the best that fits."
+    assert stops.lack_line.isVisible()
+    assert stops.lack_line.text().splitlines() == [
+        f"Faster: {reasons['faster']}",
+        f"Better quality: {reasons['better-quality']}",
+    ]
+    about_running = stops.line.text()
     for name, reason in reasons.items():
         assert reason in stops.buttons[name].toolTip()
         stops.buttons[name].attended.emit(True)
-        assert stops.line.text() == reason
+        assert stops.line.text() == about_running
         stops.buttons[name].attended.emit(False)
 
 

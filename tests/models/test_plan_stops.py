@@ -80,12 +80,12 @@ def test_a_shorter_context_moves_experts_back_to_the_card() -> None:
 def test_a_model_whose_files_are_all_alike_has_one_choice() -> None:
     found = stops_of(ONE_QUANT, DESKTOP)
     assert found[StopName.FASTER].lack == "Recommended is already the fastest plan with enough quality and context."
-    assert found[StopName.BETTER_QUALITY].lack == "Recommended already has the best quality that fits."
+    assert found[StopName.BETTER_QUALITY].lack == "Recommended is the best that fits."
 
 
 def test_without_a_forecast_nothing_is_called_faster() -> None:
     found = stops_of(DENSE, PROCESSOR)
-    assert found[StopName.FASTER].lack.startswith("The speed of this model on this machine is not known")
+    assert found[StopName.FASTER].lack == "The speed of this model is not known here."
     assert not found[StopName.BETTER_QUALITY].lack
 
 

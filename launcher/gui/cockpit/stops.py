@@ -44,7 +44,7 @@ _SAME_MEMORY = 0.02
 
 
 class PlanStops(QWidget):
-    """The three choices, a line about the one in question, and a button that starts one with another file."""
+    """The three choices, a line about the one in question, why others are not offered, and a button that starts one."""
 
     def __init__(self, state: SettingsState, controller: Controller) -> None:
         super().__init__()
@@ -69,8 +69,8 @@ class PlanStops(QWidget):
         title.setFont(theme.font(theme.SECTION_PX, bold=True))
         self.state_label = Label()
         self.state_label.setObjectName("secondary")
-        titles = dict(zip(_NAMES, (tr("Faster"), tr("Recommended"), tr("Better quality")), strict=True))
-        self.buttons = {name: StopButton(text) for name, text in titles.items()}
+        self._titles = dict(zip(_NAMES, (tr("Faster"), tr("Recommended"), tr("Better quality")), strict=True))
+        self.buttons = {name: StopButton(text) for name, text in self._titles.items()}
         self._group = QButtonGroup(self)
         self._row = QBoxLayout(QBoxLayout.Direction.LeftToRight)
         for name, button in self.buttons.items():
@@ -80,6 +80,8 @@ class PlanStops(QWidget):
             button.toggled.connect(lambda checked, name=name: self.choose(name) if checked else None)
             button.attended.connect(lambda came, name=name: self._attend(name, came=came))
         self.line = make_caption()
+        self.lack_line = make_caption()
+        """Why some of the plans cannot be chosen."""
         self.start_button = make_button("", self.start_pending)
         self.pause_button = make_button("", self.pause_start)
         head = QHBoxLayout()
@@ -97,6 +99,7 @@ class PlanStops(QWidget):
         column.addLayout(head)
         column.addLayout(self._row)
         column.addWidget(self.line)
+        column.addWidget(self.lack_line)
         column.addLayout(foot)
         self.setAccessibleName(tr("Plan"))
         policy = self.sizePolicy()
@@ -284,7 +287,7 @@ class PlanStops(QWidget):
             self.line.setText(tr("{step}: {state}", step=step, state=state))
 
     def _attend(self, name: str, *, came: bool) -> None:
-        self._attended = name if came else None
+        self._attended = name if came and self.buttons[name].isEnabled() else None
         if not self.is_starting:
             self.line.setText(self._describe(self._attended or self.checked))
 
@@ -298,6 +301,9 @@ class PlanStops(QWidget):
             text = self._describe(name) if stop is not None else tr("One of three plans for this model")
             set_tooltip(button, self._explain(name) or text)
             button.setAccessibleDescription(text)
+        lacks = self._list_lacks()
+        self.lack_line.setText(lacks)
+        self.lack_line.setVisible(bool(lacks))
         self._show_choice()
         self._reserve_height()
         self._arrange()
@@ -337,11 +343,21 @@ class PlanStops(QWidget):
         if not is_starting:
             self.line.setText(self._describe(self._attended or checked))
 
+    def _list_lacks(self) -> str:
+        """Return a line for each plan that cannot be chosen, with the reason; "" where that is all, or none of them."""
+        reasons = {name: stop.stop.lack for name, stop in self.stops.items() if stop.stop.lack}
+        if len(reasons) == len(self.stops):
+            return ""  # the line about the plans has the reason
+        lines = [tr("{plan}: {reason}", plan=self._titles[name], reason=render(each)) for name, each in reasons.items()]
+        return "\n".join(lines)
+
     def _describe(self, name: str | None) -> str:
         """Return what a plan is, and what it would change; None stands for settings that are no plan's."""
         if not self.stops:
             return self._problem or (tr("Making plans ...") if self._planning is not None else "")
         if name is None:
+            if all(each.stop.lack for each in self.stops.values()):
+                return render(self.stops["recommended"].stop.lack)
             if self._state.preview is None:
                 return tr("Choose a plan to start it.")
             return tr("Your own settings: none of the three plans.")
@@ -404,7 +420,8 @@ class PlanStops(QWidget):
     def _reserve_height(self) -> None:
         """Reserve the height of the longest line, so that nothing moves under the pointer."""
         metrics, width = self.line.fontMetrics(), max(self.width(), 1)
-        texts = [self._describe(name) for name in (*self.stops, None)]
+        offered = [name for name, stop in self.stops.items() if not stop.stop.lack]
+        texts = [self._describe(name) for name in (*offered, None)]
         wrap = Qt.TextFlag.TextWordWrap
         self.line.setMinimumHeight(max(metrics.boundingRect(0, 0, width, 0, wrap, each).height() for each in texts))
 
