@@ -76,7 +76,8 @@ def main() -> int:
     chosen = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed program has its bytecode: `plan` takes half as long
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a script that runs this in the background ignores SIGINT
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # no process is left running
+    # SIGTERM ends the benchmarks as Ctrl-C does, so that no process is left.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     names = [chosen.only] if chosen.only else list(BENCHMARKS)
     if chosen.quick and not chosen.only:
         names = [name for name in names if name not in WITHOUT_LIMITS]

@@ -331,7 +331,7 @@ def _measure_gap_s(server: _Served, draft: int) -> float | None:
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {server.api_key}"}
     connection.request("POST", "/v1/chat/completions", data, headers)
     reply = connection.getresponse()
-    reply.readline()  # it has begun
+    reply.readline()  # the reply has begun
     received: list[bytes] = []
 
     def read() -> None:

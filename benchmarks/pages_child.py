@@ -103,7 +103,8 @@ class PageMeasurements:
     def _measure_idle(self, name: str, then: Callable[[], object]) -> None:
         def on_counted(percent: float, waker: float) -> None:
             self._results[name] = (percent, waker)
-            QTimer.singleShot(0, self._window, then)  # not now: it replaces self._idle, which is calling
+            # Not at once: the next step replaces self._idle, which is calling this.
+            QTimer.singleShot(0, self._window, then)
 
         self._idle = IdleMeasurement(self._settle_s, self._seconds, on_counted)
 

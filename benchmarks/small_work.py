@@ -1,4 +1,4 @@
-"""Measures small pieces of work that are done often, or while the user waits, so that they must be very fast."""
+"""Measures small pieces of work that must be fast, because they are done often or while the user waits."""
 
 import json
 import statistics

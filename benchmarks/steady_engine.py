@@ -17,7 +17,7 @@ from tests.fakes import llama_server
 class Handler(llama_server.Handler):
     """Streams times of time.monotonic_ns(), one a token."""
 
-    disable_nagle_algorithm = True  # as llama-server does
+    disable_nagle_algorithm = True  # llama-server does so, too
 
     def do_POST(self) -> None:  # noqa: N802 -- http.server's name
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -163,7 +163,7 @@ def _begin(
     began: dict[str, float] = {}
 
     def begin() -> None:
-        replies.clear()  # of the time to warm up
+        replies.clear()  # drops the replies of the warm-up
         began.update(wall=time.perf_counter(), cpu=time.process_time())
         stalls.begin()
         QTimer.singleShot(int(1_000 * seconds), application, end)

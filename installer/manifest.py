@@ -3,8 +3,8 @@
     python manifest.py DIST CHANGELOG DEB_CONTENTS WINDOWS_CONTENTS
 
 DEB_CONTENTS is what linux/contents.py wrote, WINDOWS_CONTENTS what windows/build.py did. Runs where the release's own
-wheel and all requirements are installed: the licences of these are theirs to tell. Programs that look for a newer
-version read the part that launcher.updates.check declares.
+wheel and all requirements are installed: their metadata name their licences. Programs that look for a newer version
+read the part that launcher.updates.check declares.
 """
 
 import json

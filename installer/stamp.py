@@ -36,7 +36,7 @@ def main(script: Path, values: list[str]) -> None:
     for each in values:
         name, _, value = each.partition("=")
         text = set_value(text, name, value)
-    sys.stdout.buffer.write(text.encode())  # as it is, also on Windows
+    sys.stdout.buffer.write(text.encode())  # as bytes, so that Windows changes no line ends
 
 
 if __name__ == "__main__":

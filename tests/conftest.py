@@ -136,9 +136,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that holds everything the program writes."""
     folder = tmp_path / "home"
     monkeypatch.setenv(HOME_VARIABLE, str(folder))
-    monkeypatch.setenv("MTP_LAUNCHER_RELEASES", "http://127.0.0.1:1")  # no window looks for newer versions elsewhere
+    # No window asks the real project for newer versions.
+    monkeypatch.setenv("MTP_LAUNCHER_RELEASES", "http://127.0.0.1:1")
     monkeypatch.setenv("MTP_LAUNCHER_RELEASE_KEY", "a key that signs nothing")
-    monkeypatch.setenv("MTP_LAUNCHER_IGNORE_LOAD", "1")  # other tests run beside each
+    monkeypatch.setenv("MTP_LAUNCHER_IGNORE_LOAD", "1")  # other tests run at the same time
     for name in list(os.environ):
         foreign = name.startswith(("LLAMA_", "FAKE_", "OLLAMA_", "JAN_"))
         if foreign or name == "COLUMNS":  # workers of pytest-xdist set it

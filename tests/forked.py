@@ -104,7 +104,7 @@ class Program:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            with suppress(ProcessLookupError):  # as subprocess.Popen: it has just ended
+            with suppress(ProcessLookupError):  # the command may have ended just now, as in subprocess.Popen
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
@@ -263,7 +263,7 @@ def _serve(channel: socket.socket) -> dict[str, Any]:
             process, status = os.waitpid(-1, os.WNOHANG)
             if not process:
                 break
-            with suppress(OSError):  # nobody waits for the exit code any more
+            with suppress(OSError):  # the socket is closed if nobody waits for the exit code
                 os.write(running[process], str(os.waitstatus_to_exitcode(status)).encode())
             os.close(running.pop(process))
         if channel not in ready:
@@ -339,7 +339,7 @@ def _exit_process(ended: SystemExit) -> NoReturn:
 def _run_program(words: Sequence[str]) -> None:
     """Run the program that these arguments of the interpreter name."""
     if words[:2] == ["-m", "launcher"]:
-        from launcher.entry import run as command  # its import changes the handler of SIGINT
+        from launcher.entry import run as command  # importing it changes the handler of SIGINT
 
         sys.argv = [str(ROOT / "launcher" / "__main__.py"), *words[2:]]
         command()

@@ -47,7 +47,7 @@ def kept_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "home"
     shutil.copytree(HOME, home)
     for folder in home.rglob("*"):
-        folder.chmod(0o700 if folder.is_dir() else 0o600)  # as the program makes them
+        folder.chmod(0o700 if folder.is_dir() else 0o600)  # the modes with which the program makes them
     monkeypatch.setenv(HOME_VARIABLE, str(home))
     return home
 

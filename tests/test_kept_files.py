@@ -49,7 +49,7 @@ FAULTS: dict[str, Callable[[Path], object]] = {
     "nested deeply and closed": lambda path: path.write_bytes(b"a = " + b"[" * 50_000 + b"]" * 50_000),
     "tables in tables": lambda path: path.write_bytes(b'{"a":' * 50_000 + b"0" + b"}" * 50_000),
     "a folder": lambda path: (path.unlink(), path.mkdir(), (path / "inner").touch()),
-    "unreadable": lambda path: (path.unlink(), path.symlink_to(path)),  # for root, too: it leads to itself
+    "unreadable": lambda path: (path.unlink(), path.symlink_to(path)),  # a link to itself, which not even root can read
     "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
 }
 
@@ -142,7 +142,7 @@ KINDS = {
         "state/last-model",
         lambda _: last_start.save_last_model("demo"),
         lambda _: last_start.load_last_model(),
-        frozenset({"cut", "of another type"}),  # any short text is a name
+        frozenset({"cut", "of another type"}),  # any short text is a valid name
     ),
     "last used": Kind(
         "state/last-used.json", lambda _: last_start.save_last_use(MODEL), lambda _: sorted(last_start.load_last_uses())

@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "launcher"
 FACES = ("cli", "gui")
 OTHER_TEXTS = {
-    "tuning/sized_prompts.py",  # what models are asked to read
+    "tuning/sized_prompts.py",  # texts for a model to read
     "export/clients.py",  # programs and files for other tools, with comments
     "export/client_variables.py",
     "export/gateway_routers.py",

@@ -51,7 +51,7 @@ def test_the_description_has_no_link_that_needs_the_repository(wheel: Path) -> N
 
 
 def test_scripts_checked_out_on_windows_have_no_carriage_returns(tmp_path: Path) -> None:
-    """As git for Windows writes files of the index by default, with core.autocrlf."""
+    """git for Windows would add carriage returns by default (core.autocrlf)."""
     staged = subprocess.run(["git", "ls-files", "--stage"], cwd=ROOT, check=True, capture_output=True, text=True)
     entries = [line.split(maxsplit=3) for line in staged.stdout.splitlines()]
     scripts = [name for mode, _, _, name in entries if mode == "100755" or name.endswith((".sh", ".ps1"))]

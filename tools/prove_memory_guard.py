@@ -205,7 +205,7 @@ async def run_watcher(root: Path, limit: int | None, *, kernel: bool) -> AsyncIt
         watcher.kill()
         watcher.wait()
         if kernel:
-            group.folder.rmdir()  # its processes have ended
+            group.folder.rmdir()  # the group's processes have ended
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import xllamacpp  # noqa: F401
 
 
 def main(folder: Path) -> int:
-    """Load them all."""
+    """Load each shared object below `folder`; return 1 if the loader refuses any."""
     files = [each for each in sorted(folder.rglob("*.so*")) if each.is_file() and not each.is_symlink()]
     refused = 0
     for each in files:

@@ -57,11 +57,11 @@ def _find_window():
 
 
 def _showing(root):
-    """Yield what can be seen, each with the roles on the way to it."""
+    """Yield each visible object, with the roles from the root down to it."""
     waiting = [(root, root.getRoleName())]
     while waiting:
         node, path = waiting.pop()
-        with contextlib.suppress(GLib.GError):  # what is read may go meanwhile
+        with contextlib.suppress(GLib.GError):  # an object may be gone while it is read
             for child in node:
                 if child is None:
                     continue
@@ -89,7 +89,7 @@ def _has_title(root, name):
 def _wait_for(find, what):
     end = time.monotonic() + _LIMIT_S
     while time.monotonic() < end:
-        with contextlib.suppress(GLib.GError):  # what is read may go meanwhile
+        with contextlib.suppress(GLib.GError):  # an object may be gone while it is read
             if found := find():
                 return found
         time.sleep(0.2)

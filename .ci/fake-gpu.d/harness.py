@@ -79,7 +79,8 @@ def launcher(*arguments: str) -> tuple[int, str]:
 def planned(cards: str, *flags: str, tables: int) -> list[list[Row]]:
     """Start the engine and return the rows of its first `tables` memory tables; it is killed before it loads weights.
 
-    The first table is the target's, the second the MTP context's. What it says in place of a table is raised.
+    The first table is the target's, the second the MTP context's. Raises RuntimeError, with the end of its log, if it
+    prints fewer tables.
     """
     found: list[list[Row]] = []
     lines: list[str] = []

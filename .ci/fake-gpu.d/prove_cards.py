@@ -79,7 +79,7 @@ def _models() -> str:
     plans = 0
     for name in NAMES:
         shape = made(name)
-        if shape.architecture == "gemma4-assistant":  # it is not a model by itself
+        if shape.architecture == "gemma4-assistant":  # a draft model cannot be served alone
             continue
         head = "nextn_predict_layers" in shape.metadata
         mtp = ["--spec-type", "draft-mtp", "--spec-draft-n-max", "2"] if head else []
@@ -87,7 +87,7 @@ def _models() -> str:
         tables = planned("32g", *flags, tables=2 if head else 1)
         device, host = tables[0]
         input_mib = n_bytes(*shape.tensors["token_embd.weight"]) / 2**20
-        tied = "output.weight" not in shape.tensors  # then the embedding is on the card too
+        tied = "output.weight" not in shape.tensors  # the output matrix is then the embedding, so the card has it, too
         weights_mib = shape.tensor_bytes / 2**20 - (0 if tied else input_mib)
         assert abs(device["model"] - weights_mib) <= 1.5, (name, device, weights_mib)
         assert abs(host["model"] - input_mib) <= 2.5, (name, host, input_mib)

@@ -1,4 +1,5 @@
-"""The commands beside a llama-server whose cards are not there: `doctor`, what `plan` tells to start, and `prove`."""
+"""Proofs of `doctor`, `plan` and `prove` with a llama-server on emulated cards; the server that a plan names is
+started."""
 # ruff: noqa: S101
 
 import json
@@ -10,7 +11,7 @@ from harness import FOLDER, engine, launcher, model, proof, records, run
 
 USED_MIB = 400
 FILES = {
-    # Files that plans name, and sparse models of their geometry that are no larger.
+    # For each file that plans name, a sparse model of the same geometry that is no larger.
     "UD-IQ3_S": "qwen35moe-35b-iq3_s",
     "UD-Q3_K_XL": "qwen35moe-35b-q3_k_xl",
     "UD-IQ4_XS": "qwen35moe-35b-iq4_xs",

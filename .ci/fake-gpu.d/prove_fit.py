@@ -23,7 +23,7 @@ from launcher.models.situation import HEADLESS_MARGIN_MIB, describe_machine
 USED_MIB = 400
 OVERHEAD = USUAL_MIB["vulkan"]
 FILES = {
-    # Files of the catalogue, and the sparse models of their geometry and nearly their size.
+    # For each file of the catalogue, a sparse model of the same geometry and nearly the same size.
     ("qwen3.6-35b-a3b-mtp", "UD-IQ3_S"): "qwen35moe-35b-iq3_s",
     ("qwen3.6-35b-a3b-mtp", "UD-Q3_K_XL"): "qwen35moe-35b-q3_k_xl",
     ("qwen3.6-35b-a3b-mtp", "UD-IQ4_XS"): "qwen35moe-35b-iq4_xs",
@@ -41,7 +41,7 @@ BUILD = asyncio.run(probe_engine(engine("24g")))
 
 @dataclass(frozen=True)
 class Fit:
-    """Result of an engine's fit: the verdict, the context that it chose, how many layers' experts overflow."""
+    """Result of an engine's own fitting: the verdict, the chosen context, and how many layers' experts overflow."""
 
     verdict: str
     context: int | None = None

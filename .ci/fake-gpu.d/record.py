@@ -22,7 +22,7 @@ _DATA = Path(__file__).resolve().parents[2] / "tests" / "models" / "data"
 _SAID = re.compile(r"(\w+) compute buffer size = +([\d.]+) MiB")
 _PATIENCE_S = 60.0
 _COUNTS = {
-    # On one card and on two.
+    # Numbers of cases on one card and on two.
     "qwen35moe-35b-q3_k_xl": (60, 20),
     "qwen35moe-35b-q4_k_m": (15, 0),
     "qwen35-27b-q4_k_s": (40, 10),

@@ -32,7 +32,7 @@ def fill(path: Path) -> None:
 
 
 async def refused(source: DownloadSource, settings: TransferSettings, meanwhile: Path | None = None) -> str:
-    """Return the error of a download that must run out of space."""
+    """Download a file that needs more space than there is; return the error."""
 
     def watch(progress: Progress) -> None:
         if meanwhile is not None and progress.done_bytes > 1_000_000:

@@ -117,7 +117,7 @@ def endure_demo(copy: Copy) -> str:
 
 
 def print_agent(copy: Copy) -> str:
-    """Print how a coding agent is started, which is not installed."""
+    """Print the command that starts a coding agent; the agent itself is not installed."""
     printed = copy.ask("code", "opencode", "--print", "--model", "demo")
     assert '"model": "mtp/demo"' in printed, printed
     return printed.strip().splitlines()[-1]
@@ -168,7 +168,7 @@ UPGRADED = {
 
 
 def main(folder: Path, part: str, command: list[str]) -> int:
-    """Do one part, all of it, whatever fails."""
+    """Run all steps of one part, also after a failure; return 1 if a step failed."""
 
     def start(*words: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(

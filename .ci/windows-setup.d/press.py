@@ -55,7 +55,7 @@ def boxes(page: int) -> dict[str, int]:
 
 
 def main(words: list[str]) -> None:
-    """Answer."""
+    """Untick the boxes with the given words, uninstall, and close the uninstaller."""
     page = wait_for(lambda: _user.FindWindowW(None, TITLE), "the uninstaller shows no window")
     found_boxes = wait_for(lambda: boxes(page), "the uninstaller does not ask")
     print(

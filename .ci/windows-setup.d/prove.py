@@ -229,7 +229,8 @@ def _fills_up() -> str:
     sentence = take_message()
     assert first.code == 2, first
     assert not left, left
-    assert wine.value(UNINSTALL_KEY, "InstallLocation") == wine.path(PLACE)  # the other copy's entry in Apps
+    # The entry in Apps is that of the other copy.
+    assert wine.value(UNINSTALL_KEY, "InstallLocation") == wine.path(PLACE)
     there = 1 + sum(1 for _ in PLACE.rglob("*"))
     with small_disk(f"size=1g,nr_inodes={there + 500}") as disk:
         assert wine.run(f'"{wine.path(SETUP)}" /S /D=F:\\MTP Launcher').code == 0
@@ -414,7 +415,7 @@ _KEPT = ("settings.toml", "history/history.db", "conversations/conversations.db"
 
 
 def _users_files() -> dict[str, str]:
-    """Return the hashes of the program's own files but those that it makes again, by their paths."""
+    """Return the hashes of the program's files by their paths, without caches, logs and the runtime folder."""
     return {
         name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in DATA.rglob("*")
@@ -428,9 +429,9 @@ def _is_windows_own(name: str) -> bool:
 
 
 def main() -> None:
-    """Try every proof, in the order of a person's days."""
+    """Run every proof, in the order in which a user would do these things."""
     _copy.folder.mkdir(exist_ok=True)
-    wine.run("cmd /c exit")  # what wine makes at its first start
+    wine.run("cmd /c exit")  # the first program makes wine create its own files
     _registry_before.update(wine.registry())
     _before.update(wine.files())
     for name, function in _PROOFS:

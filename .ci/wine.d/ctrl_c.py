@@ -45,7 +45,7 @@ def _typed(command: list[str], cue: bytes) -> tuple[int | None, float, str]:
 
 
 def _left(command: list[str]) -> str:
-    """Return the Windows processes that still run Python, but for the one that asks."""
+    """Return the IDs of the Windows processes that still run Python, except the one that lists them."""
     asks = "import os, psutil; print(*(p for p in psutil.pids() if p != os.getpid() and _python(p)), sep=',')"
     names = "import ctypes\n"
     names += "def _python(pid):\n k = ctypes.WinDLL('kernel32'); h = k.OpenProcess(0x1000, 0, pid)\n"

@@ -186,7 +186,7 @@ def _engine() -> str:
         assert code == 0, output
         took_s = time.monotonic() - began_s
         code, output = launcher("engine", "install", "b11435", "--json", **environment)
-        assert code == 1, output  # its engine tells another build number
+        assert code == 1, output  # the archive's engine reports another build number
     listed = json.dumps(run_json("engine", "list"))
     assert "b11434" in listed, listed
     assert "b11435" not in listed, listed

@@ -70,7 +70,7 @@ def run() -> None:
             for child in children:
                 with suppress(psutil.Error):
                     child.kill()
-            psutil.wait_procs(children, timeout=10)  # what they hold open could not be deleted
+            psutil.wait_procs(children, timeout=10)  # files that these hold open could not be deleted
         # Else the memory estimates that this process saves at its end would create the deleted folder again.
         del os.environ[HOME_VARIABLE]
     print(f"done {Path(sys.argv[0]).stem}", flush=True)

@@ -97,13 +97,13 @@ def _delete(path: Path) -> None:
 
 
 def needed(file: Path) -> list[str]:
-    """Return the sonames that an ELF file names as needed."""
+    """Return the sonames of the libraries that an ELF file needs."""
     headers = subprocess.run(["objdump", "-p", str(file)], check=True, capture_output=True, text=True).stdout
     return re.findall(r"^ +NEEDED +(\S+)$", headers, re.MULTILINE)
 
 
 def programs(tree: Path) -> Iterator[Path]:
-    """Yield the tree's ELF files."""
+    """Yield the ELF files of the tree: programs and shared libraries."""
     for each in sorted(tree.rglob("*")):
         if each.is_file() and not each.is_symlink():
             with each.open("rb") as file:

@@ -50,7 +50,7 @@ def read_values(manifest: dict[str, object], url: str, homepage: str) -> dict[st
 
 
 def fill_places(text: str, values: dict[str, str]) -> str:
-    """Return a text with values in its places. Raises KeyError for a place that no value is known for."""
+    """Return a text with its placeholders @name@ filled. Raises KeyError for a placeholder without a value."""
     return re.sub(r"@(\w+)@", lambda place: values[place[1]], text)
 
 

@@ -100,7 +100,7 @@ def _list_folders() -> Iterator[Path]:
     """Yield the folders that shells add to PATH and that exist, those of newer versions of Node first."""
     try:
         home = Path.home()
-    except RuntimeError:  # no home
+    except RuntimeError:  # this user has no home
         return
     for pattern in _FOLDERS:
         yield from sorted(home.glob(pattern), key=_read_numbers, reverse=True)

@@ -89,13 +89,13 @@ def _start_terminal(words: Sequence[str], folder: Path) -> subprocess.Popen[byte
     process = subprocess.Popen(
         words,
         cwd=folder,
-        env=os.environ | {"PWD": str(folder)},  # some programs read the folder from it
+        env=os.environ | {"PWD": str(folder)},  # some programs read the current folder from it
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    threading.Thread(target=process.wait, daemon=True).start()  # so that no zombie is left
+    threading.Thread(target=process.wait, daemon=True).start()  # reaps the process when it ends
     return process
 
 

@@ -123,7 +123,7 @@ async def read_session(agent: Agent, own: tuple[str, str] | None = None, ending:
         if own is None:
             raise
         problem = error
-    except SeveralServers:  # none is the caller's own
+    except SeveralServers:  # none of them is the caller's own
         pass
     start = await resolve_agent_start(agent, own[1] if own else await choose_model(), {}, ServeOptions, ending=ending)
     start = (await correct_start(start) if agent.late_system else None) or start

@@ -132,7 +132,7 @@ async def serve_target(
     if workload is not None:
         check_sizes(workload, launch.context)
     options = replace(options, context=launch.context)
-    chosen: dict[str, Value] = dict(options.chosen())  # without settings that are left to the engine
+    chosen: dict[str, Value] = dict(options.chosen())  # settings that are left to the engine are omitted
     bench = SessionBench(session, options, model_name=model_name)
     await bench.become(chosen)
     supervisor = session.supervisor
@@ -317,7 +317,7 @@ def _read_environment(features: ServerFeatures, engine: str, name: str) -> Envir
 def _format_version(engine: str, reported: str) -> str:
     """Return a server's version in the form of `--version`: "b11434-abc" becomes "11434 (abc)"."""
     if engine == BUILT_IN:
-        return f"xllamacpp {built_in_version()}"  # its server reports an unknown build
+        return f"xllamacpp {built_in_version()}"  # the server of the built-in engine reports an unknown build
     build = _BUILD.fullmatch(reported)
     return f"{build[1]} ({build[2]})" if build else reported
 

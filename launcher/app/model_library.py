@@ -102,7 +102,7 @@ class LibraryFile:
         return self.plan is not None and self.plan.group == 2
 
 
-@dataclass(frozen=True)  # without slots, for the cached properties
+@dataclass(frozen=True)  # no `slots`, because cached properties need a __dict__
 class LibraryModel:
     """A model with its files.
 
@@ -489,7 +489,7 @@ def name_local(local: LocalModel) -> str:
     if local.stored is None:
         return local.record.model or _without_quant(local.path.stem, local.record.quant)
     name = local.stored.name
-    if name.lower().endswith(".gguf"):  # as LM Studio has it
+    if name.lower().endswith(".gguf"):  # LM Studio names a model after its file
         return _without_quant(name.rpartition("/")[2][: -len(".gguf")], local.record.quant)
     return name
 
@@ -501,7 +501,8 @@ def _without_quant(stem: str, quant: str | None) -> str:
 
 
 def _name_entry(entry: ModelEntry, *, is_only: bool) -> str:
-    """Return the name of a model of the catalogue. `is_only`: no other has it, as one with an MTP head may."""
+    """Return the name of a model of the catalogue. With `is_only`, no other entry has the same name; a variant with an
+    MTP head may."""
     if is_only or entry.speculation == "mtp":
         return _short_name(entry.name)
     return message("{name} without MTP head", name=entry.name)
@@ -649,7 +650,8 @@ def _keep_plans(shelf: ModelShelf, known: ModelShelf) -> ModelShelf:
 
     def restore_plans(model: LibraryModel) -> LibraryModel:
         before = earlier.get(model.key)
-        if before is None or before.used_s != model.used_s:  # other settings may have been used and kept
+        # Since its last use, the model may have other kept settings.
+        if before is None or before.used_s != model.used_s:
             return model
         plans = {each.key: each for each in before.files}
         files = []

@@ -389,7 +389,7 @@ class ModelPool:
             return known
 
         def plan_start(asked: Settings, ending: Collection[int]) -> Awaitable[ResolvedStart]:
-            options = self._main.supervisor.options  # it uses their engine
+            options = self._main.supervisor.options  # the start uses the engine of the main model
             engine, rpc = (options.engine, options.rpc) if options else (None, ())
             from launcher.app.start_settings import resolve_start
 
@@ -425,7 +425,7 @@ class ModelPool:
         return self._listed
 
     async def _find_stand_in(self, name: str) -> PooledModel:
-        """Return the running model for a name that none has, if a person started only that. Raises Refusal."""
+        """Return the running model for an unknown name, if it is the only one that a person started. Raises Refusal."""
         from launcher.app.servable_models import find_absent_model
         from launcher.gateway.access import Refusal
 
@@ -590,12 +590,12 @@ class ModelPool:
                     self._on_notice(Notice(MAIN_UNLOADED if each.is_main else "model_unloaded", text))
                 return start
             if lack is None:
-                continue  # one was used meanwhile
+                continue  # a request has come for an idle model meanwhile
             if len(idle) == len(movable) or self._clock() > deadline_s:
                 beside = f" beside {', '.join(each.name for each in others)}" if others else ""
                 reason = f"There is not enough memory for {model.name}{beside}"
                 raise Refusal(503, reason, "unavailable_error") from lack
-            with suppress(TimeoutError):  # until a model is no longer used
+            with suppress(TimeoutError):  # waits until a model is no longer used
                 async with asyncio.timeout(_LONGEST_CHECK_S):
                     await changed.wait()
 
@@ -610,13 +610,14 @@ class ModelPool:
     ) -> tuple[ResolvedStart, Sequence[PooledModel]]:
         """Return the start of a model, and the first of `idle` that have to go for it.
 
-        No more of them go than are in the way of the settings that it would have if all of them went. Raises
-        NothingFits if that is not enough.
+        The model gets the settings that it would have if all of them went, and as few as possible go for that. Raises
+        NothingFits if it does not fit even without them.
         """
         limit_mib = self._read_rules().memory_limit_mib
         needs = {each: await asyncio.to_thread(_estimate_mib, each.resolved_options) for each in others}
         best = await self._plan(model, asked, idle)
-        if not _fits(best) and not (model.owners and len(idle) == len(others)):  # a person may try
+        # A person may try a start that seems too big.
+        if not _fits(best) and not (model.owners and len(idle) == len(others)):
             raise _describe_lack(model, others, best, None)
         need = await asyncio.to_thread(_estimate_mib, best.options) if limit_mib is not None else 0
         for count in range(len(idle) + 1):
@@ -811,7 +812,8 @@ class ModelPool:
             model.engine_created_s = event.created_s
             self._note_change()
         elif isinstance(event, ServerStatus):
-            if event.state is ServerState.FAILED and not model.is_unloaded and model.task is None:  # it has crashed
+            # A crash, because nobody has unloaded it.
+            if event.state is ServerState.FAILED and not model.is_unloaded and model.task is None:
                 model.is_unloaded = True
                 model.failure = None if event.error is None else (self._clock(), event.error)
                 self._hold_task(asyncio.ensure_future(model.side.end_requests(0.0)))

@@ -80,7 +80,7 @@ async def plan_named(
     if is_on_hub and plans:
         from launcher.models.hub_model import read_planned_header
 
-        for _ in range(_MOST_HEADERS):  # what is read may put another file first
+        for _ in range(_MOST_HEADERS):  # once a header is read, another file may come first
             if plans[0].estimate.weights_exact:
                 break
             await asyncio.to_thread(read_planned_header, entry, plans[0].file)

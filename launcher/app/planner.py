@@ -525,7 +525,7 @@ def _locate_target(target: str) -> str:
             message("{target} has several model files.", target=target),
             message("Write {target}:QUANT; `mtp-launcher plan {target}` lists them.", target=target),
         )
-    if hub_name is not None and hub_name.file is not None:  # a link has another form
+    if hub_name is not None and hub_name.file is not None:  # a link is brought into the usual form
         target = str(HubFile(hub_name.repo, hub_name.file, hub_name.revision or "main"))
     named = find_named(target, catalogue)
     if named is None or (named.local is None and named.entry is None):

@@ -206,7 +206,8 @@ class RemoteControl:
         launch = _require_launch(supervisor)
         options = self._session.requested_options or launch.options
         served = self._session.served_options or options
-        pending = parse_settings(changes_between(served, options) or {})  # of a change that this one replaces
+        # Changes that were requested but are not served yet, which this restart replaces.
+        pending = parse_settings(changes_between(served, options) or {})
         chosen = {**pending, **chosen}
         options = change_settings(options, await _resolve_context(options, chosen, supervisor.engine_pid))
         drain_s = _parse_drain_s(fields)

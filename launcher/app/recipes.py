@@ -165,7 +165,8 @@ async def recipe_of_running(url: str | None, *, backend: str | None) -> FoundRec
     recipe = ExportRecipe.from_argv(argv, port=entry.port, name=entry.model, backend=backend or "cpu")
     options = tuple(option for option in recipe.options if option[0] not in START_FLAGS)
     host = ALL_ADDRESSES if entry.shared else HOST
-    recipe = replace(recipe, host=host, port=entry.port, options=options)  # its gateway's address, which clients know
+    # The address of the gateway, which clients use.
+    recipe = replace(recipe, host=host, port=entry.port, options=options)
     built_in = entry.engine == BUILT_IN
     environment: dict[str, str] = {}
     if not built_in and len(recipe.program) == 1:

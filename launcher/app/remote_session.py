@@ -138,7 +138,7 @@ class RemoteServer(ChatServer):
         if status.error is not None and str(status.error) == str(self._reported.error):
             status = ServerStatus(status.state, status.percent, self._reported.error)
         if status.state in SERVING and self._reported.state not in SERVING:
-            self._set_status(ServerStatus(ServerState.READY))  # also with replies that go on, as a supervisor does
+            self._set_status(ServerStatus(ServerState.READY))  # like a supervisor, it reports READY before BUSY
         self._reported = status
         if status.state in (ServerState.STOPPING, ServerState.STOPPED, ServerState.FAILED):
             self._replies.end_all()
@@ -455,7 +455,7 @@ class RemoteSession:
                 return link
             if link.process is not None:
                 break
-            await asyncio.sleep(_POLL_S)  # one that was found was about to end
+            await asyncio.sleep(_POLL_S)  # the process that was found is about to end
         raise link.ended.result() if link.ended.done() else _lost_error()
 
     async def _try_link(self) -> _Link:

@@ -309,7 +309,8 @@ async def read_requests(
             yield record.as_json()
         return
     address = await find_control_address(entry)
-    ended = suppress(Unreachable) if follow else nullcontext()  # when the launcher ends, so does this
+    # With `follow`, the end of the launcher ends the iteration.
+    ended = suppress(Unreachable) if follow else nullcontext()
     with ended:
         async for reply in send_request(address, "requests", count=count, follow=follow, current=current):
             for record in reply["requests"]:

@@ -111,7 +111,7 @@ class ServerLoan:
         """Return whether the server has other settings than before, or is being given some."""
         try:
             supervisor = self._session.supervisor
-        except LauncherError:  # it has ended
+        except LauncherError:  # the server has ended
             return False
         return supervisor.is_changing or supervisor.status.state not in SERVING or supervisor.options != self._previous
 

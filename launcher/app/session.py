@@ -236,7 +236,7 @@ class ServerSession:
             await self._start_on_free_port(options, change_number, again=again, drain_s=drain_s)
         except LauncherError as error:
             attach_fixes(error, options)
-            if self._newest_start is this_start:  # it failed before an engine was run
+            if self._newest_start is this_start:  # the start failed before it ran an engine
                 self._failed_start, self._proposed_fixes = this_start, error.actions
                 if not self._is_serving and not isinstance(error, Superseded):
                     await asyncio.to_thread(save_last_start, this_start, None, error)
@@ -244,7 +244,7 @@ class ServerSession:
                 self._newest_start, self._chosen, self._set_aside = self._served_start  # the previous server goes on
             raise
         set_aside, all_chosen = None, dict(chosen or {})
-        if self._newest_start.options.model == options.model:  # else a newer start is in progress
+        if self._newest_start.options.model == options.model:  # unless a newer start of another model is in progress
             set_aside, all_chosen = self._set_aside, {**self._chosen, **all_chosen}
             self._chosen = all_chosen
             self._served_start = _ServedStart(self._newest_start, all_chosen, set_aside)
@@ -395,7 +395,7 @@ class ServerSession:
         async with self._lifecycle_lock:
             published, supervisor = self._published, self._supervisor
             if published is None or supervisor is None or gateway is not self._gateway:
-                return  # it has been stopped meanwhile
+                return  # the server was stopped meanwhile
             endpoint = replace(published.endpoint, shared=self.shared)
             encrypted = self.encrypted and self.shared
             await gateway.change_address(endpoint, encrypted=encrypted)
@@ -508,7 +508,7 @@ class ServerSession:
             raise
         finally:
             if change_number == self._change_count:
-                self._hides_lost_port = False  # no further move to another port
+                self._hides_lost_port = False  # the server keeps this port from now on
         await self._finish_start(supervisor)
 
     def _check_not_superseded(self, change_number: int) -> None:

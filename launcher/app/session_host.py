@@ -92,7 +92,7 @@ class OwnerStream:
         self._wake.set()
 
     def add_request(self, record: RequestRecord) -> None:
-        """Pass on what of a request's prompt was read again, for the owner's health checks, if it has ended."""
+        """Pass on how much of an ended request's prompt was read again, for the owner's health checks."""
         if record.has_ended and record.reused_tokens is not None:
             self._prompts.append(record.reread.as_json() if record.reread else None)
         self._wake.set()
@@ -133,7 +133,7 @@ class OwnerStream:
                 yield {"state": {}, "lines": lines}
             state = self._read_state()
             if state["server"] != self._sent.get("server"):
-                self._sent = {}  # of another server everything is sent, also what is as before
+                self._sent = {}  # another server: all of its state is sent, also equal values
             changed = {name: value for name, value in state.items() if self._sent.get(name, self) != value}
             self._sent = state
             for lines in self._take_lines():
@@ -334,7 +334,7 @@ class SessionHost:
                 yield {}
             case "quit":
                 await self.session.stop()
-                if self._owner is not None:  # else its last status would be lost
+                if self._owner is not None:  # the owner gets the last status before the end
                     await self._owner.wait_until_sent()
                 self._quits = True
                 self._changed.set()

@@ -190,7 +190,7 @@ def action_from_json(data: Mapping[str, Any]) -> Action:
 
 
 def _find_class(base: type[LauncherError], code: str) -> type[LauncherError] | None:
-    """Return the class of errors with a code: the most general one, for some share their parent's."""
+    """Return the class of errors with a code. Some classes share their parent's code; the parent is returned then."""
     if base.code == code:
         return base
     return next((found for each in base.__subclasses__() if (found := _find_class(each, code))), None)

@@ -149,7 +149,7 @@ def _end_of_value(lines: list[str], begin: int) -> tuple[int, str]:
         if end > begin + 1:
             return end, ""
         for index in (index for index, letter in enumerate(line) if letter == "#"):
-            with suppress(tomllib.TOMLDecodeError):  # this # lies within a string
+            with suppress(tomllib.TOMLDecodeError):  # suppressed if this # lies within a string
                 if tomllib.loads(line[:index]) == whole:
                     return end, f"  {line[index:]}"
         return end, ""

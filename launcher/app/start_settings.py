@@ -454,7 +454,7 @@ def _select_named_model(
 
     The options include its separate draft model if that is downloaded.
     """
-    if "://" in model:  # as a path it would lose a slash
+    if "://" in model:  # a Path would merge the two slashes
         raise ModelMissing(
             message("{model} is an address, not a model on this computer.", model=model),
             message("Download it first: `mtp-launcher pull {model}`.", model=model),

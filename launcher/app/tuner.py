@@ -206,7 +206,7 @@ async def _tune_and_record(
             )
         except NothingMeasured:
             with suppress(OSError):
-                delete_tune(prepared.options.model)  # there is nothing to continue
+                delete_tune(prepared.options.model)  # without a measurement there is nothing to continue
             raise
         recorder.save_verdict(verdict)
         judged = await judge_answers(bench, prepared, verdict, on_event)

@@ -135,7 +135,7 @@ class ControlServer:
             await _send_line(writer, {"error": _error_to_json(error)})
             return
         except (TimeoutError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return  # not a client of this program
+            return  # the peer is no client of this program
         answer = asyncio.create_task(self._stream_values(verb, request, writer))
         # A client sends nothing more, so this read returns when it disconnects.
         disconnection = asyncio.ensure_future(reader.read(1))

@@ -128,7 +128,7 @@ def _migrate(db: sqlite3.Connection, database: str, migrations: Sequence[str], l
         return
     db.execute("BEGIN IMMEDIATE")
     try:
-        version = _schema_version(db)  # another process may have migrated it meanwhile
+        version = _schema_version(db)  # read again: another process may have migrated it meanwhile
         if 0 < version < len(migrations) and database != _MEMORY:
             _copy_database(Path(database), version)
         for number in range(version, len(migrations)):
@@ -150,7 +150,7 @@ def _copy_database(path: Path, version: int) -> None:
         os.close(open_private_file(temporary, os.O_RDWR | os.O_CREAT))
         with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(temporary)) as target:
             source.backup(target)
-            target.execute("PRAGMA journal_mode = DELETE")  # so that the copy is a single file
+            target.execute("PRAGMA journal_mode = DELETE")  # makes the copy a single file
         replace_file(temporary, copy)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -167,6 +167,6 @@ def _set_damaged_aside(path: Path, label: str) -> Path | None:
     if bad is not None:
         with suppress(OSError):
             path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
-        with suppress(OSError):  # the last commits may still be in it
+        with suppress(OSError):  # kept with the damaged file, because it may hold the last commits
             path.with_name(f"{path.name}-wal").rename(bad.with_name(f"{bad.name}-wal"))
     return bad

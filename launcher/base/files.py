@@ -53,7 +53,7 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
         replace_file(temporary, path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:  # as of a full disk
+        if isinstance(error, OSError) and error.filename is None:  # the error of a full disk names no file
             error.filename = str(path)
         raise
 

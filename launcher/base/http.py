@@ -502,7 +502,7 @@ def converted_errors(url: str) -> Iterator[None]:
         ) from error
     except httpx.HTTPError as error:
         with suppress(RuntimeError):  # httpx raises it if the error has no request yet
-            url = str(error.request.url)  # after a redirect, the address that failed
+            url = str(error.request.url)  # after a redirect, this is the address that failed
         timed_out = isinstance(error, httpx.TimeoutException)
         raise connection_error(
             url, TimeoutError() if timed_out else error, connecting=isinstance(error, httpx.ConnectError)

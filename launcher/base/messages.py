@@ -57,7 +57,7 @@ class Message(str):
         if self.parts:
             separator = translations.gettext(self.separator) if self.separator.strip() else self.separator
             joined = separator.join(_render_fact(part, translations, window) for part in self.parts)
-            return joined.replace("。 ", "。")  # no space follows the Chinese full stop
+            return joined.replace("。 ", "。")  # the Chinese full stop is followed by no space
         if not self.template:
             return str(self)
         template = self.window if window and self.window else self.template

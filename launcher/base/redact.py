@@ -74,7 +74,7 @@ def _hide_user(text: str, home: Path | None, user: str | None) -> str:
         if len(written) > len("/x"):  # a folder of one letter or none is not personal
             text = re.sub(rf"{re.escape(written)}(?![\w-])", "~", text)
     name = user if user is not None else find_user()
-    if len(name) >= 3 and name not in ("root", "user", "admin"):  # else it would match names of other folders
+    if len(name) >= 3 and name not in ("root", "user", "admin"):  # a short or usual name would match other words
         text = re.sub(rf"(?<=[/\\]){re.escape(name)}(?=[/\\])", "[user]", text)
     return text
 

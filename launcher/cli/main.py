@@ -82,7 +82,7 @@ class _Parser(argparse.ArgumentParser):
 
 def run(open_window: OpenWindow) -> NoReturn:
     """Run the command line of this process; `open_window` opens the window."""
-    is_stdout_closed = sys.stdout is None  # closed by the caller, or this is pythonw
+    is_stdout_closed = sys.stdout is None  # the caller closed it, or this is pythonw
     if is_stdout_closed:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 -- open for the life of the process
     if sys.stderr is None:
@@ -187,7 +187,7 @@ def _run_interruptible(verb: Callable[[], Coroutine[Any, Any, int]]) -> int:
             with suppress(RuntimeError):  # the loop is closed: the verb has ended
                 loop.call_soon_threadsafe(cancel_verb, number)
 
-        if sys.platform == "win32":  # its loop has no add_signal_handler
+        if sys.platform == "win32":  # the event loop of Windows has no add_signal_handler
             signal.signal(signal.SIGINT, cancel_verb_soon)
         else:
             ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
@@ -249,7 +249,7 @@ def _run_and_report(options: argparse.Namespace, verb: Callable[[], int]) -> int
     from launcher.updates.before_update import save_version_copies
 
     try:
-        if options.verb not in ("doctor", "gui"):  # these two report it among other findings
+        if options.verb not in ("doctor", "gui"):  # these two verbs report it among other findings
             check_home()
         save_version_copies()
         fill_options(options)

@@ -127,7 +127,7 @@ async def run(options: argparse.Namespace) -> Result | int:
         print(wrap_text(one_line(note, 4_096), "Note: "), file=sys.stderr)
     leftovers = list(await asyncio.to_thread(find_leftovers)) if action != "verify" else []
     models = list(library.models)
-    if action == "remove" and "all" in names:  # all that may be removed
+    if action == "remove" and "all" in names:  # models of other programs are never removed by "all"
         models = [each for each in models if each.store is None]
         if staying := len(library.models) - len(models):
             print(f"Note: {staying} of other programs stay{'s' if staying == 1 else ''}.", file=sys.stderr)

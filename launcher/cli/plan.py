@@ -134,7 +134,7 @@ def _list_memory_flags(extra: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the flags in `extra` that change the memory, as written, each with the plan's own option for it or ""."""
     for word in extra:
         flag = word.partition("=")[0]
-        name = flag.replace("_", "-") if flag.startswith("--") else flag  # as llama.cpp reads them
+        name = flag.replace("_", "-") if flag.startswith("--") else flag  # llama.cpp accepts both spellings
         name = _ALIASES.get(name, name)
         if name in _MEMORY_ARGUMENTS:
             yield flag, _MEMORY_ARGUMENTS[name]

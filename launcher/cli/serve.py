@@ -83,7 +83,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="after a failed start, apply the suggested change and try again, three times at most",
     )
-    parser.add_argument("--for-window", action="store_true", help=argparse.SUPPRESS)  # what autostart starts
+    # For the entry that autostart writes.
+    parser.add_argument("--for-window", action="store_true", help=argparse.SUPPRESS)
     add_extra_arguments(parser)
 
 

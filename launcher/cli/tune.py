@@ -512,7 +512,7 @@ class _TrialReporter:
         if isinstance(event, Predicted):
             data = {"event": "answer", **event.answer.as_json(), "sentence": event.sentence}
             self._likely = event.answer.settings if event.answer.gain is not None else None
-            is_news = self._answered != self._trials  # there are several forecasts between two stages
+            is_news = self._answered != self._trials  # several forecasts come between two stages; the first is news
             self._answered = self._trials
             self._reporter.show_event(data, [wrap_text(event.sentence, "  so far    ")] if is_news else [])
         if not isinstance(event, TrialMeasured | TrialFailed):

@@ -92,7 +92,7 @@ if (-not $env:{KEY_VARIABLE}) {{
         f"$env:{name} = {quoting.quote_powershell(value)}\n" for name, value in recipe.environment.items()
     )
     line = quoting.quote_powershell_line((*recipe.program, *recipe.build_arguments()))
-    starts_process = line.startswith("Start-Process")  # which does not set $LASTEXITCODE
+    starts_process = line.startswith("Start-Process")  # Start-Process does not set $LASTEXITCODE
     run = f"exit ({line} -PassThru).ExitCode" if starts_process else f"{line}\nexit $LASTEXITCODE"
     return f"""\
 # Serves {quoting.clean_comment(recipe.name)} at {recipe.url}; Ctrl-C ends it.

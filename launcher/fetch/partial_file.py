@@ -444,7 +444,7 @@ def move_to_target(target: Path) -> None:
         )
     replace_file(part_path(target), target)
     journal.remove_journal(journal_path(target))
-    if sys.platform != "win32":  # on Windows the file system flushes it
+    if sys.platform != "win32":  # on Windows the file system flushes the folder itself
         folder = os.open(target.parent, os.O_RDONLY)
         try:
             os.fsync(folder)

@@ -792,7 +792,7 @@ class Transfer:
         if source.bytes is not None and earlier.bytes not in (None, source.bytes):
             return False
         if source.sha256 and earlier.sha256:
-            return source.sha256.lower() == earlier.sha256  # the same content, from whichever mirror
+            return source.sha256.lower() == earlier.sha256  # equal hashes mean equal content, also from another mirror
         return earlier.url == strip_secrets(source.url) and self._proves_identity(earlier.etag)
 
     def _report_progress(

@@ -121,7 +121,7 @@ class GatewayClientSide(GateClientSide):
         """
         self._own_slots = cache_dir() / "slots" / str(endpoint.port)
         super().__init__(self._own_slots)
-        for other in self._own_slots.parent.glob(f"{endpoint.port}-*"):  # of other models, left by a crash
+        for other in self._own_slots.parent.glob(f"{endpoint.port}-*"):  # slots of other models, which a crash has left
             _clear_folder(other)
         self._endpoint = endpoint
         self._request_log = request_log

@@ -185,7 +185,8 @@ async def is_canonical(link: EngineLink, text: DeliveredText) -> bool:
 
     Otherwise the new engine reads other tokens, and at temperature 0 the reply may go on with other words.
     """
-    kinds = ((text.reasoning, [*text.reasoning_pieces]), (text.content, [*text.content_pieces]))  # both go on growing
+    # Copies, because both lists go on growing.
+    kinds = ((text.reasoning, [*text.reasoning_pieces]), (text.content, [*text.content_pieces]))
     return all([not whole or await link.token_pieces(whole) == pieces for whole, pieces in kinds])
 
 

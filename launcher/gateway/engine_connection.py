@@ -224,7 +224,7 @@ class EngineReply(asyncio.BufferedProtocol):
         """See asyncio.BufferedProtocol."""
         try:
             self._take_bytes(bytes(memoryview(self._buffer)[:nbytes]))
-        except ValueError:  # that is not HTTP
+        except ValueError:  # the peer does not speak HTTP
             self._is_lost = True
             self._wake()
             self._transport.abort()

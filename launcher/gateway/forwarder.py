@@ -232,13 +232,13 @@ class Forwarder:
         if body is not None and "id_slot" in body:  # the gateway alone assigns slots
             return json.dumps({name: value for name, value in body.items() if name != "id_slot"}).encode()
         if self._asks_progress:
-            brace = self.exchange.raw.index(b"{") + 1  # without writing a large body anew
+            brace = self.exchange.raw.index(b"{") + 1  # inserts the field without parsing a large body
             return self.exchange.raw[:brace] + _PROGRESS + self.exchange.raw[brace:]
         return self.exchange.raw
 
     async def _pass_whole(self, reply: EngineReply, data: bytes) -> None:
         self._take_whole(reply.status, data)
-        if self._response is not None:  # its headers promise a stream
+        if self._response is not None:  # the client was promised a stream by the headers
             named = b"event: error\n" if self.exchange.path == MESSAGES_PATH else b""
             await self._write(named + b"data: " + data.strip() + FRAME_END)
             return

@@ -291,7 +291,7 @@ class Gate:
             forwarder.exchange.pauses_at_word = True
         await self._wait_until_left(modes, _WORD_S)
         calling = [each for each in modes if not each.was_cut and drain_reason(each.exchange)]
-        for forwarder in calling:  # these have begun a tool call meanwhile
+        for forwarder in calling:  # these replies have begun a tool call meanwhile
             del modes[forwarder]
             forwarder.exchange.pauses_at_word = False
         draining += calling

@@ -101,7 +101,7 @@ class PromptMemory:
         return Reread(lost, _estimate_seconds(exchange, lost, total - reused), cause, place)
 
     def _find_cause(self, prompt: _Prompt, earlier: _Prompt, place: str, reused: int, *, is_last: bool) -> RereadCause:
-        if earlier.engine != self._engine and not (place and reused):  # what is reused was restored
+        if earlier.engine != self._engine and not (place and reused):  # reused tokens show that the slot was restored
             return RereadCause.RESTART
         if place:
             return RereadCause.CHANGED_PREFIX

@@ -27,7 +27,8 @@ class RejoinedStream:
         """
         if "choices" not in event and "type" in event:
             return self._take_message_event(event, frame, continuation)
-        if continuation is None and self._identity.get("id", event.get("id")) == event.get("id"):  # the first engine's
+        # An event of the first engine, whose ID clients know.
+        if continuation is None and self._identity.get("id", event.get("id")) == event.get("id"):
             self._identity = self._identity or {name: event[name] for name in _IDENTITY if name in event}
             return frame
         if _begins_again(event):

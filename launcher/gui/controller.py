@@ -524,7 +524,7 @@ class Controller(QObject):
         self._view_model.update(starting="")
         if self.inputs.status.state is ServerState.PREPARING:
             self._view_model.update(status=ServerStatus(ServerState.FAILED, error=error))
-        elif self.inputs.status.error is not error:  # else the status shows it already
+        elif self.inputs.status.error is not error:  # unless the status shows the error already
             self._view_model.update(problem=error)
         self.refused.emit(error)
 

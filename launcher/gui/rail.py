@@ -146,7 +146,7 @@ class Rail(QFrame):
         self._group = QButtonGroup(self)
         inner = QWidget()
         inner.setObjectName("panel")
-        area = make_scroll_area(inner)  # for large text in a low window
+        area = make_scroll_area(inner)  # scrolls if large text does not fit a low window
         outer = QVBoxLayout(self)
         outer.setContentsMargins(0, 0, 1, 0)
         outer.addWidget(area)
@@ -160,7 +160,7 @@ class Rail(QFrame):
             # Not `clicked`, which does not come when a screen reader presses the button.
             button.toggled.connect(lambda checked, name=spec.name: self.chosen.emit(name) if checked else None)
             self._group.addButton(button)
-            if spec.name == "settings":  # at the bottom of the rail
+            if spec.name == "settings":  # Settings is at the bottom of the rail
                 layout.addStretch()
             layout.addWidget(button)
 
@@ -191,7 +191,7 @@ class Rail(QFrame):
 
     def show_engine(self, engine: str, version: str = "") -> None:
         """Show the engine build in use. The tooltip has the full version."""
-        number = version.partition(" (")[0].rpartition(" ")[2]  # of "0.7.0 (build 11669, commit Debian)"
+        number = version.partition(" (")[0].rpartition(" ")[2]  # 11669 of "0.7.0 (build 11669, commit Debian)"
         self._engine.setText("\n".join(filter(None, (engine, number))))
         set_tooltip(self._engine, version)
         self._engine.setVisible(bool(engine))

@@ -84,7 +84,7 @@ class ServerService:
         from launcher.engine.server.last_start import save_last_model
 
         session = self.open_session()
-        if self._comparison is not None:  # it has been cancelled, and frees its memory
+        if self._comparison is not None:  # a cancelled comparison still has to free its memory
             await asyncio.wait([self._comparison])
         session.prepare()  # while the settings are resolved
         self._request_count += 1
@@ -334,7 +334,8 @@ class ServerService:
         if session is not None and not self.served_name:  # an earlier window has started it
             self.served_name = session.model_name
         is_unloaded = isinstance(event, ModelsChanged) and event.is_main_unloaded
-        if session is not None and is_unloaded and self._posted_launch is None:  # so an earlier window has left it
+        # An earlier window has left the server like this.
+        if session is not None and is_unloaded and self._posted_launch is None:
             self._post_launched(session)
         self._post(event)
         if is_ready and session is not None and session.supervisor.launch is not self._posted_launch:

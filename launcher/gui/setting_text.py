@@ -26,7 +26,8 @@ def setting_text(name: str, value: "Value") -> str:
             return ntr("1 thread", "{n} threads", int(value)) if value else tr("default threads")
         case "draft_sampling", "probabilistic":
             return tr("sampled drafts")
-    return format_settings({name: value}) if name in ROWS else f"{name} {value}"  # of another version's history
+    # A name that only another version of this program knows.
+    return format_settings({name: value}) if name in ROWS else f"{name} {value}"
 
 
 def format_context_length(count: int) -> str:

@@ -65,7 +65,7 @@ def find_card(name: str, memory_gb: float | None = None) -> Card:
     ]
     fewest = min((len(_name_words(card.name)) for card in cards), default=0)
     meant = [card for card in cards if len(_name_words(card.name)) == fewest]
-    if len({card.name for card in meant}) == 1:  # of two sizes, the usual one is meant
+    if len({card.name for card in meant}) == 1:  # if a card has two sizes, the usual one is meant
         return max(meant, key=lambda card: (card.typical, card.memory_gb))
     raise _card_error(name.strip(), [_label(card) for card in meant])
 

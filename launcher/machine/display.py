@@ -21,7 +21,7 @@ def is_display_reachable(platforms: str = "") -> bool:
         return True
     checks = {"xcb": _is_x11_reachable, "wayland": _is_wayland_reachable}
     choices = (platforms or _QT_CHOICE).split(";")
-    names = [re.split("[:-]", each)[0] for each in choices]  # of "xcb:OPTION", "wayland-egl"
+    names = [re.split("[:-]", each)[0] for each in choices]  # xcb of "xcb:OPTION", wayland of "wayland-egl"
     return any(name not in checks or checks[name]() for name in names)
 
 

@@ -230,7 +230,7 @@ class ModelEntry:
 
     def has_head(self, file: ModelFile) -> bool:
         """Return whether the catalogue expects an MTP head in `file`. If the file's header was read, that decides."""
-        if self.embedding:  # it drafts nothing, whatever its file holds
+        if self.embedding:  # an embedding model drafts nothing, whatever its file holds
             return False
         return self.speculation == "mtp" if file.has_head is None else file.has_head
 

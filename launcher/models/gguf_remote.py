@@ -117,7 +117,7 @@ def _read_entry(file: HubFile, entry: HubEntry) -> tuple[GgufHeader, bytes]:
         raw = cached.read_bytes()
         header = parse_header(BytesIO(raw), PurePosixPath(file.path), entry.bytes)
         if header.data_offset == len(raw):
-            os.utime(cached)  # for `_delete_oldest`
+            os.utime(cached)  # a new time, by which `_delete_oldest` knows the last use
             return header, raw
     header, raw = read_remote_header(entry.url, token=hub_token())
     if header.file_bytes != entry.bytes:

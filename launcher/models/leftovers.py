@@ -105,7 +105,7 @@ def _read_leftover(path: Path, *, needs_note: bool) -> Leftover | None:
         return None
     try:
         status = path.lstat()
-        on_disk = min(status.st_size, getattr(status, "st_blocks", status.st_size) * _BLOCK)  # it may be sparse
+        on_disk = min(status.st_size, getattr(status, "st_blocks", status.st_size) * _BLOCK)  # the file may be sparse
         if kind is LeftoverKind.BAD:
             return Leftover(path, kind, target, on_disk, None, None, _read_reason(path), status.st_mtime)
         record = journal.read_journal(note)

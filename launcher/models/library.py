@@ -215,7 +215,8 @@ def list_library(catalogue: Catalogue) -> Library:
     found = list(_scan_folders(catalogue, known, places))
     if found or any(_is_obsolete(each, places) for each in index.records) or notice:
         with edit_index() as index:
-            received = {each.path for each in index.records if each.received_s is not None}  # also by a pull meanwhile
+            # A pull may have added others meanwhile.
+            received = {each.path for each in index.records if each.received_s is not None}
             new = [each for each in found if each.path not in received]
             old = {each.path for each in new}
             kept = [each for each in index.records if each.path not in old and not _is_obsolete(each, places)]
@@ -745,7 +746,8 @@ def _scan_folders(catalogue: Catalogue, known: Mapping[Path, Record], places: _P
         except LauncherError as error:
             yield replace(new, problem=error.title, missing_bytes=0)
         else:
-            if entry and catalogue_file and describe_mismatch(entry, catalogue_file, paths):  # another of that name
+            # The catalogue may have another file of that name.
+            if entry and catalogue_file and describe_mismatch(entry, catalogue_file, paths):
                 new = replace(new, model=None, sha256=())
             problem = _OLLAMA_FORMAT if is_ollamas_own(model) else None
             kind = _classify_file(path.name, model)

@@ -319,7 +319,7 @@ def estimate_memory(
         by_gpu = _split_tensors(setting, parts)
     elif gpus > 1:
         by_gpu = _split_layers(geometry, weights, setting, parts, compute, host_expert_layers)
-    else:  # of several GPUs, the others stay empty
+    else:  # only the first GPU is used, and others stay empty
         by_gpu = (parts.total, *(0,) * (setting.gpus - 1 if setting.split_mode == "none" else 0))
     low, high = _range_of_total(geometry, parts, weights, buffers_known)
     return MemoryEstimate(

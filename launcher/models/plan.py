@@ -662,7 +662,8 @@ def _compare_with_runs(
     """Return the rates of published runs on this GPU as multiples of their forecasts."""
     found: list[float] = []
     for run in runs:
-        file = entry.file(run.quant or "") or entry.file(f"UD-{run.quant}")  # of another publisher, of its size
+        # If the catalogue lacks the file, another publisher's of about that size is used.
+        file = entry.file(run.quant or "") or entry.file(f"UD-{run.quant}")
         known, described, weights = apply_header(entry, file) if file else (entry, None, None)
         if described is not None and weights is not None and known.geometry is not None:
             ratio = compare_with_run(run, described, known.geometry, weights, setting, situation)

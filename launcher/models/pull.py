@@ -180,7 +180,7 @@ async def _resolve_all(
     try:
         return await asyncio.gather(*requests)
     finally:
-        for each in requests:  # if one has failed, the others are pointless
+        for each in requests:  # once one request has failed, the others are pointless
             each.cancel()
 
 

@@ -392,7 +392,7 @@ class _Ranker:
             rate = known[draft, 0] = self._forecast_rate(work, draft)
             if rate is None:
                 return (_USUAL_DRAFT,)
-            if draft > 1 and rate < rates[-1]:  # it only falls from here on
+            if draft > 1 and rate < rates[-1]:  # longer drafts only lower the speed further
                 break
             rates.append(rate)
         best = max(rates)

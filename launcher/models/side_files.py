@@ -39,7 +39,7 @@ def find_side_files(trunk: GgufModel) -> SideFiles:
     """Return the head and the projectors for a local model: those that its store lists, or that lie beside it or in its
     repository's folder. No head is looked for if the model's own file has one.
     """
-    if not isinstance(trunk.path, Path):  # its header came from the hub
+    if not isinstance(trunk.path, Path):  # the model's header came from the hub
         return SideFiles()
     path = trunk.path.absolute()
     heads: list[GgufModel] = []

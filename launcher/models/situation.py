@@ -112,7 +112,8 @@ class Situation:
             fill_template(_OWN_UNKNOWN, {"name": each.model}) for each in self.own if each.by_device is None
         )
         counted = [each for each in self.own if each.mib]
-        if not counted or self.free_now_mib >= self.free_mib:  # none is counted as stopped: see `with_servers_running`
+        # In this case no server is counted as stopped: see `with_servers_running`.
+        if not counted or self.free_now_mib >= self.free_mib:
             return unknown
         sentence = plural_message(
             "Free memory is counted as if {names} were stopped, which frees {own:,} MiB."

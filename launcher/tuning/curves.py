@@ -401,7 +401,7 @@ def _without_none(ratios: Sequence[CurveRatio | None]) -> tuple[CurveRatio, ...]
 
 
 def _ratio_json(ratio: CurveRatio) -> dict[str, Any]:
-    unknown = {"low": None} if ratio.interval.n < 2 else {}  # it would be exp(-inf), a misleading 0
+    unknown = {"low": None} if ratio.interval.n < 2 else {}  # the low limit would be exp(-inf), a misleading 0
     return {"series": ratio.series, "at": ratio.place, **ratio.interval.as_json(), **unknown}
 
 

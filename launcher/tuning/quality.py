@@ -53,7 +53,7 @@ def load_texts() -> QualityTexts:
     return QualityTexts(**json.loads(shipped_file("resources", "quality.json").read_text(encoding="utf-8")))
 
 
-# What one server answers.
+# Answers of one server.
 
 
 @dataclass(frozen=True, slots=True)

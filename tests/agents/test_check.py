@@ -41,7 +41,7 @@ def test_a_server_that_passes_every_check_is_ready() -> None:
     assert [each.first_token_s for each in turns] == [0.1, 0.1, 0.1]
     first, second, _ = turns
     assert first.reused_tokens == 0
-    assert second.reused_tokens == first.prompt_tokens  # its whole prompt
+    assert second.reused_tokens == first.prompt_tokens  # the whole prompt of the first request
 
 
 def test_each_request_is_reported_as_soon_as_its_result_is_known() -> None:

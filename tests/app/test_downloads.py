@@ -153,11 +153,12 @@ async def test_discarding_a_split_model_deletes_its_finished_parts(hub: Hub, tmp
     shutil.copytree(here, tmp_path / "mine")
     download_queue().request_state(RequestedState.DISCARD, 1, 2)
     assert not list(here.glob("*.gguf"))
-    assert len(list((tmp_path / "mine").glob("*.gguf"))) == len(whole) - 1  # they may be the user's own
+    # Files in a folder of the user's choice are not deleted.
+    assert len(list((tmp_path / "mine").glob("*.gguf"))) == len(whole) - 1
     download_queue().request_state(RequestedState.RUN, 1)
     await work()
     assert download_queue().read_snapshot().jobs.find_job(1).state is JobState.DONE
-    download_queue().request_state(RequestedState.DISCARD, 1)  # it is done: what is whole stays
+    download_queue().request_state(RequestedState.DISCARD, 1)  # discarding a finished job deletes no file
     assert len(list(here.glob("*.gguf"))) == len(whole)
     shutil.rmtree(folder)
 

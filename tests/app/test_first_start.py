@@ -234,9 +234,9 @@ async def test_a_server_of_another_process_must_be_stopped_first(
         NothingFits, match=r"^Other is still running and uses [\d,]+ MiB of the memory that mine:F16 needs\."
     ):
         await check_other_servers(wanted)
-    await check_other_servers(replace(wanted, needed_mib=12_000))  # it fits beside
+    await check_other_servers(replace(wanted, needed_mib=12_000))  # 12,000 MiB fit beside the running server
     running[0].launcher = ProcessId(os.getpid(), 0.0)
-    await check_other_servers(wanted)  # this process ends its own
+    await check_other_servers(wanted)  # a process may replace its own server
 
 
 class TestBeforeAnythingLarge:

@@ -157,7 +157,8 @@ async def test_a_kept_model_stays_loaded_and_the_started_one_is_unloaded_and_rel
     await served.ask_well("third")
     assert await served.list_states() == {"demo": "unloaded", "second": "loaded", "third": "loaded"}
     assert (await served.client.get("/health")).status_code == 200
-    assert (await served.ask_well(None))["model"] == "third"  # the one that was used last
+    # A request without a model goes to the model that was used last.
+    assert (await served.ask_well(None))["model"] == "third"
     await served.ask_well("demo")
     assert await served.list_states() == {"demo": "loaded", "second": "loaded", "third": "unloaded"}
     assert not served.session.is_idle

@@ -50,7 +50,7 @@ async def test_a_module_that_has_ended_is_not_waited_for_because_of_what_it_star
     (modules / "starts_another.py").write_text(STARTS_ANOTHER, "utf-8")
     printed = await run_module("starts_another", str(listener.getsockname()[1]).encode(), limit_s=60)
     assert printed.strip() == b"printed"
-    listener.accept()[0].close()  # what it started still runs, and ends now
+    listener.accept()[0].close()  # the grandchild still runs; closing the connection ends it
 
 
 async def test_a_module_that_takes_too_long_is_ended_whatever_it_started(

@@ -344,7 +344,7 @@ async def test_the_server_counts_as_stopped_if_its_process_ended_without_reporti
     await session.start(options)
     assert session.process is not None
     closing = asyncio.create_task(session.close())
-    await asyncio.sleep(0)  # it has begun
+    await asyncio.sleep(0)  # lets `close` begin
     os.kill(session.process.pid, signal.SIGKILL)
     await closing
     assert states(seen)[-1] is ServerState.STOPPED

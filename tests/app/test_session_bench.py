@@ -62,7 +62,7 @@ async def test_settings_are_served_and_a_reply_has_the_figures_of_the_engine(ben
         assert run.prompt == "story"
         assert run.reply_tokens == 48
         assert run.prompt_tokens > 5
-        assert run.cached_tokens == 0  # the second time, too
+        assert run.cached_tokens == 0  # also when the same prompt was sent before
         assert run.prefill_rate
         assert run.decode_rate
         assert run.first_token_s
@@ -179,7 +179,7 @@ async def test_a_request_of_another_program_during_a_run_spoils_it(
         assert (await disturbed(bench, bench.run(PROMPT, seed=1), tokens, programs)).spoilt == OTHER_REQUESTS_SEEN
         assert (await bench.run(PROMPT, seed=1)).spoilt is None
         async with make_stranger(bench) as stranger:
-            await ask_as(stranger, 4)  # between two, which disturbs none
+            await ask_as(stranger, 4)  # a request between two runs disturbs neither
         assert (await bench.run(PROMPT, seed=1)).spoilt is None
 
 

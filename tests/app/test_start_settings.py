@@ -356,7 +356,7 @@ class TestFileWithoutHead:
         refused, session = await resolve_start(str(headless_model), {"draft": 3}), ServerSession()
         with pytest.raises(ModelHasNoHead) as error:
             await session.start(refused.options, chosen=refused.chosen)
-        assert error.value.actions  # which the window has a button for
+        assert error.value.actions  # the window shows buttons for the error's actions
         await session.stop()
         start = await resolve_start(str(headless_model), {"draft": 0})
         assert start.notices == ()  # the user knows

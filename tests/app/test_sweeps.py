@@ -189,7 +189,8 @@ async def test_an_endurance_test_sends_requests_without_pause_until_its_time(
     result = judge_endurance(runs)
     assert result.replies == len(runs) >= 1
     assert all(run.is_counted and run.acceptance for run in runs)
-    assert len({(run.acceptance, run.reply_tokens) for run in runs}) == 1  # the same each time, so the same steps
+    # The same text each time, so the same verification steps.
+    assert len({(run.acceptance, run.reply_tokens) for run in runs}) == 1
     with History() as history:
         kept = history.load(ids[0])
     assert (kept.kind, kept.workload, len(kept.runs)) == ("endure", "mine, load", len(runs))

@@ -121,7 +121,7 @@ async def test_another_driver_is_reported_another_gpu_is_not_used(demo_model: Pa
     assert not other.used
     assert other.line.startswith("the tuned settings are not used, because the GPU was RTX 4090 and is RTX 5090")
     engine = match_tuned_settings(preset, replace(preset.evidence.environment, engine="b11434-cuda"))
-    assert not engine.used  # it computes elsewhere
+    assert not engine.used  # this engine computes on another device
 
 
 async def test_doctor_suggests_to_measure_again(demo_model: Path) -> None:
@@ -184,13 +184,14 @@ async def test_a_plan_for_this_machine_uses_them_and_one_for_another_does_not(ho
     assert (first.setting.context, first.setting.ubatch) == (before[0].setting.context, before[0].setting.ubatch)
     assert first.reasons[0].startswith("Tuned settings: draft 3, kv q4_0, threads 4 (Draft 1 is 20 % faster")
     assert tuple(others) == before[1:]
-    criteria = PlanCriteria(model="own", draft=1)  # what the user fixes stays
+    criteria = PlanCriteria(model="own", draft=1)  # a setting that the user gives is not replaced
     (mine, *_), _ = await apply_own_settings(make_plans(catalogue, this, criteria), catalogue, this, criteria)
     assert (mine.setting.draft, mine.setting.kv) == (1, "q4_0")
     small = replace(describe_machine(8.0, backend="cuda"), described=False)
     big = PlanCriteria(model="own", context=262_144, ubatch=4_096)
     plans = make_plans(catalogue, small, big)
-    assert (await apply_own_settings(plans, catalogue, small, big))[0] == plans  # with draft 3 it would not fit
+    # The tuned draft length of 3 would not fit.
+    assert (await apply_own_settings(plans, catalogue, small, big))[0] == plans
     other = describe_machine(24.0, backend="cuda")
     assert (await apply_own_settings(before, catalogue, other, PlanCriteria(model="own")))[0] == before
 
@@ -234,7 +235,7 @@ async def test_serve_uses_them_reports_it_and_ignores_them_on_request() -> None:
 
     model = unpack_demo_model()
     preset = tuned(await here(model), model)
-    save_model_settings(model, {"draft": 1, "slots": 1})  # as applying a tune leaves it
+    save_model_settings(model, {"draft": 1, "slots": 1})  # applying a tune leaves these kept settings
     result = served()
     assert result["preset"] == {"settings": SETTINGS, "note": f"{preset.summary}; --no-preset ignores them"}
     settings = result["settings"]

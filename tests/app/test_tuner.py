@@ -171,7 +171,7 @@ async def test_the_effect_of_mtp_on_the_answers_is_shown_beside_the_verdict(
     )
     assert [event.settings for event in recorder.of(AnswersCompared)] == ["F16, KV f16", "F16, KV f16, draft 2"]
     assert await judge_answers(SessionBench(session, options), tuned, replace(verdict, settings={"draft": 0}), recorder)
-    assert len(recorder.of(AnswersCompared)) == 2  # without drafts there is nothing to compare
+    assert len(recorder.of(AnswersCompared)) == 2  # without drafts there is nothing more to compare
 
 
 @pytest.mark.thorough
@@ -181,7 +181,7 @@ async def test_an_early_verdict_that_changes_the_answers_is_not_used(
     await session.start(options)
     with pytest.raises(AnswersChanged, match="KV q4_0: the answers change"):
         await serve_early_answer(session, "demo", options, {"draft": 2, "kv": "q4_0"})
-    assert session.supervisor.options == options  # what ran before runs again
+    assert session.supervisor.options == options  # the earlier server runs again
     assert load_model_settings(options.model) == {}
 
 
@@ -243,7 +243,7 @@ async def test_a_paused_tune_continues(options: ServeOptions, session: ServerSes
     verdict = await run_tune(session, again, result, resume=kept)
     assert verdict.trials[: len(done)] == done
     with History() as history:
-        (listed,) = history.find_sessions(kind="tune")  # the same measurement, and each run once
+        (listed,) = history.find_sessions(kind="tune")  # a continued tune stays one measurement, with each run once
     assert listed.runs == sum(len(trial.runs) for trial in verdict.trials)
 
 
@@ -285,7 +285,7 @@ async def test_prompts_get_their_size_from_the_tokenizer_of_the_model(
     assert {run.prompt_tokens for run in runs} == {200}
     kept = load_tune()
     assert kept is not None
-    assert kept.workload.sized_tokens == 0  # its text is kept as it was asked
+    assert kept.workload.sized_tokens == 0  # the kept prompt is the one that was sent, not one to be filled again
 
 
 async def test_a_failed_baseline_leaves_no_tune_to_continue(options: ServeOptions, session: ServerSession) -> None:

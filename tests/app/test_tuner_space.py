@@ -110,7 +110,7 @@ def test_settings_tried_reach_the_engine() -> None:
 @pytest.mark.parametrize(
     ("free_mib", "vary"),
     [
-        (12_000, None),  # with experts in host memory
+        (12_000, None),  # so little memory that experts have to lie on the host
         (40_000, None),
         (40_000, ["p_min", "ngram"]),
         (40_000, ["ubatch", "draft_sampling"]),

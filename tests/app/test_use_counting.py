@@ -154,7 +154,8 @@ async def test_a_write_error_is_only_logged(launch: Launch, caplog: pytest.LogCa
 
 
 def seed(launch: Launch) -> None:
-    """Use at draft 2 of a model that drafts well, and measurements that draft 1 and 4 can be compared by."""
+    """Store use with draft length 2, where most drafts were accepted, and measurements with draft lengths 1, 2 and
+    4."""
     here = Environment.for_launch(launch)
     with History() as history:
         counts = used(2)

@@ -168,7 +168,7 @@ async def test_socket_and_folder_are_readable_by_their_owner_only(public: Path) 
 @pytest.mark.parametrize("opened", ["nothing", "folder", "folder and socket"])
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be another user")
 async def test_another_user_is_refused_even_with_the_token(public: Path, opened: str) -> None:
-    """Even if the folder and socket are open to all: the kernel reports which user connects."""
+    """The folder and the socket are open to all here, but the kernel reports which user connects."""
     request = json.dumps({"do": "tell", "token": "TOKEN"})
     stranger = (
         f"import os, socket, sys; os.setgid({NOBODY}); os.setuid({NOBODY}); line = socket.socket(socket.AF_UNIX)\n"

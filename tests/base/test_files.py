@@ -117,7 +117,7 @@ def test_a_temporary_file_of_a_killed_program_is_deleted_later(old: Path) -> Non
     assert subprocess.run([sys.executable, "-c", killed, str(old)], check=False, timeout=120).returncode == 9
     (temporary,) = [path for path in old.parent.iterdir() if path != old]
     write_atomically(old, b"another")
-    assert temporary.exists()  # another process may be writing it now
+    assert temporary.exists()  # another process may be writing a young temporary file now
     os.utime(temporary, (0, 0))
     write_atomically(old, b"a third")
     assert names_in(old.parent) == [old.name]

@@ -40,7 +40,7 @@ class Server:
         while True:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:  # closed
+            except OSError:  # `close` has closed the listener
                 return
             with suppress(OSError), connection:
                 if self._context is None:

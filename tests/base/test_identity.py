@@ -46,7 +46,7 @@ def test_the_identity_of_a_process_does_not_change(child: subprocess.Popen[bytes
 def test_a_zombie_does_not_count_as_running(child: subprocess.Popen[bytes]) -> None:
     identity = identity_of(child)
     end(child)
-    assert ProcessId.from_pid(child.pid) is not None  # its entry is still there
+    assert ProcessId.from_pid(child.pid) is not None  # a process that was not reaped still has an entry
     assert not identity.is_running()
 
 

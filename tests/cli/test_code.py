@@ -131,7 +131,8 @@ def test_claude_code_reads_a_file_and_goes_on(
     sent = [json.loads(line) for line in log.read_text().splitlines()]
     assert sum(each["path"] == "/v1/messages/count_tokens" for each in sent) == 3
     requests = [each for each in sent if each["path"] == "/v1/messages"]
-    assert [len(each["tools"]) for each in requests] == [12] * 6  # and none for a title
+    # No request for a title among them, which has no tools.
+    assert [len(each["tools"]) for each in requests] == [12] * 6
     for before, after in pairwise(requests[:4]):
         assert after["reused"] >= 0.99 * before["tokens"]
     # Another conversation begins as the first did: the header that changes with each of them is turned off.

@@ -37,8 +37,9 @@ pytestmark = pytest.mark.usefixtures("no_engine_here")
     ],
 )
 def test_a_forked_command_prints_the_same_as_a_new_process(line: str, home: Path) -> None:
-    """These verbs run in a new process, as users start them, so that missing imports are found."""
-    words, environment = [*forked.COMMAND, *line.split()], dict(os.environ)  # without what readline exports
+    """The new process has imported nothing, so an import that a verb lacks is found here."""
+    # Without the variables that importing readline sets.
+    words, environment = [*forked.COMMAND, *line.split()], dict(os.environ)
     alone = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=environment)
     result = forked.run(*line.split())
     assert vars(result) == vars(alone)

@@ -67,7 +67,7 @@ def files(commands_of_a_bare_machine: None, monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("HF_ENDPOINT", "MTP_LAUNCHER_GITHUB_API", "MTP_LAUNCHER_RELEASES"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     monkeypatch.setenv("MTP_LAUNCHER_RELEASE_KEY", "a key that signs nothing")
-    monkeypatch.setenv("MTP_LAUNCHER_IGNORE_LOAD", "1")  # other tests run beside each
+    monkeypatch.setenv("MTP_LAUNCHER_IGNORE_LOAD", "1")  # other tests run at the same time
     monkeypatch.setenv("HOME", str(root))
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")

@@ -48,7 +48,7 @@ def read_chosen_platform(monkeypatch: pytest.MonkeyPatch, wsl: int | None) -> st
 def test_in_wsl_the_window_uses_x11(
     displays: None, monkeypatch: pytest.MonkeyPatch, wsl: int | None, platform: str | None
 ) -> None:
-    monkeypatch.setenv(PLATFORM, "")  # so that it is put back
+    monkeypatch.setenv(PLATFORM, "")  # registers the variable, so that monkeypatch restores it
     assert read_chosen_platform(monkeypatch, wsl) == platform
 
 

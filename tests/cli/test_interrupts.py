@@ -59,7 +59,7 @@ def test_a_command_can_be_interrupted_at_any_moment(number: signal.Signals, afte
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        time.sleep(after_s)  # what is tested is the moment itself
+        time.sleep(after_s)  # the moment of the signal is what varies
         process.send_signal(number)
         assert process.stderr is not None
         result = process.stderr.read()
@@ -79,7 +79,7 @@ def checkout(tmp_path: Path) -> Path:
     for name in ("start", "scripts", "resources", "requirements.lock", "pyproject.toml", "hatch_build.py"):
         (folder / name).symlink_to(ROOT / name)
     (folder / "start").unlink()
-    shutil.copy(ROOT / "start", folder)  # it looks for the others beside itself
+    shutil.copy(ROOT / "start", folder)  # `start` looks for the other files of the checkout beside itself
     for name in ("bin", "lib"):
         (environment / name).symlink_to(Path(sys.prefix) / name)
     shutil.copy(Path(sys.prefix) / "pyvenv.cfg", environment)
@@ -93,7 +93,7 @@ def checkout(tmp_path: Path) -> Path:
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("arguments", [[], ["--version"]], ids=["the window or the demo", "an answer"])
 def test_start_can_be_interrupted_at_any_moment_of_its_first_second(checkout: Path, arguments: list[str]) -> None:
-    """By Ctrl-C, which the terminal sends to the shell and to Python alike."""
+    """The terminal sends Ctrl-C to the shell and to Python alike."""
     command = [str(checkout / "start"), *arguments]
     began_s = time.monotonic()
     subprocess.run([str(checkout / "start"), "--version"], capture_output=True, check=True)
@@ -103,7 +103,7 @@ def test_start_can_be_interrupted_at_any_moment_of_its_first_second(checkout: Pa
         with subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
         ) as process:
-            time.sleep(whole_s * moment / _MOMENTS)  # what is tested is the moment itself
+            time.sleep(whole_s * moment / _MOMENTS)  # the moment of the signal is what varies
             os.killpg(process.pid, signal.SIGINT)
             assert process.stderr is not None
             result = process.stderr.read()
@@ -168,7 +168,7 @@ def test_a_second_interrupt_ends_the_process_at_once_and_its_engine_too(fake_eng
         engine = ProcessId.from_pid(json.loads(process.stdout.readline())["pid"])
         assert engine is not None
         process.send_signal(signal.SIGINT)
-        while (entry := list_entries()[0]).state == "ready":  # until it has noticed
+        while (entry := list_entries()[0]).state == "ready":  # until the program has noticed the first signal
             time.sleep(0.02)
         assert entry.state == "stopping"
         process.send_signal(signal.SIGINT)

@@ -132,7 +132,7 @@ def test_an_incomplete_model_of_the_user_is_shown(home: Path) -> None:
 
 
 class TestRefresh:
-    """With Qwen3.8-27B on the hub, whose revision the catalogue leaves open, and no other model."""
+    """The hub has only Qwen3.8-27B, whose revision the catalogue leaves open."""
 
     LEARNED, REPLACED, GONE = (f"Qwen3.8-27B-{quant}.gguf" for quant in ("Q3_K_M", "UD-Q4_K_XL", "UD-Q2_K_XL"))
     SIZES: ClassVar = {LEARNED: 13_100_000_000, REPLACED: 17_923_394_624}

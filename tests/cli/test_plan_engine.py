@@ -110,7 +110,7 @@ class TestAskEngine:
         assert plan["engine"].keys() >= {
             "model_mib", "context_mib", "compute_mib", "draft_context_mib", "draft_compute_mib", "seconds",
         }  # fmt: skip
-        assert (plan["engine"]["host_mib"], plan["engine"]["free_mib"]) == (0, None)  # it uses no GPU
+        assert (plan["engine"]["host_mib"], plan["engine"]["free_mib"]) == (0, None)  # the engine uses no GPU
         assert plan["engine_error"] is None
         assert abs(plan["difference_percent"]) < 0.1
         assert plan["engine"]["draft_context_mib"] == plan["parts"]["draft_kv"]
@@ -122,7 +122,7 @@ class TestAskEngine:
     @pytest.mark.usefixtures("own")
     def test_plans_are_printed_if_the_engine_cannot_be_asked(self, home: Path) -> None:
         (home / "cache").mkdir()
-        (home / "cache" / "twins").touch()  # no folder can be made there
+        (home / "cache" / "twins").touch()  # a file in the folder's place, so that the folder cannot be made
         plan = first("--model", "own", "--gpu-memory", "16", "--ask-engine", code=1)
         assert plan["engine"] is None
         assert plan["engine_error"]["code"] == "twin_impossible"

@@ -57,7 +57,7 @@ def test_the_context_is_the_longest_that_fits(nine: Path) -> None:
     contexts = [plan["ctx"] for plan in found.values()]
     assert contexts == sorted(contexts)
     assert contexts[0] < 32_768 < contexts[2]
-    assert contexts[-1] == 262_144  # all that it was trained for
+    assert contexts[-1] == 262_144  # the whole length that the model was trained for
     for plan in found.values():
         assert plan["needed_mib"] + plan["margin_mib"] // 2 <= plan["free_mib"]
         assert plan["kv"] in ("f16", "q8_0")
@@ -82,7 +82,7 @@ def test_a_catalogue_file_has_the_same_plan_under_any_name() -> None:
     path.parent.mkdir(parents=True)
     write(path, "Qwen3.5 9B", model("qwen35-9b-q4_k_m"))
     by_id = first("qwen3.5-9b-mtp:Q4_K_M", *CARD)
-    assert by_id["path"] is None  # its size differs from that in the catalogue
+    assert by_id["path"] is None  # the file's size differs from the catalogue's, so it is another file
     assert by_id == first("qwen3.5-9b-mtp", "--quant", "Q4_K_M", *CARD)
     by_path = first(str(path), *CARD)
     assert (by_path["model"], by_path["quant"]) == ("qwen3.5-9b-mtp", "Q4_K_M")

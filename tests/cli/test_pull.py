@@ -80,8 +80,8 @@ def test_a_rate_limit_of_the_hub_is_waited_for_and_reported(
     assert result.returncode == 0, result.stderr
     assert result.stdout == f"{target}\n"
     collected = [line for line in result.stderr.splitlines() if "received too many requests. Next try in" in line]
-    assert collected[0].startswith("Waiting: 127.0.0.1 received")  # for the listing
-    assert len(collected) > 1  # and for the file
+    assert collected[0].startswith("Waiting: 127.0.0.1 received")  # the first wait is for the listing
+    assert len(collected) > 1  # the others are for the file
 
 
 class TestOutput:
@@ -239,7 +239,7 @@ def _until(terminal: int, wanted: bytes | None) -> bytes:
         try:
             part = os.read(terminal, 65_536)
         except OSError as error:
-            if error.errno == errno.EIO:  # its other side is closed
+            if error.errno == errno.EIO:  # the command's side of the terminal is closed
                 return seen
             raise
         if not part:

@@ -120,7 +120,8 @@ def test_ctrl_c_pauses_and_says_how_to_continue(quick: list[str]) -> None:
         lines = []
         for line in again.stdout:
             lines.append(line)
-            if line.startswith(f"{len(trials) + 2:>3}  "):  # the second trial after those that were kept
+            # The trial after the next: two trials are measured in this run.
+            if line.startswith(f"{len(trials) + 2:>3}  "):
                 beside = bench("demo")
                 second = run(*quick, "--yes")
                 again.send_signal(signal.SIGINT)
@@ -131,7 +132,7 @@ def test_ctrl_c_pauses_and_says_how_to_continue(quick: list[str]) -> None:
     assert "tune is already running" in beside.stderr
     assert second.returncode == 1
     assert "tune is already running" in second.stderr
-    assert second.stdout == ""  # no plan of what cannot be begun
+    assert second.stdout == ""  # the second tune prints no plan, because it cannot begin
     new = run(*quick, "--json", "--budget", "0.001")
     assert json.loads(new.stdout.splitlines()[0])["replaces"] >= len(trials)
 

@@ -178,7 +178,7 @@ def test_a_broken_file_is_reported_before_an_engine_starts(tmp_path: Path, demo_
     failed = run("mtp-launcher", "serve", str(model))
     assert failed.returncode == 1
     assert "cut.gguf is incomplete: 1,000 of " in failed.stderr
-    assert "Download it again" not in failed.stderr.split("To do")[1]  # nobody knows from where
+    assert "Download it again" not in failed.stderr.split("To do")[1]  # nobody knows where the file came from
     assert find_command(failed.stderr) == "mtp-launcher models"
     result = run("mtp-launcher", "diagnose")
     assert result.returncode == 0

@@ -158,7 +158,7 @@ def test_links_that_lead_to_each_other_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.CONTTYPE, b"9"])
 def test_devices_and_pipes_are_refused(kind: bytes, tmp_path: Path) -> None:
     archive = tar(tmp_path / "a.tar.gz", ("first", TEXT), special("device", kind))
-    if kind == tarfile.CONTTYPE:  # which tarfile takes for a file
+    if kind == tarfile.CONTTYPE:  # tarfile reads this type as an ordinary file
         unpack_archive(archive, tmp_path / "out")
         assert contents(tmp_path / "out") == {"first": TEXT, "device": b""}
         return

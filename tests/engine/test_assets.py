@@ -95,7 +95,8 @@ TABLE = [
     ("linux", "x86_64", NEW, None, "cpu"),
     ("linux", "x86_64", MIDDLE, ADA, "vulkan cpu"),  # Debian 12: the CUDA builds need glibc 2.39
     ("linux", "x86_64", MIDDLE, None, "cpu"),
-    ("linux", "x86_64", NONE, ADA, "cuda-13.4 cuda-12.8 vulkan cpu"),  # not known: the self-test decides
+    # The version of glibc is unknown, so the self-test decides.
+    ("linux", "x86_64", NONE, ADA, "cuda-13.4 cuda-12.8 vulkan cpu"),
     ("linux", "aarch64", NEW, ADA, "cuda-13.4 vulkan cpu"),
     ("linux", "aarch64", NEW, RADEON, "vulkan cpu"),
     ("linux", "aarch64", NEW, None, "cpu"),

@@ -41,7 +41,8 @@ def test_a_default_port_in_use_is_skipped() -> None:
     with socket.create_server(("127.0.0.1", usual.port)):
         assert claim_endpoint(None).port != usual.port
         assert claim_endpoint(None).in_place_of == usual.port
-        assert claim_endpoint(None, taken=frozenset({usual.port})).in_place_of is None  # another server of ours
+        # The usual port belongs to another server of ours.
+        assert claim_endpoint(None, taken=frozenset({usual.port})).in_place_of is None
     assert claim_endpoint(None) == usual
     assert claim_endpoint(None).in_place_of is None
 

@@ -87,7 +87,7 @@ def started(*wrapper: str) -> Iterator[Engine]:
     command = [*wrapper, sys.executable, "-c", work]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         made = Engine(process)
-        made.compute()  # it has started
+        made.compute()  # returns once the process has started and computed
         yield made
         process.kill()
 

@@ -165,7 +165,7 @@ async def test_an_installed_build_that_no_longer_sees_the_gpu_is_not_downloaded_
     devices = {"cuda-13.4": [CUDA], "vulkan": [VULKAN]}
     releases.publish("b11434", *GPU_BUILDS, devices=devices, command=fake_command)
     engine = await run("b11434", recorder, WITH_GPU)
-    (engine.folder / "libcudart.so").unlink()  # as after a driver went away
+    (engine.folder / "libcudart.so").unlink()  # as if a driver's library had been removed
     installed.use_engine("auto")
     releases.requests()
     assert (await run("b11434", recorder, WITH_GPU)).name == "b11434-vulkan-x64"

@@ -151,7 +151,7 @@ def test_an_engine_that_runs_is_not_removed(two: tuple[str, str]) -> None:
     program = store_dir() / two[0] / PROGRAM
     shutil.copy(sleep, program)
     with subprocess.Popen([program, "60"]) as running:
-        while Path(psutil.Process(running.pid).exe()) != program:  # between fork and exec
+        while Path(psutil.Process(running.pid).exe()) != program:  # the process is still between fork and exec
             time.sleep(0.001)
         with pytest.raises(EngineBusy, match=f"is running .process {running.pid}."):
             installed.remove_engine(two[0])
@@ -165,7 +165,7 @@ def test_an_engine_that_runs_is_not_replaced(two: tuple[str, str]) -> None:
     program = store_dir() / two[0] / PROGRAM
     shutil.copy(sleep, program)
     with subprocess.Popen([program, "60"]) as running:
-        while Path(psutil.Process(running.pid).exe()) != program:  # between fork and exec
+        while Path(psutil.Process(running.pid).exe()) != program:  # the process is still between fork and exec
             time.sleep(0.001)
         with pytest.raises(EngineBusy, match=f"is running .process {running.pid}."):
             place(two[0], "new")

@@ -205,7 +205,7 @@ def test_processes_that_left_the_group_of_the_engine_end_with_it(twice: bool, en
                 engine.keeper.stdin.close()
             assert engine.keeper.wait(60) == 0
             assert not child.is_running()
-        assert other.poll() is None  # it does not belong to the engine
+        assert other.poll() is None  # a process outside the engine's group goes on
         other.kill()
 
 

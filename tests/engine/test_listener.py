@@ -27,7 +27,7 @@ def test_on_windows_a_listener_without_an_owner_is_unknown_and_one_of_another_pr
 
 def test_an_unreadable_table_of_connections_gives_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> list[object]:
-        raise RuntimeError("GetExtendedTcpTable failed")  # as psutil under load
+        raise RuntimeError("GetExtendedTcpTable failed")  # psutil raises this under load
 
     monkeypatch.setattr(psutil.Process, "net_connections", fail)
     with socket.create_server(("127.0.0.1", 0)) as ours:

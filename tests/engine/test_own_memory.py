@@ -107,7 +107,7 @@ def test_the_memory_of_a_loading_engine_is_unknown(engine_pid: int, sparse: Path
         assert read_own_memory(machine)[0].estimate("cuda", (330,)) is None
         registration.update(engine="built-in")
         assert registration.wait_written(10)
-        assert read_own_memory(machine)[0].estimate("cuda", (330,)) == (0,)  # which never takes any of a GPU
+        assert read_own_memory(machine)[0].estimate("cuda", (330,)) == (0,)  # the built-in engine uses no GPU memory
     finally:
         registration.remove()
 

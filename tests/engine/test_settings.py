@@ -98,7 +98,7 @@ def test_settings_are_kept_for_each_model(home: Path) -> None:
 )
 def test_a_damaged_file_is_kept_and_reported(home: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     kept(home).parent.mkdir(parents=True)
-    for count, before in ((1, {}), (2, {"draft": 1})):  # the second time there is a copy
+    for count, before in ((1, {}), (2, {"draft": 1})):  # in the second round there is an earlier version to copy
         kept(home).write_text(damage)
         assert load_model_settings(MODEL) == before
         save_model_settings(MODEL, {"draft": 1})

@@ -327,7 +327,7 @@ async def test_a_port_taken_before_the_engine_binds_it_is_named(
 
 
 def test_a_cancelled_event_loop_stops_the_engine(options: ServeOptions) -> None:
-    """As if a signal handler raises SystemExit: every task is cancelled at once, that of the engine process, too."""
+    """All tasks are cancelled at once, that of the engine process too, as when a signal handler raises SystemExit."""
     running: list[ProcessId] = []
 
     async def serve() -> None:

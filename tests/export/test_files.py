@@ -107,7 +107,7 @@ def test_compose_mounts_each_folder_once(recipe: ExportRecipe) -> None:
 
 def test_a_missing_model_has_its_own_folder_in_compose(recipe: ExportRecipe) -> None:
     service = read_compose(compose_file(replace(recipe, model="x.gguf")))["services"]["llama-server"]
-    assert service["volumes"][0]["source"] == "./models"  # not beside the key
+    assert service["volumes"][0]["source"] == "./models"  # the folder of the model, not that of the key
 
 
 def test_metal_has_no_image(recipe: ExportRecipe) -> None:

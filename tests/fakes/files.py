@@ -234,7 +234,7 @@ class Handler(BaseHTTPRequestHandler):
             if rate:
                 time.sleep(max(0.0, at / rate - (time.monotonic() - began_s)))
         if then == "stalls":
-            self.connection.recv(1)  # until the client leaves
+            self.connection.recv(1)  # returns when the client leaves
         elif then == "" and "chunked" in faults:
             self.connection.sendall(b"0\r\n\r\n")
         while "endless" in faults:
@@ -256,7 +256,8 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 64
 
     def server_bind(self) -> None:
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**16)  # what it counts as sent is soon there
+        # Bytes that are counted as sent should arrive soon.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**16)
         super().server_bind()
 
     def handle_error(self, *_: object) -> None:

@@ -242,7 +242,7 @@ class Handler(BaseHTTPRequestHandler):
             half = bool({"breaks-off", "stalls"} & faults) and status in (200, 206)
             self.wfile.write(body[: len(body) // 2] if half else body)
             if half and "stalls" in faults:
-                self.rfile.read(1)  # until the client has enough
+                self.rfile.read(1)  # returns when the client leaves
             self.close_connection = self.close_connection or half
 
 

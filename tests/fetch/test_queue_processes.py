@@ -85,7 +85,7 @@ async def test_a_requested_state_survives_a_killed_process(tmp_path: Path) -> No
         add(queue, server, tmp_path, "a")
         async with worker() as process:
             await server.reached("a", 10_000)
-            process.send_signal(signal.SIGSTOP)  # it cannot obey any more
+            process.send_signal(signal.SIGSTOP)  # a suspended process cannot obey
             assert queue.request_state(RequestedState.DISCARD, 1)[0].is_changing
             assert part_of(server.job("a", tmp_path)).exists()
             process.kill()
@@ -124,7 +124,8 @@ async def test_another_process_takes_over_the_job_of_a_killed_one(tmp_path: Path
         async with worker() as one:
             await server.reached("a", 10_000)
             async with worker() as other:
-                followed = await wait_for_event(other, "JobProgressed", 1)  # what the first one does
+                # The second worker reports the progress of the first one's job.
+                followed = await wait_for_event(other, "JobProgressed", 1)
                 assert followed["progress"]["done_bytes"] <= 10_000
                 assert server.requests == [("a", 0)]
                 one.kill()

@@ -83,7 +83,7 @@ def test_an_invalid_file_is_renamed(data: bytes, home: Path) -> None:
     [
         {"state": "flying"},
         {"id": 0},
-        {"id": 1},  # there is one already
+        {"id": 1},  # a second job 1
         {"bytes": -5},
         {"arguments": None},
         {"owner": "me"},

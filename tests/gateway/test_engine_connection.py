@@ -124,7 +124,7 @@ async def test_a_large_request_reaches_the_engine_completely() -> None:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heads.append(await reader.readuntil(b"\r\n\r\n"))
-        await asyncio.sleep(0.1)  # all buffers fill meanwhile
+        await asyncio.sleep(0.1)  # time in which all buffers fill
         bodies.append(await reader.readexactly(len(sent)))
         writer.write(HEAD + b"Content-Length: 2\r\n\r\nok")
 

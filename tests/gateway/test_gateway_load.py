@@ -94,10 +94,10 @@ async def test_a_client_that_does_not_read_stops_the_engine_instead_of_filling_t
         with socket.create_connection(("127.0.0.1", front.port)) as client:
             client.sendall(front.request(CHAT_LINE, body=body, key=KEY))
             held = await flood.sent_at_rest()
-            assert 0 < held < 20 << 20  # mostly in the buffers of the two connections
+            assert 0 < held < 20 << 20  # most of it is in the buffers of the two connections
             client.setblocking(False)
             read = 0
-            while read < held:  # what it reads makes room
+            while read < held:  # each read lets the engine send more
                 read += len(await asyncio.get_running_loop().sock_recv(client, 1 << 20))
             assert await flood.sent_at_rest() > held
         while front.gateway.gate._forwarders:

@@ -418,7 +418,8 @@ async def test_a_reply_of_a_killed_engine_is_continued_word_for_word(options: Se
         broken = ReadReply()
         reading = asyncio.create_task(read_stream(client, broken, path=path))
         await broken.wait_for_parts(8)
-        while path == "/v1/chat/completions" and len(broken.content.split()) < 5:  # behind its thinking
+        # Until the reply's text has begun, after the thinking.
+        while path == "/v1/chat/completions" and len(broken.content.split()) < 5:
             await broken.wait_for_parts(broken.parts + 1)
         kill_engine(session)
         broken.most_parts = broken.parts + 100

@@ -207,7 +207,7 @@ async def test_a_model_beside_the_main_one_is_guarded(
         endpoint = session.supervisor.endpoint
         headers = {"Authorization": f"Bearer {endpoint.api_key}"}
         async with httpx.AsyncClient(base_url=endpoint.url, headers=headers, timeout=60, trust_env=False) as client:
-            await send_words(client, chance, model="second")  # it is loaded, which wakes the loop
+            await send_words(client, chance, model="second")  # loads the second model, which wakes the loop
             await ended.wait()
         assert (session.pool.supervisors_beside["second"].engine_pid != engines[0]) is bool(agreed)
     finally:

@@ -84,7 +84,7 @@ async def test_figures_of_each_kind_of_reply_are_recorded(options: ServeOptions,
                 assert 0 < record.first_token_s < 60
             if record.drafted is not None and record.accepted is not None:
                 assert 0 < record.accepted <= record.drafted
-        if path in (CHAT, "/v1/messages"):  # the same prompt a second time
+        if path in (CHAT, "/v1/messages"):  # these two send the same prompt twice
             assert record.reused_tokens > 40
 
 
@@ -205,7 +205,7 @@ def test_our_clock_gives_the_speed_without_engine_timings_and_leaves_gaps_out() 
         (True, 3.0, [], None, 50.0),  # 101 tokens in 2 s
         (True, 5.0, [2.0], 99.0, 50.0),
         (True, 3.0, [], 99.0, 99.0),
-        (True, 1.04, [], None, None),  # perhaps all in one piece
+        (True, 1.04, [], None, None),  # all tokens may have come in one piece
         (False, 3.0, [], None, None),
     ):
         exchange = ended_exchange()

@@ -29,7 +29,7 @@ async def check_page(client: httpx.AsyncClient, key: dict[str, str]) -> None:
         if "ETag" in reply.headers:
             again = await client.get(f"/{each}", headers={"If-None-Match": reply.headers["ETag"]})
             assert again.status_code in (200, 304)
-    # Its calls, as they are in its script.
+    # The calls that the page's script makes.
     for path in ("/props", "/slots", "/v1/models"):
         assert (await client.get(path)).status_code == 401
         assert (await client.get(path, headers=key)).status_code == 200

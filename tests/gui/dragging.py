@@ -19,7 +19,7 @@ def dropped(widget: QWidget, *paths: Path) -> bool:
 
 
 def _send(kind: type[QDropEvent], widget: QWidget, paths: Sequence[Path]) -> bool:
-    data = QMimeData()  # which the event only points to
+    data = QMimeData()  # kept in a variable, because the event only points to it
     data.setUrls([QUrl.fromLocalFile(str(path)) for path in paths])
     left, none = Qt.MouseButton.LeftButton, Qt.KeyboardModifier.NoModifier
     event = kind(QPoint(5, 5), Qt.DropAction.CopyAction, data, left, none)

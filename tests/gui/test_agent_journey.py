@@ -78,4 +78,4 @@ def test_from_nothing_to_an_agent_that_answers(
     press(window, qtbot, "Start opencode")
     wait_for_text(verdict.title, qtbot, "Ready for opencode:")
     assert verdict.text.text().startswith("tool calls parsed, ")
-    qtbot.waitUntil(lambda: "tool_calls" in shown(terminal))  # what the agent asked was answered
+    qtbot.waitUntil(lambda: "tool_calls" in shown(terminal))  # the agent's own request was answered by a tool call

@@ -117,7 +117,7 @@ def test_the_key_is_hidden_and_variables_can_be_copied(
     page = open_page(window, qtbot)
     press(page, qtbot, "Server only")
     qtbot.waitUntil(lambda: page.control.session is not None and page.control.session.start is None)
-    assert not page.verdict.server_button.isEnabled()  # it runs
+    assert not page.verdict.server_button.isEnabled()  # the server runs already
     keys: list[str] = []
     window.controller.read_api_key(keys.append)
     qtbot.waitUntil(lambda: len(keys) == 1)
@@ -183,7 +183,7 @@ def test_faults_of_a_check_are_explained_beside_the_turns(
     qtbot.waitUntil(lambda: not page.control.is_busy)
     assert "answered with text" in page.verdict.text.text()
     assert results(page) == ["no tool call", "answered", "answered"]
-    assert page.verdict.start_button.isEnabled()  # it may be tried all the same
+    assert page.verdict.start_button.isEnabled()  # the user may start the agent all the same
     assert "answers with text when it is to call a tool" in page.needs._rows["model"][1].text()
     press(page.verdict, qtbot, "Show plans for agents")
     assert window.page("start").goal.currentData() == "agents"
@@ -218,7 +218,8 @@ def test_without_a_terminal_the_command_is_shown(
     scripted: None, script: Script, project: Path, window: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script("opencode", OPENCODE)
-    script("x-terminal-emulator", "#!/bin/sh\nexit 1\n")  # it has no display
+    # A terminal that ends at once with an error, as without a display.
+    script("x-terminal-emulator", "#!/bin/sh\nexit 1\n")
     monkeypatch.setenv("PATH", os.environ["PATH"].partition(":")[0])
     script("sleep", "#!/bin/sh\n")
     page = open_page(window, qtbot)
@@ -246,7 +247,7 @@ def test_a_missing_agent_or_model_is_named_with_the_way_to_get_it(
     assert "proprietary, so this program never downloads it" in verdict.text.text()
     click(verdict.copy_button, qtbot)
     assert QGuiApplication.clipboard().text() == "https://code.claude.com/docs/en/setup"
-    qtbot.keyClick(page.list, Qt.Key.Key_Down)  # by keys, too
+    qtbot.keyClick(page.list, Qt.Key.Key_Down)  # the keyboard chooses an agent, too
     qtbot.waitUntil(lambda: verdict.title.text() == "Cline is not installed")
 
     script("cline", "#!/bin/sh\necho 3.0.65\n")

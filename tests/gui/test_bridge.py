@@ -100,7 +100,7 @@ def test_work_without_a_reference_is_not_lost_while_it_waits_for_another_program
     bridge.run(work, done=lines.append)
     assert begun.wait(120)
     with qtbot.waitSignal(bridge.drained):
-        bridge.submit("later", lambda: asyncio.sleep(0))  # it waits by then
+        bridge.submit("later", lambda: asyncio.sleep(0))  # once this has run, `work` waits for its line
     gc.collect()
     with theirs:
         theirs.sendall(b"here\n")
@@ -164,7 +164,7 @@ def test_closing_does_not_interrupt_the_clean_up_of_cancelled_work() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            closes.set()  # it is cancelled by `close`, after `work`
+            closes.set()  # `close` cancels this work after `work`
 
     handle = runtime.submit(work())
     assert begun.wait(60)

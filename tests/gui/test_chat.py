@@ -431,7 +431,7 @@ def test_the_figures_of_a_reply_and_its_buttons_stand_on_one_line(
     for rest in ("7 tokens", "7 \N{CJK UNIFIED IDEOGRAPH-4E2A} token"):
         answer.end_reply(f"7 t/s · {rest}")
         rate, figures = [each for each in answer.findChildren(Label) if each.text().startswith("7")]
-        qapp.processEvents()  # so that all is laid out
+        qapp.processEvents()  # lets Qt lay out the line
         assert lowest_ink(rate, "7") == lowest_ink(figures, "7")
         if width == 900:
             assert abs(lowest_ink(edit, "Edit") - lowest_ink(rate, "7")) <= 1

@@ -76,7 +76,7 @@ def test_a_server_that_is_stopped_while_b_replies_stays_stopped(
     compare_endlessly(window, chat, qtbot, monkeypatch)
     controller.view_changed.connect(lambda _view: states.append(controller.inputs.status.state))
     controller.stop()
-    if reply_ends:  # before the stop is under way
+    if reply_ends:  # the reply ends before the server begins to stop
         chat.finish_reply("", None)
     assert not any("Restoring" in label.text() for label in chat.findChildren(QLabel))
     qtbot.waitUntil(chat.compare_button.isEnabled)

@@ -52,7 +52,8 @@ def cut_texts(window: Window, qtbot: QtBot, sizes: tuple[tuple[int, int], ...]) 
     for view, show in views(window):
         name = view.partition(" ")[0]
         if window.page_name != name:
-            read = [window.page(name).tuning.last_read] if name == "tune" else []  # which replaces what is shown
+            # The last tune, once read, replaces what the page shows.
+            read = [window.page(name).tuning.last_read] if name == "tune" else []
             with qtbot.waitSignals([window.page_shown, *read]):
                 window.show_page(name)
         for width, height in sizes:

@@ -62,7 +62,7 @@ def wait_until_it_serves() -> dict[str, str]:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_picture_is_taken_and_says_when_the_window_was_painted(tmp_path: Path, theme: str) -> None:
     picture = tmp_path / "window.png"
-    result = subprocess.run(  # all of it, to the end of Python
+    result = subprocess.run(  # the whole process, to the end of Python
         [*COMMAND, "gui", "--screenshot", str(picture), "--theme", theme, "--size", "1100x700"],
         capture_output=True,
         text=True,
@@ -195,7 +195,7 @@ def test_a_display_server_that_has_ended_is_named_before_qt_aborts(
     tmp_path: Path, variable: str, value: str, platform: str
 ) -> None:
     with socket.socket(socket.AF_UNIX) as ended:
-        ended.bind(str(tmp_path / "left"))  # as a crash leaves it
+        ended.bind(str(tmp_path / "left"))  # a socket that a crash has left
     none = {"DISPLAY": "", "WAYLAND_DISPLAY": "", "XDG_RUNTIME_DIR": str(tmp_path)}
     result = gui(**none | {variable: value, "QT_QPA_PLATFORM": platform})
     assert result.returncode == 1

@@ -316,7 +316,7 @@ def test_closing_during_a_reply_leaves_no_process(demo: Window, qtbot: QtBot, mo
     while ours[-1].pid != process.pid:  # the server process
         ours.append(ours[-1].parent())
     with qtbot.waitSignal(demo.controller.closed):
-        demo.close()  # asks
+        demo.close()  # the first time it asks whether to close
         demo.close()
     assert not any(process.is_running() for process in ours)
 

@@ -103,7 +103,7 @@ def test_the_row_shows_how_far_the_load_is_and_it_can_be_cancelled(
     qtbot.waitUntil(lambda: page.details.beside.text() == "Load beside")
     qtbot.waitUntil(lambda: not demo.controller.joining)
     press_beside(page, "Load beside", qtbot)
-    press_beside(page, "Cancel", qtbot)  # at once, before the server knows the model
+    press_beside(page, "Cancel", qtbot)  # cancelled before the server knows the model
     assert page.details.beside.hasFocus()
     qtbot.waitUntil(lambda: not demo.controller.joining)
     qtbot.waitUntil(lambda: page.details.beside.text() == "Load beside")

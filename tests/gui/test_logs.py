@@ -178,7 +178,7 @@ def test_a_dropped_log_is_diagnosed_and_its_line_marked(window: Window, page: Lo
     assert not page.drop.isVisible()
     qtbot.waitUntil(page.card.isVisible)
     assert "Not enough memory" in page.card.title.text()
-    assert not page.card.fix_button.isVisible()  # it is no log of ours
+    assert not page.card.fix_button.isVisible()  # the log is not that of our server, so there is nothing to start again
     assert "Try:" in page.card.hint.text()
     row = page.lines.last_highlighted_row()
     assert row is not None

@@ -58,7 +58,8 @@ def test_a_language_applies_at_once_in_both_directions(window: Window, qtbot: Qt
 
 def test_a_window_whose_size_changes_while_its_pages_are_built_anew_goes_on(window: Window, qtbot: QtBot) -> None:
     wider = window.width() + 40
-    window.rail.destroyed.connect(lambda: window.resize(wider, window.height()))  # as a larger text may do
+    # The window grows during the rebuild, as with a larger text.
+    window.rail.destroyed.connect(lambda: window.resize(wider, window.height()))
     change(window, qtbot, TEXT_SCALE, 110)
     assert window.width() >= wider
 

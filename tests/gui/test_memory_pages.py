@@ -124,7 +124,7 @@ def test_all_pages_and_commands_agree_on_each_file_before_and_while_one_is_serve
     assert all(set(found) == set(MODELS) for found in read["while"]["here"].values())
     here = read["before"]["here"]["plan"]
     assert {free for _, _, free in here.values()} == {ALONE_MIB}
-    assert {status for status, _, _ in here.values()} >= {"FITS", "TOO BIG"}  # both verdicts occur
+    assert {status for status, _, _ in here.values()} >= {"FITS", "TOO BIG"}  # both verdicts occur among the files
     fit_only_alone = [each for each in here.values() if ALONE_MIB - OWN_MIB < each[1] <= ALONE_MIB]
     assert len(fit_only_alone) >= 3
 

@@ -139,7 +139,7 @@ def choose_filter(page: ModelsPage, qtbot: QtBot, value: str) -> None:
 
 def test_an_empty_list_says_what_to_do(open_page: OpenPage, qtbot: QtBot) -> None:
     page = open_page()
-    assert page.list.models  # of the catalogue
+    assert page.list.models  # the list already has the models of the catalogue
     choose_filter(page, qtbot, "here")
     assert page.empty.isVisible()
     assert not page.details.isVisible()
@@ -249,7 +249,7 @@ def test_a_model_of_another_program_is_listed_and_planned_but_not_deleted(
     assert window.page_name == "start"
     assert start.plan is not None
     assert start.plan.entry.name == "tiny:1b"
-    assert start.steps.progress[Step.MODEL].subject == "tiny:1b"  # not the name of its blob
+    assert start.steps.progress[Step.MODEL].subject == "tiny:1b"  # Ollama's name, not the name of the blob
     assert start.steps.progress[Step.VERIFY].detail is StepDetail.NO_CHECKSUM
 
 
@@ -266,7 +266,7 @@ async def test_models_that_fit_come_first(free_mib: int, home: Path) -> None:
     assert 0 < sum(too_big) < len(models)
     assert too_big == sorted(too_big)
     async for each in read_shelf(MachineDescription(free_mib=free_mib, backend="cpu"), shelf):
-        assert each.is_complete  # by which the page orders them
+        assert each.is_complete  # the page sorts by fit only when all models are planned
         assert each.models == shelf.models
 
 
@@ -343,7 +343,7 @@ async def test_plans_are_reused_while_the_memory_is_the_same(home: Path) -> None
     assert all(
         each.files[0].plan is before.files[0].plan for each, before in zip(again[0].models, shelf.models, strict=True)
     )
-    assert len(again) == 3  # known, read, complete: nothing was planned again
+    assert len(again) == 3  # three steps: known, read, complete; none for new plans
     other = [each async for each in read_shelf(MachineDescription(gpu="RTX 3060"), shelf)][-1]
     assert other.situation != shelf.situation
     plans = [
@@ -436,7 +436,7 @@ def test_deleting_needs_a_second_press(open_page: OpenPage, put: Callable[..., P
     press(qtbot, page.details.delete)
     assert path.exists()
     assert page.details.delete.text() == "Press again to free 8.6 MB"
-    page.details._confirm_timer.timeout.emit()  # nobody pressed again
+    page.details._confirm_timer.timeout.emit()  # the time for a second press is over
     assert page.details.delete.text() == "Delete"
     press(qtbot, page.details.delete)
     press(qtbot, page.details.delete)
@@ -550,7 +550,7 @@ def test_a_link_is_shown_with_its_files_and_downloaded_from_its_row(
     assert page.details.badge.text() == "FITS"
     press_row_button(page, qtbot, model.key)
     row = row_of(page, model.key)
-    assert row.fraction is not None  # at once, before the queue has it
+    assert row.fraction is not None  # the row shows a bar at once, before the queue has the download
     assert page.downloads.isVisible()
     assert page.downloads.title.full_text == "MTP demo · F16"
     qtbot.waitUntil(lambda: names(page) == [FILE])
@@ -627,9 +627,9 @@ def test_the_hub_is_searched_with_consent(open_page: OpenPage, repo: str, hub: H
     qtbot.keyClicks(page.search.field, "window demo")
     qtbot.waitUntil(page.hub_line.isVisible)
     assert [each.text() for each in page.hub_line.buttons] == ["Search once", "Always", "Never"]
-    assert hub.requests() == []  # nothing is sent before that
+    assert hub.requests() == []  # no request is sent before the user has answered
     assert page.nothing.isVisible()
-    assert page.nothing.isAncestorOf(page.hub_line)  # where "Nothing found" stands
+    assert page.nothing.isAncestorOf(page.hub_line)  # the question is shown below "Nothing found"
     press(qtbot, page.hub_line.buttons[1])
     qtbot.waitUntil(lambda: "1 found" in page.hub_line.text.text())
     assert settings.stored_value(SEARCH_HUB) == VALUE_ON

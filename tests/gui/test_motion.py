@@ -81,7 +81,7 @@ def test_motion_follows_the_desktop(
 @on_a_bus
 def test_without_a_portal_motion_stays_on(bus: None, qapp: QApplication, qtbot: QtBot) -> None:
     watcher = motion.PortalWatcher(qapp, pytest.fail)
-    qtbot.waitUntil(lambda: not watcher.children())  # both questions were answered
+    qtbot.waitUntil(lambda: not watcher.children())  # the portal has answered both questions
     assert not motion.is_motion_reduced()
     watcher.deleteLater()
 
@@ -93,7 +93,7 @@ def test_windows_is_asked_and_other_systems_animate(animated: bool) -> None:
         return
     set_parameter = ctypes.windll.user32.SystemParametersInfoW
     before = motion.read_client_area_animation()
-    assert set_parameter(_SET_CLIENT_AREA_ANIMATION, 0, ctypes.c_void_p(animated), 0)  # until the user logs off
+    assert set_parameter(_SET_CLIENT_AREA_ANIMATION, 0, ctypes.c_void_p(animated), 0)  # 0: not stored beyond this login
     try:
         assert motion.read_client_area_animation() is animated
     finally:

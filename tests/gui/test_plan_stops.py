@@ -108,7 +108,7 @@ def test_the_plan_that_runs_is_checked_and_settings_of_the_user_are_none(
 def test_a_server_with_a_context_one_step_from_the_plan_of_now_runs_the_recommended_one(
     window: Window, demo_model: Path, qtbot: QtBot, wait_for: Wait
 ) -> None:
-    """As when free memory was a little different at its start."""
+    """Free memory may have been a little different when the server was started."""
     options = ServeOptions(demo_model, alias="demo", built_in=True, context=12_288, draft=2, threads=1)
     window.controller.start("demo", start=ResolvedStart("demo", options))
     wait_for(ServerState.READY)
@@ -255,7 +255,7 @@ def test_the_choices_stand_below_one_another_where_there_is_little_room(demo: Wi
     column.addWidget(alone)
     holder.resize(400, 400)
     holder.show()
-    qtbot.waitUntil(lambda: bool(alone.stops))  # nothing comes for it once it is deleted
+    qtbot.waitUntil(lambda: bool(alone.stops))  # afterwards no plan arrives for a widget that is deleted
     buttons = list(alone.buttons.values())
     needed = sum(each.column_width for each in buttons)
 

@@ -207,7 +207,8 @@ def test_each_plot_has_its_own_scale_that_follows_the_values(panel: PlotPanel) -
     drawn_at = {name: curve.yData for row in panel.rows.values() for name, curve in chart_of(row).curves.items()}
     assert drawn_at["engine_vram_mib"][-1] == pytest.approx(20.0)
     assert drawn_at["gpu_power_w"][-1] == pytest.approx(300)
-    assert drawn_at["vram_used_mib"] is None or not len(drawn_at["vram_used_mib"])  # its parts say it
+    # No curve for the sum: its parts are drawn.
+    assert drawn_at["vram_used_mib"] is None or not len(drawn_at["vram_used_mib"])
     odd = {"acceptance_percent": 31.0, "gpu_temperature_c": 28.0, "gpu_power_w": 461.0, "gpu_clock_mhz": 210.0}
     panel.add_samples([sampled(kept(panel).newest_s + 0.1, **odd)])
     drawn(panel)
@@ -283,7 +284,8 @@ def test_another_server_starts_without_earlier_figures(
     drawn(panel)
     assert spoken_value(rate) == "Tokens per second: 39.0 t/s"
     assert rate.aside == "mean of 1 s 39.0\n60 % of the limit"
-    assert spoken_value(panel.rows["temperature"]) == "Temperature: 71 °C"  # of the machine, whatever it serves
+    # The machine's temperature stays, whichever server runs.
+    assert spoken_value(panel.rows["temperature"]) == "Temperature: 71 °C"
     assert spoken_value(panel.rows["vram"]) == "VRAM, this server: 2.0 GiB"
 
 
@@ -298,7 +300,7 @@ def test_without_a_server_no_figure_looks_current(
     labels = lambda: [each.text for each in chart_of(panel.rows["rate"]).overlay.labels]  # noqa: E731
     assert labels() == ["limit 250", "now 200.0"]
     controller.bridge.drained.emit([status])
-    panel.add_samples([sampled(kept(panel).newest_s + 0.1)])  # one that was on its way
+    panel.add_samples([sampled(kept(panel).newest_s + 0.1)])  # a sample that was taken before the stop
     drawn(panel)
     assert panel.head._text.text() == "Nothing is running."
     for row in panel.rows.values():
@@ -306,7 +308,7 @@ def test_without_a_server_no_figure_looks_current(
         assert row.aside == ""
     assert labels() == ["limit 250"]
     assert spoken_value(panel.rows["rate"]) == "Tokens per second: – Nothing is running."  # noqa: RUF001
-    assert chart_of(panel.rows["rate"]).curves["tokens_per_second"].yData[0] == 200.0  # what was is still to be read
+    assert chart_of(panel.rows["rate"]).curves["tokens_per_second"].yData[0] == 200.0  # the earlier curve stays
     controller.bridge.drained.emit([ServerStatus(ServerState.LOADING)])
     panel.add_samples([sampled(kept(panel).newest_s + 0.1)])
     drawn(panel)

@@ -92,7 +92,7 @@ def test_a_shared_server_is_reached_at_the_shown_addresses_with_the_copied_key(
     share(card, qtbot, encrypted=encrypted)
     assert demo.controller.view.address == before
     assert hosts(demo) == {"0.0.0.0"}
-    assert session.supervisor.engine_pid == engine  # only the address has changed
+    assert session.supervisor.engine_pid == engine  # the same engine: only the address has changed
     assert "shared with the network" in demo.controller.view.settings
     urls = shared_urls(int(before.rpartition(":")[2]), encrypted=encrypted)
     assert card.addresses.text() == ("\n".join(f"{url}/v1" for url in urls) or card.addresses.text())
@@ -136,7 +136,7 @@ def test_our_replies_go_on_and_connections_of_others_end_with_sharing(
     assert demo.controller.view.replying
     if other is not None:
         with other:
-            assert other.recv(1) == b""  # its connection has ended
+            assert other.recv(1) == b""  # the other computer's connection was closed
     demo.controller.stop_reply()
 
 
@@ -192,5 +192,5 @@ def test_a_server_that_cannot_be_shared_goes_on_privately(window: Window, wait_f
         qtbot.mouseClick(card.share_button, Qt.MouseButton.LeftButton)
         qtbot.waitUntil(window.page("settings").banner.isVisible)
         assert f"{port}" in window.page("settings").banner.text.text()
-        assert hosts(window) == {"127.0.0.1", "127.0.0.2"}  # the other program is this process, too
+        assert hosts(window) == {"127.0.0.1", "127.0.0.2"}  # 127.0.0.2 is this test's own listener, in the same process
         assert not card.switch.isChecked()

@@ -247,9 +247,9 @@ def test_an_unwritable_folder_is_reported(window: Window, qtbot: QtBot, home: Pa
     assert "are lost when this program ends" in window.notice.text.text()
     room = window.notice.parentWidget().rect()
     side, gap = theme.px(theme.GAP_XL), theme.px(theme.GAP_L)
-    qtbot.waitUntil(lambda: window.notice.geometry() == room.adjusted(side, gap, -side, 0))  # as far in as a page
+    qtbot.waitUntil(lambda: window.notice.geometry() == room.adjusted(side, gap, -side, 0))  # indented like a page
     window.notice.clear()
-    qtbot.waitUntil(lambda: page.mapTo(window, QPoint()).y() == top)  # no gap without a notice
+    qtbot.waitUntil(lambda: page.mapTo(window, QPoint()).y() == top)  # no gap is left where the notice was
 
 
 @pytest.mark.parametrize(

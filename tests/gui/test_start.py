@@ -184,7 +184,7 @@ def test_memory_is_read_again_when_the_page_is_shown_and_when_a_server_starts_or
     window.show_page("start")
     read_since(before)
     assert planned_page.plan is not None
-    assert planned_page.plan.entry.id == "mine"  # what was chosen stays chosen
+    assert planned_page.plan.entry.id == "mine"  # the user's choice stays
     assert planned_page.result is not None
     assert any(each is planned_page.plan for each in planned_page.result.plans)
     assert planned_page.machine.age.text() == ""
@@ -306,7 +306,7 @@ def test_settings_of_the_user_go_before_the_plan_until_the_user_chooses_the_plan
     assert load_model_settings(model) == {"ctx": 2_048, "draft": 3}  # what the plan recommends is not the user's choice
     window.controller.stop()
     qtbot.waitUntil(lambda: window.controller.launch is None)
-    save_model_settings(model, {"threads": 3})  # which no plan names
+    save_model_settings(model, {"threads": 3})  # no plan has a number of threads
     choose(planned_page, qtbot, "mine")
     assert planned_page.card.settings_origin.text() == "Your last settings: 3 threads. Recommended: default threads."
     qtbot.mouseClick(planned_page.card.switch_button, Qt.MouseButton.LeftButton)
@@ -443,10 +443,11 @@ def test_a_model_that_is_too_big_is_not_proposed_but_a_smaller_one(planned_page:
     assert (planned_page.card.primary.text(), planned_page.card.primary.objectName()) == ("Download anyway", "")
     text = planned_page.banner.text.text()
     assert "cannot work well here: there is too little memory. What fits: " in text
-    assert "(qwen" not in text  # the name for the terminal
-    assert not any("tokens/s" in each for each in card_texts(planned_page))  # nothing is expected of it
+    assert "(qwen" not in text  # the model's name is not the one for the terminal
+    assert not any("tokens/s" in each for each in card_texts(planned_page))  # no speed is forecast
     areas = [area for area in planned_page.findChildren(QScrollArea) if area.isVisible()]
-    qtbot.waitUntil(lambda: all(area.verticalScrollBar().maximum() == 0 for area in areas))  # nothing is below
+    # No page has to be scrolled.
+    qtbot.waitUntil(lambda: all(area.verticalScrollBar().maximum() == 0 for area in areas))
     show = planned_page.banner.buttons[0]
     assert show.text() == "Show its plan"
     with qtbot.waitSignal(planned_page.flow.planned):
@@ -604,8 +605,8 @@ class TestNamedModel:
         self.named(planned_page, qtbot, name)
         assert planned_page.result is before
         assert planned_page.banner.isVisible()
-        assert "mtp-launcher" not in planned_page.banner.text.text()  # no command: there is no terminal here
-        assert planned_page.name_field.text() == name  # to be corrected
+        assert "mtp-launcher" not in planned_page.banner.text.text()  # the window names no command
+        assert planned_page.name_field.text() == name  # the name stays in the field, to be corrected
         assert planned_page.request.named is None
 
 

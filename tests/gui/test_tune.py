@@ -87,7 +87,7 @@ def painted(widget: DraftPlot, place: QPoint) -> str:
 
 
 def test_an_empty_page_says_what_will_be_shown(page: TunePage, qtbot: QtBot) -> None:
-    qtbot.waitUntil(lambda: "yet" in page.verdict.sentence.text())  # once it is known
+    qtbot.waitUntil(lambda: "yet" in page.verdict.sentence.text())  # the page has read that there is no measurement
     assert page.verdict.sentence.text() == "No measurements on this computer yet."
     assert page.verdict.buttons == []
     assert page.verdict.is_first
@@ -158,7 +158,7 @@ def test_several_workloads_can_be_chosen(page: TunePage, qtbot: QtBot) -> None:
     assert page.request.workload == "code"
     page.workloads.several.click()
     qtbot.mouseClick(buttons["code"], Qt.MouseButton.LeftButton, pos=QPoint(20, 10))
-    assert page.request.workload == "code"  # one of them stays
+    assert page.request.workload == "code"  # at least one workload stays chosen
 
 
 def test_a_cancelled_file_dialog_changes_nothing(
@@ -301,7 +301,7 @@ def test_the_table_has_its_rows_and_marks_the_best(page: TunePage, qtbot: QtBot)
     assert all(table.columnWidth(1) > body.horizontalAdvance(row_texts(row)[1]) + 2 * table.text_inset for row in ROWS)
     assert not table.isColumnHidden(5)
     page.show_rows([replace(row, vram_mib=None) for row in ROWS])
-    assert table.isColumnHidden(5)  # as without a GPU
+    assert table.isColumnHidden(5)  # the column of GPU memory is hidden, as without a GPU
     table.selectRow(1)
     page.show_rows(ROWS[:2])
     assert table.currentIndex().row() == 1
@@ -323,7 +323,8 @@ def test_points_are_at_the_place_of_their_figures(plot: DraftPlot) -> None:
     assert off.y() > one.y() > two.y()
     per_rate = (off.y() - two.y()) / (241.3 - 171.2)
     assert (off.y() - one.y()) == pytest.approx(per_rate * (203.0 - 171.2), abs=0.01)
-    assert plot.position_of(PROSE.points[1]).x() == two.x()  # the same setting, though the curve has fewer
+    # Points of the same setting are above each other, though this curve has fewer points.
+    assert plot.position_of(PROSE.points[1]).x() == two.x()
     assert all(
         plot.rect().contains(plot.position_of(point).toPoint()) for curve in plot.curves for point in curve.points
     )
@@ -425,7 +426,7 @@ def test_no_text_is_clipped_with_figures(
         area = page.findChild(QScrollArea)
         assert area is not None
         with qtbot.waitSignal(page.tuning.last_read):
-            page.tuning.read_last()  # what it finds is shown at once
+            page.tuning.read_last()  # the page shows the result of this reading at once
         steps = (card_text.starting_card(buttons()), card_text.failed_card(BadOption("It cannot be.", "Do else.")))
 
         def whole() -> None:

@@ -59,7 +59,7 @@ def test_matching_tuned_settings_are_shown(card: TunedSettingsCard) -> None:
 
 def test_a_reading_error_is_explained(card: TunedSettingsCard, qtbot: QtBot) -> None:
     card.show_state(TunedState(match_tuned_settings(TUNED, NEWER)))
-    save_last_model("qwen3.6-35b-a3b-mtp")  # which was here then
+    save_last_model("qwen3.6-35b-a3b-mtp")  # a model that is no longer on this computer
     card.refresh()
     text = "qwen3.6-35b-a3b-mtp is not on this computer yet. Download it first, on Models."
     qtbot.waitUntil(lambda: card.tuned.text() == text)

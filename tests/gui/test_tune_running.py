@@ -55,7 +55,7 @@ def press_verdict(page: TunePage, label: str) -> None:
 
 def begun_elsewhere(page: TunePage, qtbot: QtBot) -> None:
     """Store a newer tune of another model, which the page does not know."""
-    qtbot.waitUntil(page.export.isEnabled)  # it has looked what there is
+    qtbot.waitUntil(page.export.isEnabled)  # the page has read the last tune
     kept = load_tune()
     assert kept is not None
     save_tune(replace(kept, model="other", options=replace(kept.options, model=Path("other.gguf"))))
@@ -105,7 +105,7 @@ def test_a_paused_tune_can_be_continued_and_given_up(window: Window, page: TuneP
         assert page.verdict.sentence.text().startswith("Restarting the server that ran before")
     assert reply.args == [None]
     assert not page.tuning.running
-    assert window.controller.view.resting  # nothing ran before
+    assert window.controller.view.resting  # no server ran before the tune
     assert page.verdict.sentence.text() == "The measurement is paused."
     kept = load_tune()
     assert kept is not None

@@ -60,8 +60,8 @@ def test_points_of_a_curve_are_measured_or_predicted() -> None:
     assert [point.starts for point in curve.points] == ["", "1 start", "", "2 starts"]
     assert curve.name == "Code"
     (moved,) = rate_curves(replace(tuned(), other_settings={"n_cpu_moe": 20}))
-    assert moved.name == "Code · n-cpu-moe 20"  # which others all its points are beside
-    (curve,) = rate_curves(tuned(aim=Aim.ANSWER))  # what is foreseen then are seconds
+    assert moved.name == "Code · n-cpu-moe 20"  # the name has the settings that all points of the curve share
+    (curve,) = rate_curves(tuned(aim=Aim.ANSWER))  # with this goal the forecasts are in seconds
     assert [point.setting for point in curve.points] == ["off", "draft 1", "draft 3"]
 
 

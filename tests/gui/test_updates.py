@@ -57,7 +57,7 @@ def test_a_newer_version_is_shown_with_its_notes_and_installed(
     assert (home / "cache" / "updates" / "7.0.0" / "ran").exists()
     assert list_texts(card)[2:] == ["Check for updates"]
     assert card._newest is not None
-    card._show_weekly_result((card._newest, find_artefact(card._newest)))  # as when the page is shown once more
+    card._show_weekly_result((card._newest, find_artefact(card._newest)))  # the page is shown once more
     assert "is installed" in card.status.text()
 
 
@@ -115,7 +115,7 @@ def test_an_error_is_reported_and_can_be_retried(
 def test_a_missing_update_is_reported(card: UpdatesCard, release: Release, qtbot: QtBot, home: Path) -> None:
     reach(qtbot, card, "In a checkout: `git pull`")
     assert not card.install_button.isVisible()
-    (home / "state" / "updates.json").unlink()  # else an older one is refused
+    (home / "state" / "updates.json").unlink()  # the kept check would refuse a release older than 7.0.0
     release.publish(__version__)
     card.check_button.click()
     reach(qtbot, card, f"Version {__version__} is the newest.")
@@ -153,7 +153,7 @@ def test_each_newer_version_is_announced_once(window: Window, release: Release, 
         ended = threading.Event()
         announce_newer(window).when_done(lambda _error: ended.set())
         qtbot.waitUntil(ended.is_set)
-        window.controller.bridge.run(_nothing, done=received.append)  # its report comes after those of the other
+        window.controller.bridge.run(_nothing, done=received.append)  # reports come in order, so this one comes last
         qtbot.waitUntil(lambda: bool(received))
 
     check()

@@ -78,7 +78,7 @@ def test_only_changes_are_reported() -> None:
     received: list[View] = []
     model = ViewModel()
     model.changed.connect(received.append)
-    model.update(address="127.0.0.1:1")  # not shown while stopped
+    model.update(address="127.0.0.1:1")  # an address is not shown while the server is stopped
     assert received == []
     model.update(status=ServerStatus(ServerState.READY), model="m")
     assert [view.address for view in received] == ["127.0.0.1:1"]

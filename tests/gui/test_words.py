@@ -120,7 +120,7 @@ def test_what_is_said_of_releases_is_translated(
         return re.findall("[A-Za-z_]{3,}", words.render(text))
 
     began_s = time.time()
-    list(ReleaseClient(lambda: began_s).fetch_builds())  # kept
+    list(ReleaseClient(lambda: began_s).fetch_builds())  # keeps the reply as a file
     (kept,) = (home / "cache" / "releases").glob("*.json")
     refused = {"api": releases.api, "until_s": began_s + 4 * 3_600, "token": False}
     (kept.parent / "refused.json").write_text(json.dumps(refused))

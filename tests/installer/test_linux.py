@@ -53,7 +53,7 @@ BASH = (
 
 
 def run(*words: str | Path) -> str:
-    """Return what a program prints; that it fails shows all of it."""
+    """Return what a program prints; if it fails, the test fails and shows that."""
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -69,7 +69,7 @@ def test_a_posix_shell_parses_the_scripts() -> None:
 
 
 def test_the_main_cases_of_install_sh() -> None:
-    """All of them, which take a minute, are tested by .ci/install-sh."""
+    """.ci/install-sh tests all cases, which takes a minute."""
     result = run("bats", "--tap", "--filter-tags", "essential", Path(__file__).parent)
     assert "# skip" not in result
     assert "1..7" in result
@@ -82,7 +82,7 @@ def test_the_menu_entry_and_its_metadata_are_valid() -> None:
 
 
 def test_gguf_files_open_with_the_program() -> None:
-    """By its name and by its first bytes; the type that they name is the menu entry's."""
+    """The file's name and its first bytes each lead to the type that the menu entry opens."""
     space = {"m": "http://www.freedesktop.org/standards/shared-mime-info"}
     (kind,) = ElementTree.parse(DESKTOP / "mtp-launcher.mime.xml").getroot().findall("m:mime-type", space)
     assert [each.get("pattern") for each in kind.findall("m:glob", space)] == ["*.gguf"]
@@ -95,7 +95,7 @@ def test_gguf_files_open_with_the_program() -> None:
 
 
 def test_wslg_accepts_the_menu_entry() -> None:
-    """It leaves out entries for terminals, hidden ones, and those for some desktops alone."""
+    """WSLg would leave out an entry for a terminal, a hidden one, and one for certain desktops only."""
     lines = (DESKTOP / "mtp-launcher.desktop").read_text("utf-8").splitlines()
     assert "Terminal=false" in lines
     assert not [line for line in lines if line.startswith(("NoDisplay", "Hidden", "OnlyShowIn", "NotShowIn"))]
@@ -122,7 +122,7 @@ def loads(library: Path) -> str:
 
 
 def test_wheels_can_be_loaded_after_pruning(tmp_path: Path) -> None:
-    """numpy's OpenBLAS, which strip leaves in a state that the loader refuses."""
+    """numpy's OpenBLAS is not stripped, because the loader would refuse it afterwards."""
     (numpy,) = importlib.util.find_spec("numpy").submodule_search_locations or ()  # type: ignore[union-attr]
     site = tmp_path / "site-packages"
     libraries = shutil.copytree(Path(numpy).with_name("numpy.libs"), site / "numpy.libs")
@@ -160,7 +160,7 @@ def test_an_interpreter_is_built_from_the_named_source_only(tmp_path: Path) -> N
 
 
 def test_unneeded_libraries_of_the_interpreter_may_be_listed(tmp_path: Path) -> None:
-    """Of an empty tree, all but those that are opened at run time: only a library of the program's own is missed."""
+    """In an empty tree no library is needed; only unneeded libraries of the program's own are an error."""
     with pytest.raises(SystemExit, match="names what nothing needs") as caught:
         prune.depends(tmp_path)
     assert "libX11.so.6" in str(caught.value)
@@ -191,7 +191,7 @@ def test_a_script_without_a_line_for_a_value_is_refused(tmp_path: Path) -> None:
 
 
 def test_install_sh_accepts_the_manifest_of_the_release_command(tmp_path: Path) -> None:
-    """Its text is read without a JSON parser: what manifest.py writes has to be what that is made for."""
+    """install.sh reads the manifest without a JSON parser, so manifest.py has to write the lines that it expects."""
     sums = {name: digit * 64 for name, digit in (("install.sh", "a"), ("install.ps1", "b"), ("x_1.2_amd64.deb", "c"))}
     pieces = [{"name": "install.sh", "version": "9", "source": 'sha256 0, "sha256": "0"'}]
     artefacts = [

@@ -60,7 +60,7 @@ def test_syntax_errors_are_found(broken: str) -> None:
 
 @pytest.mark.parametrize("script", [INSTALL, IN_WSL], ids=lambda path: path.name)
 def test_each_called_function_exists(script: Path) -> None:
-    """Every command is PowerShell's own or one of the script's, written in the same way."""
+    """Every command is one of PowerShell's or a function of the script, in the same upper and lower case."""
     text = script.read_text("ascii")
     made = set(re.findall(r"^function ([\w-]+)", text, re.MULTILINE))
     called = {
@@ -107,7 +107,8 @@ def function(name: str) -> str:
 
 
 def test_the_release_is_found() -> None:
-    """Where the user says, else in its own folder, else at the project's address; else it ends with a hint."""
+    """The release is at the user's address, else in the script's folder, else at the project's address; else a hint is
+    shown."""
     find = function("Find-Release")
     places = ["$Offline", "$From", f"$env:{RELEASES_VARIABLE}", "Split-Path -Parent $PSCommandPath", "return $releases"]
     order = [find.index(place) for place in [*places, 'Stop-With "The files of this release']]
@@ -131,7 +132,8 @@ def test_install_sh_searches_in_the_same_order() -> None:
 
 
 def test_the_release_is_verified_as_by_install_sh() -> None:
-    """Between the packages, which include the verifier, and the program itself, and with the same messages."""
+    """The signature is checked after the packages are installed, which include the verifier, and before the program
+    is."""
     packages = function("Install-Package")
     steps = ["--require-hashes", "Confirm-Release $Python $Release", "& $Uv tool install"]
     assert [packages.index(step) for step in steps] == sorted(packages.index(step) for step in steps)
@@ -198,7 +200,8 @@ def test_a_version_that_no_longer_starts_is_reinstalled() -> None:
 
 @pytest.mark.parametrize("script", [INSTALL, IN_WSL], ids=lambda path: path.name)
 def test_output_of_programs_is_read_as_utf_8(script: Path) -> None:
-    """Set before a program is run and restored at the end. Otherwise paths with a non-ASCII user name would break."""
+    """UTF-8 is set before a program is run, and restored at the end. Otherwise paths with a non-ASCII user name would
+    break."""
     text = script.read_text("ascii")
     main = text[text.index("\n$code = 0\ntry {\n") :]
     wanted = "[Console]::OutputEncoding = New-Object System.Text.UTF8Encoding $false"

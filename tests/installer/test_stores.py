@@ -73,7 +73,7 @@ def test_linux_package_managers_get_the_package_or_the_wheel(out: Path) -> None:
 
 
 def test_srcinfo_has_what_pkgbuild_says(out: Path) -> None:
-    """As bash reads it: .ci/stores compares with makepkg itself."""
+    """bash reads the PKGBUILD here; .ci/stores compares with makepkg itself."""
     fields = ("pkgdesc", "pkgver", "arch", "depends", "optdepends", "source", "sha256sums")
     script = "".join(f'printf "{field} = %s\\n" "${{{field}[@]}}"; ' for field in fields)
     read = subprocess.run(

@@ -24,7 +24,7 @@ STARTER = next(Path(sys.prefix).glob("lib/python3*/site-packages/pip/_vendor/dis
 
 @pytest.fixture
 def bundle(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The inputs that decide about the contents."""
+    """installer/windows/bundle.py, which decides the contents of the setup program."""
     monkeypatch.syspath_prepend(str(HERE))
     return importlib.import_module("bundle")
 
@@ -69,7 +69,7 @@ def test_setup_and_program_use_the_same_names() -> None:
 
 
 def test_cancelling_setup_is_not_reported_as_a_failure() -> None:
-    """Every abort sets $Failed: else .onInstFailed takes it for a full disk, in log and exit code."""
+    """Every abort sets $Failed. Otherwise .onInstFailed would report a full disk in the log and the exit code."""
     script = (HERE / "setup.nsi").read_text("utf-8")
     aborts = re.findall(r"((?:^  .*\n)*?)^ +Abort \"", script, re.MULTILINE)
     assert len(aborts) == 2
@@ -228,7 +228,7 @@ def test_the_icon_has_the_sizes_that_windows_shows() -> None:
 
 
 def test_the_version_of_a_library_is_read(bundle: ModuleType) -> None:
-    """As version resources hold it: name and value as UTF-16, zeros between them for alignment."""
+    """A version resource holds name and value as UTF-16, with zeros between them for alignment."""
     image = b"MZ..." + "ProductVersion\0\0003.11.9\0OriginalFilename\0".encode("utf-16-le")
     assert bundle.product_version(image) == "3.11.9"
     with pytest.raises(bundle.BuildError, match="does not tell its version"):

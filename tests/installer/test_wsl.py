@@ -158,7 +158,7 @@ def test_a_file_without_the_maintainers_signature_is_refused(wsl: Distribution, 
 
 
 def test_a_file_that_is_not_in_the_manifest_is_refused(wsl: Distribution) -> None:
-    """Such as an older package in the same folder."""
+    """An older package in the same folder is an example."""
     older = wsl.release("mtp-launcher_1.1_amd64.deb", "older", "1.1")
     wsl.release("mtp-launcher_1.2_amd64.deb", "package")
     refused(wsl, older, "mtp-launcher_1.1_amd64.deb is not a file of the release that was signed.")

@@ -118,7 +118,7 @@ class TestWsl:
         small = replace(WSL2, memory_bytes=6 * GIB)
         (advice,) = list_advice(machine(small, GPU), settings("[wsl2]\nmemory=6GB\n"))
         assert f"In {CONFIG}, raise memory=6GB" in advice.hint
-        (default,) = list_advice(machine(small, GPU), settings("[wsl2]\nmemory=0\n"))  # which means the default
+        (default,) = list_advice(machine(small, GPU), settings("[wsl2]\nmemory=0\n"))  # 0 stands for the default
         assert "set memory=8GB under [wsl2]" in default.hint
         (least,) = list_advice(machine(replace(small, memory_bytes=4 * GIB), GPU))
         assert "Choose a model that fits completely" in least.hint

@@ -184,7 +184,7 @@ class TestMemoryLimit:
         )
         host = read_host(root)
         assert host.memory_bytes == host.memory_limit_bytes == 512 * self.MIB
-        assert host.available_bytes == 412 * self.MIB  # what files take is given back
+        assert host.available_bytes == 412 * self.MIB  # the system gives back memory that only caches files
 
     def test_the_smallest_limit_of_nested_cgroups_counts(self, root: Path) -> None:
         write(

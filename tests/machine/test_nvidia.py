@@ -179,7 +179,7 @@ class TestCards:
         driver = read_driver(old_driver, REASONS=4)
         readings = driver["readings"]["0"]
         assert readings.pop("gpu_power_w") == [None, TOO_OLD]
-        assert readings["vram_used_mib"] == [6144, None]  # it counts what it reserves as used
+        assert readings["vram_used_mib"] == [6144, None]  # the old function counts reserved memory as used
         assert all(absent is None for _, absent in readings.values())
         (gpu,) = driver["gpus"]
         assert gpu["absent"] == {"reserved_bytes": TOO_OLD}

@@ -39,7 +39,7 @@ def test_the_host_is_sampled_in_the_units_of_the_names() -> None:
         assert readings["host_cpu_percent"].absent == "Not measured for long enough yet."
     use, memory = readings["host_cpu_percent"].value, readings["host_memory_used_mib"].value
     assert use is not None
-    assert 50 / (psutil.cpu_count() or 1) <= use <= 100  # this loop kept one processor busy
+    assert 50 / (psutil.cpu_count() or 1) <= use <= 100  # this loop has kept one processor busy
     assert memory is not None
     assert 1 < memory <= psutil.virtual_memory().total / MIB
 
@@ -67,7 +67,7 @@ def test_the_memory_of_an_ended_engine_is_unknown_and_not_0(engine: subprocess.P
     sensors.watch_process(engine.pid)
     assert (engine_memory(sensors).value or 0) > 0
     end(engine)
-    assert engine_memory(sensors) == ENDED  # its keeper has not reaped it yet
+    assert engine_memory(sensors) == ENDED  # an engine that its keeper has not reaped yet counts as ended
     engine.wait()
     assert engine_memory(sensors) == ENDED
 

@@ -96,7 +96,7 @@ def test_every_shipped_file_names_its_schema_for_editors() -> None:
     assert SCHEMA.parent == SHIPPED[0].parent
 
 
-# It is complete
+# The catalogue is complete.
 
 
 def test_models_have_unique_ids() -> None:
@@ -149,7 +149,7 @@ def test_a_file_without_its_head_is_marked() -> None:
     assert DENSE.mtp_block_mib(file_of(DENSE, "UD-IQ2_XXS")) is None
 
 
-# No figure without evidence
+# No figure is without evidence.
 
 
 def test_every_figure_has_a_source() -> None:

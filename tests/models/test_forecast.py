@@ -142,7 +142,8 @@ def test_an_expert_cache_is_as_fast_as_two_published_runs() -> None:
     bare = forecast("qwen3.6-35b-a3b-mtp", "UD-Q4_K_M", here, 2, n_cpu_moe=40)
     assert (bare.cache_hits, bare.host_gb_s) == (None, 40)
     assert held[1].tokens_per_second > 1.4 * bare.tokens_per_second
-    assert held[1].low / held[1].tokens_per_second < bare.low / bare.tokens_per_second  # its range is wider
+    # The range is wider with a cache.
+    assert held[1].low / held[1].tokens_per_second < bare.low / bare.tokens_per_second
     assert held[1].low > bare.low
 
 
@@ -150,7 +151,8 @@ def test_a_larger_cache_holds_more_experts_up_to_all() -> None:
     hits = [hit_rate(held) for held in (0, 0.1, 0.3, 0.6, 1)]
     assert hits == sorted(set(hits))
     assert (hits[0], hits[-1]) == (0, 1)
-    assert hit_rate(0.3, spread=1) == pytest.approx(0.3)  # where all experts are needed equally often
+    # If all experts are needed equally often, the hits are the share that is held.
+    assert hit_rate(0.3, spread=1) == pytest.approx(0.3)
     here = card("RTX 3060 12GB")
     whole = forecast("qwen3.6-35b-a3b-mtp", "UD-Q4_K_M", here, 0, n_cpu_moe=40, moe_cache_mib=40_000)
     none = forecast("qwen3.6-35b-a3b-mtp", "UD-Q4_K_M", here, 0)

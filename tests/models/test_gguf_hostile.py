@@ -49,7 +49,7 @@ def tensor(
 
 @contextmanager
 def at_little_cost() -> Iterator[None]:
-    """Within 1 s of processor time and 20 MiB."""
+    """Run the block within 1 s of processor time and 20 MiB."""
 
     def too_long(_number: int, _frame: FrameType | None) -> None:
         raise AssertionError("the header took too long")
@@ -98,7 +98,7 @@ def read(place: Path, content: bytes) -> GgufHeader:
 
 
 def judge(place: Path, content: bytes) -> GgufHeader | None:
-    """Read and check it; None when it was refused as broken. Any other error is the test's."""
+    """Read and check a file; return None if it was refused as broken. Any other error fails the test."""
     with suppress(ModelBroken):
         header = read(place, content)
         check_complete(header)
@@ -257,7 +257,7 @@ print(time.process_time() - before_s, (peak_kib() - before_kib) / 1024, verdict)
 
 
 def judged_in_a_process_of_its_own(path: Path) -> str:
-    """Within 1 s of processor time and 50 MiB."""
+    """Judge a file in another process, within 1 s of processor time and 50 MiB."""
     result = subprocess.run([sys.executable, "-c", MEASURE, str(path)], capture_output=True, text=True, check=True)
     seconds, mib, verdict = result.stdout.split(maxsplit=2)
     assert float(seconds) < 1.0
@@ -266,7 +266,7 @@ def judged_in_a_process_of_its_own(path: Path) -> str:
 
 
 class TestToil:
-    """As much work as a header can ask for."""
+    """Headers that cause as much work as possible."""
 
     @pytest.mark.parametrize("why", TOILS)
     def test_slow_headers_are_refused_in_limited_time(self, place: Path, why: str) -> None:

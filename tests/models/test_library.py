@@ -72,7 +72,7 @@ def only(catalogue: Catalogue = NOTHING) -> LocalModel:
 
 
 class TestAnotherModelUnderItsName:
-    """As when a file was cut off, renamed, or laid into a cache by hand."""
+    """A file was cut off, renamed, or put into a cache by hand."""
 
     NINE = next(model for model in shipped_models() if model.id == "qwen3.5-9b-mtp")
     SHIPPED = Catalogue((NINE,))
@@ -88,7 +88,7 @@ class TestAnotherModelUnderItsName:
         return put(folder / file.file)
 
     def test_another_file_with_the_name_of_a_model_is_reported(self, lying: Path) -> None:
-        for _ in range(2):  # the second time it is in the index
+        for _ in range(2):  # the second time the file is read from the index
             named = find_named(self.NAME, self.SHIPPED)
             assert named is not None
             assert named.local is None
@@ -116,7 +116,7 @@ class TestAnotherModelUnderItsName:
 
     def test_a_newer_upload_counts_as_the_model(self, lying: Path) -> None:
         lying.unlink()
-        write(lying, "Qwen3.5 9B", made("qwen35-9b-q4_k_m"))  # as published, but for the size
+        write(lying, "Qwen3.5 9B", made("qwen35-9b-q4_k_m"))  # as published, except for the size
         subject = select_model(str(lying), self.SHIPPED)
         assert (subject.entry.id, subject.file) == ("qwen3.5-9b-mtp", self.NINE.file("Q4_K_M"))
 
@@ -136,7 +136,7 @@ class TestContents:
         assert (record.head, record.received_s, record.bytes) == ("present", None, path.stat().st_size)
         assert (local.state, local.place, local.verified_s) == (State.UNVERIFIED, Place.OURS, None)
         unknown = only()
-        assert unknown == local  # its header is read once
+        assert unknown == local  # the header is read only once
 
     def test_an_unknown_file_is_listed(self, put: Callable[[Path], Path]) -> None:
         path = put(models_dir() / "loose.gguf")
@@ -166,7 +166,7 @@ class TestContents:
         assert (local.state, local.record.head) == (State.INCOMPLETE, "present")
         assert 0 < local.missing_bytes <= 1_000
         assert f"{local.missing_bytes:,} bytes are missing" in local.problem
-        assert only() == local  # its header is read once
+        assert only() == local  # the header is read only once
         path.write_bytes(whole)  # another program has downloaded the rest
         local = only()
         assert (local.state, local.missing_bytes, local.problem) == (State.UNVERIFIED, 0, "")

@@ -73,7 +73,7 @@ def test_the_cache_uses_memory_left_by_a_choice_of_the_user() -> None:
         (machine(), replace(QUANT, moe_cache_mib=1_024), 1_024),
         (machine(), replace(QUANT, intent="as-published"), None),
         (replace(machine(), cards=()), QUANT, None),  # without a known card there is no forecast
-        (machine(), PlanCriteria(model="qwen3.8-27b", quant="UD-Q4_K_XL"), None),  # it has no experts
+        (machine(), PlanCriteria(model="qwen3.8-27b", quant="UD-Q4_K_XL"), None),  # a model without experts
         (replace(describe_machine((6, 6), host_gib=64), has_expert_cache=True), QUANT, None),
     ],
 )

@@ -155,7 +155,7 @@ class TestRateLimit:
         for note in (waits[0].note, *notes):
             assert why in note
             assert note.endswith("Next try in 1 s.")
-        assert bool(notes) == (name == ":F16")  # for that the listing is asked for first
+        assert bool(notes) == (name == ":F16")  # the hub is asked for the list of files first, which waits as well
 
     @pytest.mark.parametrize("status", [429, 503])
     async def test_a_persistent_error_is_reported(

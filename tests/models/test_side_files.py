@@ -86,7 +86,7 @@ def test_a_head_in_a_file_beside_its_model_is_used(put: Put) -> None:
 
 
 def test_a_separate_head_needs_the_memory_of_an_included_one(put: Put) -> None:
-    """But for its own copies of the embedding, and of the matrix of the logits."""
+    """The separate head has copies of the embedding and of the output matrix in addition."""
     put("mtp-trunk.gguf", HEAD)
     criteria = PlanCriteria(context=32_768, draft=3)
 

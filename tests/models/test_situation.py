@@ -275,7 +275,8 @@ class TestOwnServers:
         assert "model-7, model-8 were stopped, which frees 12,000 MiB. While they run" in known.own_notes[0]
         restarted = known.with_servers_running(ending=[7])
         assert (restarted.free_mib, restarted.own_mib) == (16_000, 2_000)
-        assert (restarted.free_now_mib, restarted.own_notes) == (16_000, ())  # none is counted as stopped there
+        # `with_servers_running` counts no server as stopped.
+        assert (restarted.free_now_mib, restarted.own_notes) == (16_000, ())
         gone = known.with_servers_running(ending=[7, 8])
         assert (gone.free_mib, gone.own, gone.free_now_mib) == (18_000, (), 18_000)
 
@@ -291,7 +292,7 @@ class TestOwnServers:
             machine(host, busy), servers=[server(7, estimated=(3_000,)), server(8, estimated=(9_000,))]
         )
         assert [(each.mib, each.measured) for each in known.own] == [(3_000, False), (4_000, False)]
-        assert known.free_mib == 24 * 1_024  # never more than there is
+        assert known.free_mib == 24 * 1_024  # never more than the card has
 
     def test_unknown_server_memory_does_not_count_as_free(self, host: Host) -> None:
         known = make_situation(machine(host, nvidia(free=6_000 * MIB)), servers=[server(7)])

@@ -110,7 +110,7 @@ def test_caches_that_reach_their_limit_are_no_finding_and_those_beyond_it_are() 
 
 
 def test_growth_is_not_urgent_if_a_restart_would_free_little() -> None:
-    """Such as that of a model which is too large: it would be restarted again and again."""
+    """A model that is too large, for example, would be restarted again and again."""
     events = watch(course(16, lambda s: 40.0 * s, room=2 * GIB))
     assert [event for event in events if event.finding.level is FindingLevel.WARNING] == []
 

@@ -82,7 +82,7 @@ async def test_another_engine_has_no_earlier_figures(demo_model: Path) -> None:
         await server.start(ServeOptions(model=demo_model, built_in=True, threads=1, draft=1))
         assert server.supervisor.engine_pid != before
         samples.clear()
-        while len(samples) < 3:  # the first may have been on its way
+        while len(samples) < 3:  # the first sample may be older than the change
             await asyncio.sleep(0.01)
     for name in ("tokens_per_second", "acceptance_percent"):
         assert [sample.readings[name].value for sample in samples[1:]] == [None] * (len(samples) - 1)

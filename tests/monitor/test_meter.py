@@ -196,7 +196,7 @@ class TestAcceptance:
 class TestTraffic:
     def test_the_rate_is_that_of_the_last_second_without_pauses(self) -> None:
         meter = TrafficMeter()
-        for at_s in (0.0, 0.5, 60.0):  # nothing comes
+        for at_s in (0.0, 0.5, 60.0):  # the count does not grow
             meter.add(at_s, 7)
             assert meter.rate_at(at_s) is None
         for tenth in range(1, 31):

@@ -97,7 +97,7 @@ async def test_a_hidden_window_samples_more_rarely(tmp_path: Path) -> None:
     async with watching(tmp_path, visible_s=0.02, hidden_s=NEVER_S) as watched:
         await watched.until(2)
         watched.monitor.set_visible(False)
-        await watched.until(3)  # the one that was due
+        await watched.until(3)  # the sample that was already due
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
                 await watched.until(4)
@@ -209,7 +209,7 @@ async def test_behind_a_gateway_counters_are_read_when_replies_have_ended(tmp_pa
         server.counters, server.reply_progress = client, ReplyProgress()
         async with asyncio.timeout(60):
             await client.requested.get()
-            await client.requested.get()  # the same again, so they have settled
+            await client.requested.get()  # the second request has the same counters, so they have settled
             server.reply_progress = ReplyProgress(parts=1, running=1)
             watched.monitor.note_requests()
             while server.status.state is not ServerState.BUSY:

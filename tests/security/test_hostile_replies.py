@@ -208,7 +208,7 @@ class TestInTheWindow:
     )
     def test_no_markdown_renders_slowly(self, pane: ChatPane, qapp: QApplication, line: str) -> None:
         began_s = time.thread_time()
-        for part in [line[begin : begin + 20] for begin in range(0, len(line), 20)]:  # as it streams
+        for part in [line[begin : begin + 20] for begin in range(0, len(line), 20)]:  # in parts, as it would stream
             pane.append_text(part, "")
         qapp.processEvents()
         assert time.thread_time() - began_s < 5, "100 times a line of 2,000 characters"

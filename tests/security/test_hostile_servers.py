@@ -44,7 +44,7 @@ def hostile() -> Iterator[Callable[[str], str]]:
 
 @pytest.fixture(autouse=True)
 def at_little_cost(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Within a minute (patience is 1 s here) and 200 MiB more than before."""
+    """Run the block within a minute and 200 MiB more than before. The program's timeouts are 1 s here."""
     monkeypatch.setattr(http, "_REPLY_S", 1.0)
     monkeypatch.setattr(http, "_SILENCE_S", 1.0)
     began_s, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -29,7 +29,7 @@ KEY = "k" * 43
 
 def test_a_key_has_256_random_bits() -> None:
     keys: dict[int, str] = {}
-    while len(keys) < 20:  # each on a free port of its own
+    while len(keys) < 20:  # each endpoint gets a free port
         endpoint = claim_endpoint(None, taken=frozenset(keys))
         keys[endpoint.port] = endpoint.api_key
     assert len(set(keys.values())) == 20
@@ -179,7 +179,7 @@ class TestFolders:
     def test_a_file_system_without_owners_is_reported_once(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """As a Windows drive in WSL: chmod does nothing there."""
+        """On a Windows drive in WSL, for example, chmod does nothing."""
         file = tmp_path / "keys"
         file.write_bytes(b"k")
         file.chmod(0o644)
@@ -189,14 +189,14 @@ class TestFolders:
 
 
 class TestAnotherUser:
-    """Nobody of this computer, in a process without our rights; the folder above the home lets everybody in."""
+    """A process of the user nobody, without our rights. Everybody may enter the folder above the home."""
 
     def test_another_user_cannot_read_key_and_log(self, served: Served) -> None:
         (served.home.parent / "open").write_text("canary")
         (served.home.parent / "open").chmod(0o644)
         secrets = [path for path in (served.home / "state").rglob("*") if path.is_file()]
         assert len(secrets) >= 3
-        if os.geteuid() != 0:  # then the modes must speak
+        if os.geteuid() != 0:  # without root no other user can be taken on, so the modes are checked
             assert not (served.home / "state").stat().st_mode & 0o077
             return
         script = (

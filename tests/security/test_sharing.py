@@ -64,7 +64,7 @@ def test_other_computers_get_no_answer_without_tls(shared: Served, other_url: st
 
 
 def test_a_client_trusts_the_certificate_by_its_environment(shared: Served, other_url: str) -> None:
-    """The way that docs/clients.md describes for clients in Python and Node.js."""
+    """The variables are those that docs/clients.md names for clients in Python and Node.js."""
     certificate = str(shared.home / "state" / "certificate.pem")
     script = "import sys, httpx; print(httpx.get(sys.argv[1] + '/v1/models').status_code)"
     python = [sys.executable, "-c", script, other_url]

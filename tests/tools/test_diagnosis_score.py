@@ -24,6 +24,6 @@ def test_a_wrong_name_and_a_false_alarm_are_not_right() -> None:
 
 
 def test_the_document_has_every_fault_once_it_is_written() -> None:
-    """Its figures may be older, until `just generate` writes it again."""
+    """The figures may be older than the code, until `just generate` writes the document again."""
     document = update_document(DOCUMENT.read_text("utf-8"))
     assert all(f"| `{fault.code}` |" in document for fault in fault_signatures())

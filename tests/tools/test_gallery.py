@@ -14,7 +14,7 @@ def test_the_pictures_are_listed_by_page_and_state_without_other_files(tmp_path:
     ]
     for each in pictures:
         (tmp_path / each.file_name).touch()
-    (tmp_path / "start-light.png").touch()  # not of the tour
+    (tmp_path / "start-light.png").touch()  # a picture that is not of the tour
     assert write_gallery(tmp_path) == len(pictures)
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert re.findall(r'<img src="([^"]+)"', page) == [each.file_name for each in reversed(pictures)]

@@ -87,7 +87,7 @@ def test_the_best_length_is_left_alone() -> None:
 @pytest.mark.parametrize(
     ("counts", "runs"),
     [
-        (used(0), measured((0, 1, 2))),  # nothing was drafted
+        (used(0), measured((0, 1, 2))),  # no tokens were drafted
         (used(1, steps=FEWEST_STEPS - 1), measured((1, 4))),
         (used(1), []),
         (used(1), measured((4,))),  # the present length was not measured

@@ -186,7 +186,7 @@ async def test_a_fill_that_is_refused_is_a_result() -> None:
 
 async def test_a_server_that_crashes_at_a_place_is_restarted_for_the_next() -> None:
     class Ending(Clocked):
-        """Without MTP it ends where the prompt is long, as engines do that run out of memory then."""
+        """An engine that runs out of memory and ends at the long prompt, if MTP is off."""
 
         async def run(self, prompt: Prompt, *, seed: int) -> Run:
             if prompt.size == 10_000 and not draft_length(self.starts[-1]):
@@ -215,7 +215,7 @@ async def test_a_server_that_crashes_at_a_place_is_restarted_for_the_next() -> N
 
 async def test_spoilt_replies_are_repeated_and_not_counted() -> None:
     def bench_with(*spoilt: int) -> Clocked:
-        """The replies with these numbers are spoilt; that with number 0 warms up."""
+        """Return a bench whose replies with these numbers are spoilt. Number 0 is the warm-up."""
 
         def speed(_: Moment) -> Speed:
             is_spoilt = len(bench.prompts) - 1 in spoilt

@@ -25,7 +25,7 @@ def test_without_data_nothing_is_spoilt() -> None:
 def test_a_lower_clock_spoils_runs_until_it_is_usual() -> None:
     marks, hot = DisturbanceJudge(), make_snapshot(held_back=("temperature (driver)",))
     assert all(marks.find_disturbance(make_snapshot(), make_snapshot(), 2_600.0) is None for _ in range(6))
-    assert marks.find_disturbance(make_snapshot(), hot, 2_590.0) is None  # it costs nothing
+    assert marks.find_disturbance(make_snapshot(), hot, 2_590.0) is None  # throttling that does not lower the clock
     disturbance = marks.find_disturbance(make_snapshot(), hot, 1_800.0)
     assert disturbance == "The GPU was throttled (temperature (driver)): 1800 MHz instead of the usual 2600 MHz."
     assert (
@@ -65,7 +65,8 @@ def test_a_new_program_on_the_gpu_spoils_the_run() -> None:
     assert (
         marks.find_disturbance(make_snapshot(), make_snapshot(GpuProcess(41, None, 5 << 30)), None) is None
     )  # a container's: it may be ours
-    assert marks.find_disturbance(MachineSnapshot(), make_snapshot(GAME), None) is None  # no sample showed it before
+    # An earlier sample is needed to tell which program is new.
+    assert marks.find_disturbance(MachineSnapshot(), make_snapshot(GAME), None) is None
 
 
 @pytest.mark.parametrize(("before", "after", "spoilt"), [(500, 600, False), (500, 700, True), (None, 700, False)])

@@ -38,7 +38,7 @@ async def endured(
 
 
 def series(n: int, alike: float, spread: float, dice: random.Random) -> list[float]:
-    """Noise whose neighbours are correlated by `alike`."""
+    """Noise in which each value has the correlation `alike` with the next."""
     at, found = dice.gauss(0, 1), []
     for _ in range(n):
         at = alike * at + math.sqrt(1 - alike * alike) * dice.gauss(0, 1)
@@ -56,10 +56,10 @@ async def test_a_steady_speed_holds() -> None:
     assert len(result.stretches) == 1
     assert 595 < result.seconds < 610
     assert bench.starts == [SETTINGS]
-    assert len(bench.prompts) == len(runs) + 1  # the first one warms up
+    assert len(bench.prompts) == len(runs) + 1  # the first prompt warms up
     assert len(set(bench.seeds)) == 1
     warm = 96 * (1 + random.Random(7).gauss(0, 0.01))  # tokens/s of the first one: a step yields 1.6
-    assert {prompt.tokens for prompt in bench.prompts[1:]} == {round(warm * 3)}  # what 3 s take
+    assert {prompt.tokens for prompt in bench.prompts[1:]} == {round(warm * 3)}  # as many tokens as take 3 s
 
 
 async def test_a_clock_lowered_by_heat_is_found_with_time_and_reason() -> None:
@@ -118,7 +118,7 @@ async def test_a_slow_decline_counts_as_a_drop() -> None:
 
 
 async def test_a_decline_without_a_change_point_is_found_by_thirds() -> None:
-    """So few that no division of them is rare enough among all orders."""
+    """With so few replies no change of level can be significant among all orders."""
     result, _, runs = await endured(lambda s: Speed(12.0 * (1 - 0.25 * s / 120)), minutes=1.4, noise=0.04)
     assert FEWEST_REPLIES <= len(runs) < 30
     assert len(result.stretches) == 1
@@ -190,7 +190,8 @@ def test_the_change_point_maximises_the_variance_between_segments() -> None:
     dice = random.Random(3)
     for _ in range(20):
         n = dice.randint(10, 24)
-        values = [round(dice.gauss(100, 5)) + (4.0 if n / 3 < i < 2 * n / 3 else 0.0) for i in range(n)]  # with ties
+        # Rounded, so that some values are equal.
+        values = [round(dice.gauss(100, 5)) + (4.0 if n / 3 < i < 2 * n / 3 else 0.0) for i in range(n)]
         ranks = scipy.stats.rankdata(values)
         squares = {}
         for begin in range(n):
@@ -234,7 +235,7 @@ def test_levels_cover_the_series() -> None:
 
 @pytest.mark.thorough
 def test_verdicts_on_simulated_loads_are_right() -> None:
-    """60 replies: noise of 1 % never deceives, noise of 5 % seldom."""
+    """Over 60 replies, noise of 1 % never causes a wrong verdict, noise of 5 % seldom."""
 
     def verdicts(spread: float, after: float) -> list[str]:
         found = []
@@ -270,6 +271,6 @@ async def test_thirds_are_compared_by_welchs_test() -> None:
     assert isinstance(interval, Interval)
     assert math.log(interval.estimate) == pytest.approx(sum(late) / 10 - sum(early) / 10)
     bounds = theirs.confidence_interval(0.95)
-    assert math.log(interval.low) == pytest.approx(bounds.low, abs=2e-4)  # their degrees of freedom are no integer
+    assert math.log(interval.low) == pytest.approx(bounds.low, abs=2e-4)  # scipy's degrees of freedom are not whole
     assert math.log(interval.high) == pytest.approx(bounds.high, abs=2e-4)
     assert math.log(interval.low) <= bounds.low

@@ -108,7 +108,7 @@ def test_an_unfinished_measurement_of_an_ended_process_counts_as_interrupted(his
     done = history.begin_session("bench", ENVIRONMENT, OFF)
     history.finish(done, {})
     with closing(sqlite3.connect(history.path)) as db, db:
-        db.execute("UPDATE sessions SET owner = NULL WHERE id = ?", (done,))  # as an earlier version kept it
+        db.execute("UPDATE sessions SET owner = NULL WHERE id = ?", (done,))  # earlier versions stored no owner
     assert {each.id: each.sentence for each in history.find_sessions()} == {
         mine: None,
         "0123456789": CUT_OFF,

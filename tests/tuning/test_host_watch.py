@@ -24,7 +24,7 @@ QUIET = HostLoad(0.05, 0.0, 0.02, 0.0, 4_700.0, 0.5)
     [
         (QUIET, None),
         (HostLoad(0.6, 0.0, 0.5), "Other programs used 60 % of the processor."),
-        (HostLoad(0.6, 0.0, 0.01), None),  # no program waited: there were cores left
+        (HostLoad(0.6, 0.0, 0.01), None),  # no program had to wait, because cores were free
         (HostLoad(0.6, 0.0, None, queue=1.5), "Other programs used 60 % of the processor."),
         (HostLoad(0.6, 0.0, None, queue=0.8), None),
         (HostLoad(0.6, 0.0), "Other programs used 60 % of the processor."),

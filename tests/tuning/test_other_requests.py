@@ -61,7 +61,7 @@ async def test_without_other_requests_nothing_is_found(server: Server) -> None:
             server.end()
             observed.reply = reply()
         assert not observed.disturbed
-        server.begin()  # another's, between two of ours
+        server.begin()  # a request of another program, between two of ours
         server.end()
 
 
@@ -83,7 +83,7 @@ async def test_a_request_before_or_after_ours_is_found(server: Server, when: str
     server.waiting = int(when == "waiting before")
     async with OtherRequests(server.count).observe_request() as observed:
         if when == "before":
-            server.processing = 0  # it was given up, with no tokens
+            server.processing = 0  # the other request was given up, without tokens
         server.waiting = 0
         server.begin()
         server.end()

@@ -90,7 +90,7 @@ def test_the_baseline_may_be_chosen_and_may_be_missing() -> None:
     assert result.baseline is result.rows[0]
     assert result.rows[1].speedup is not None
     assert result.rows[1].speedup.estimate == pytest.approx(80 / 70)
-    assert result.rows[1].speedup.as_json()["low"] == 0.0  # one run each: no limits
+    assert result.rows[1].speedup.as_json()["low"] == 0.0  # with one run of each there are no limits
     assert result.rows[1].speedup.as_json()["high"] is None
 
 
@@ -165,7 +165,8 @@ def test_rounds_and_not_replies_are_counted() -> None:
     found = speedup_of_runs(runs, after, together=False)
     assert not found.paired
     assert found.ratio.n == 6
-    assert found.ratio.high / found.ratio.estimate == pytest.approx(1.229, abs=0.001)  # of 12 replies: 1.37
+    # With all 12 replies as independent ones it would be 1.37.
+    assert found.ratio.high / found.ratio.estimate == pytest.approx(1.229, abs=0.001)
 
 
 def test_limits_of_a_rate_are_not_negative() -> None:
@@ -228,7 +229,7 @@ def test_a_ratio_is_described_in_words(ratio: Interval, expected: str) -> None:
 
 
 def tuned(rates: Sequence[tuple[RunSettings, float]]) -> list[Run]:
-    """Starts in turn, each with four runs that are as good as alike: what differs between starts is common to them."""
+    """Return four nearly equal runs for each start, so that almost all differences are between starts."""
     return [run(rate * wobble, settings) for settings, rate in rates for wobble in (0.999, 1.0, 1.0, 1.001)]
 
 

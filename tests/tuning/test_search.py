@@ -25,7 +25,7 @@ STEPS = 4_000
 
 
 def cost(settings: dict[str, Value]) -> float:
-    """Seconds of a step: a line in the draft length, a tenth less with 6 threads, 3 % less with f16."""
+    """Return the seconds of a step. They grow linearly with the draft length; 6 threads save a tenth, f16 saves 3 %."""
     draft = draft_length(settings)
     effect = THREADS[int(str(settings["threads"]))] - 0.03 * (settings["kv"] == "f16")
     return 0.01 * math.exp(effect) * (1.1 + 0.15 * draft if draft else 1)
@@ -75,7 +75,7 @@ def test_samples_spread_more_where_less_is_known() -> None:
 
 
 def test_a_drift_is_not_taken_as_an_effect() -> None:
-    """The machine slows down by 3 % over the time; what was tried last is not slower for that."""
+    """The machine slows down by 3 % over time. The settings that were tried last do not count as slower."""
     grid = list(SPACE.fitting_settings())
     order = [*PROBES, *MORE, *PROBES]
     points = [CostPoint(s, math.log(cost(s)) + 0.03 * i / len(order), 1e-5, 60.0 * i) for i, s in enumerate(order)]
@@ -145,7 +145,7 @@ def test_where_a_gain_is_not_clear_the_baseline_or_the_best_is_measured_again() 
     assessment = search.assess_settings()
     assert search.choose_answer(assessment).gain is None
     chosen = [search.choose_next(assessment, 0.03, np.array(seconds)) for seconds in ((1.0, 9.0), (9.0, 1.0))]
-    assert chosen == [{"draft": 0}, {"draft": 1}]  # by the information per second
+    assert chosen == [{"draft": 0}, {"draft": 1}]  # the setting that informs most per second
 
 
 def test_settings_that_may_not_fit_are_tried_before_they_are_recommended() -> None:

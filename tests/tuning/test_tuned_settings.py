@@ -125,7 +125,7 @@ def test_prompts_and_files_of_the_user_are_not_exported(home: Path) -> None:
     preset = TunedSettings(settings=dict(ON), evidence=Evidence(mtp="on", environment=own, **values))
     assert "divorce" not in preset.export_text()
     assert "for own prompts: 70 against 50" in preset.export_text()
-    assert kept().export_text().count("code") == 2  # what comes with the program is
+    assert kept().export_text().count("code") == 2  # names of the program's own workloads stay
 
 
 def test_a_file_cannot_claim_to_be_verified(home: Path, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_runs_of_this_machine_confirm_mtp_on(home: Path) -> None:
     with History() as history:
         assert find_confirming_sessions(preset, history, ENVIRONMENT) == ()
         on = benched([(ON, (70.0, 71.0, 70.5))])
-        assert find_confirming_sessions(preset, history, ENVIRONMENT) == ()  # with nothing to compare
+        assert find_confirming_sessions(preset, history, ENVIRONMENT) == ()  # nothing to compare with
         off = benched([(OFF, (50.0, 51.0, 50.5))])
         assert set(find_confirming_sessions(preset, history, ENVIRONMENT)) == {*on, *off}
 

@@ -204,7 +204,7 @@ async def test_a_tune_keeps_to_its_time(budget_s: float) -> None:
         _, verdict, recorder = await tuned(number, budget_s)
         longest = max(trial.seconds for trial in verdict.trials)
         used_s = sum(trial.seconds for trial in verdict.trials)
-        assert used_s < budget_s + 5 * longest  # the first probes, and a round once begun
+        assert used_s < budget_s + 5 * longest  # the first probes, and a round that has begun, may exceed the budget
         assert recorder.of(VerdictReached)[0].state.used_s == pytest.approx(used_s)
 
 
@@ -217,7 +217,7 @@ async def test_every_trial_is_reported_before_and_after() -> None:
     assert kinds[-1] is VerdictReached
     stages = [trial.stage for trial in verdict.trials]
     assert stages == sorted(stages, key=list(Stage).index)
-    first, *_, last = recorder.of(Predicted)  # after the probes, and when exploring ends
+    first, *_, last = recorder.of(Predicted)  # forecasts are reported after the probes, and when exploring ends
     for predicted in (first, last):
         drafts = [forecast.draft for forecast in predicted.forecasts]
         assert drafts == list(range(max(drafts) + 1))  # the longest may not fit with these settings
@@ -258,7 +258,7 @@ async def test_a_crash_is_a_result() -> None:
     failed = [event for event in recorder.of(TrialFailed) if event.trial.fault is Fault.FAILED]
     assert failed
     assert all(draft_length(event.trial.settings) > 2 for event in failed)
-    assert len({settings_key(event.trial.settings) for event in failed}) == len(failed)  # none is tried twice
+    assert len({settings_key(event.trial.settings) for event in failed}) == len(failed)  # no setting is tried twice
 
 
 async def test_without_a_working_draft_length_mtp_stays_off() -> None:
@@ -385,7 +385,8 @@ async def test_replies_of_a_dropped_trial_do_not_count_in_the_history() -> None:
     given_up = [trial for trial in verdict.trials if trial.error is not None]
     assert any(len(trial.runs) > 1 for trial in given_up)
     assert not any(run.is_counted for trial in given_up for run in trial.runs)
-    assert any(run.spoilt == trial.error for trial in given_up for run in trial.runs)  # with the trial's reason
+    # The run has the reason of its trial.
+    assert any(run.spoilt == trial.error for trial in given_up for run in trial.runs)
 
 
 async def test_trials_of_different_rounds_share_no_text() -> None:

@@ -15,7 +15,7 @@ WOBBLE = (0.01, -0.01, 0.005, -0.005)
 
 
 def pairs(ratio: float, spread: float = 1.0) -> list[Pair]:
-    """Four pairs, two of each order, in which the later of two settings is so many times as good."""
+    """Four pairs, two of each order, in which the second of two settings is `ratio` times as good as the first."""
     return [Pair(1.0, ratio * math.exp(spread * each), number % 2 == 0) for number, each in enumerate(WOBBLE)]
 
 

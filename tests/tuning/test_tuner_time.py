@@ -35,7 +35,7 @@ from tools.tuner_simulation.run import WORK
 
 
 async def paused(number: int, after: int, budget_s: float) -> tuple[SimulatedBench, TuneState]:
-    """Cancel a tune once so many trials are done, and return the bench and the state as it comes from a file."""
+    """Cancel a tune after `trials` trials; return the bench, and the state after it was written to a file and read."""
     machine = draw_machine(number)
     bench = SimulatedBench(machine, seed=number)
     state: list[TuneState] = []
@@ -63,7 +63,7 @@ async def test_a_paused_tune_continues_unchanged(after: int) -> None:
 
 
 async def test_trials_outside_the_plan_are_kept_and_not_repeated() -> None:
-    """As after an update of the program, or with other free memory."""
+    """An update of the program or other free memory may change the plan."""
     bench, state = await paused(MTP_WINS, 8, HOUR_S)
     earlier = replace(state, trials=(*state.trials[:3], *state.trials[4:]))  # 7 trials, of which 4 would be another one
     recorder = EventRecorder()
@@ -120,7 +120,7 @@ async def test_each_question_has_its_share_of_the_error_probability(
     def look(question: Question, _measured: object, confidence: float) -> None:
         looks.append((question, confidence))
         if question is not looks[0][0]:
-            question.answer = False  # which leaves the first one open
+            question.answer = False  # only the first question stays open
 
     monkeypatch.setattr(Question, "update_answer", look)
     await tuned(number)

@@ -82,7 +82,7 @@ async def test_figures_of_the_sentence_belong_to_its_ratio(course: TrialRunner) 
     assert found is not None, sentence
     slower, on, off = map(float, found.groups())
     assert slower == 35
-    assert on / off == pytest.approx(0.65, rel=0.02)  # they are rounded
+    assert on / off == pytest.approx(0.65, rel=0.02)  # the two speeds are rounded
 
 
 @pytest.mark.parametrize(("low", "high", "mtp"), [(1.3, 1.4, "on"), (0.9, 0.95, "off"), (0.99, 1.2, "undecided")])

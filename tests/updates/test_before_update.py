@@ -96,7 +96,7 @@ def test_a_failed_copy_is_repeated(home: Path, caplog: pytest.LogCaptureFixture)
 
 def test_an_unreadable_state_folder_is_not_an_error(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     home.mkdir()
-    (home / "state").symlink_to(home / "state")  # it leads nowhere
+    (home / "state").symlink_to(home / "state")  # a link to itself, which leads nowhere
     save_version_copies()
     (home / "state").unlink()
     (home / "state").touch()

@@ -60,7 +60,7 @@ async def test_an_interrupted_download_is_resumed(release: Release, by_script: P
     got = await download_update(newest)
     assert got.path.read_bytes() == CONTENT
     assert release.record.sent_bytes - sent < len(CONTENT)
-    assert (await download_update(newest)).path == got.path  # it is there
+    assert (await download_update(newest)).path == got.path  # the second time the file is already there
     assert kept(home) == ["7.0.0"]
 
 
@@ -160,7 +160,7 @@ def test_the_windows_installer_goes_on_after_this_program(tmp_path: Path) -> Non
     setup.chmod(0o755)
     subprocess.run([sys.executable, "-c", START, setup], check=True, timeout=60)
     go_on.write_text("\n")
-    assert ended.read_text() == "0\n"  # as a double click starts it
+    assert ended.read_text() == "0\n"  # no arguments, as after a double click
 
 
 async def test_an_installer_that_cannot_be_started_is_reported(tmp_path: Path) -> None:

@@ -61,7 +61,8 @@ def test_other_content_keys_and_changed_signatures_are_refused() -> None:
         f"{first}\n{line}\n{comment} and more\n{last}\n",
         f"{first}\n{line}\n{comment}\n{last[:-8]}\n",
         f"{first}\n{line}\nuntrusted comment: version 1.0\n{last}\n",
-        f"{first}\n{line.replace('RUQ', 'RWQ', 1)}\n{comment}\n{last}\n",  # as if it were over the file itself
+        # RWQ: as if the file itself had been signed, not its hash.
+        f"{first}\n{line.replace('RUQ', 'RWQ', 1)}\n{comment}\n{last}\n",
         f"{first}\n{'é' * 99}\n{comment}\n{last}\n",
     ]
     for signature in wrong:
@@ -112,10 +113,10 @@ async def test_a_key_is_replaced_if_the_former_one_signed_it(release: Release) -
     release.put_signed("release-keys.json", statement(1, NEXT), OURS)
     assert (await check_for_update()).is_newer
 
-    release.put_signed(manifest.name, manifest.read_bytes(), OURS)  # whose key counts no more
+    release.put_signed(manifest.name, manifest.read_bytes(), OURS)  # signed with a key that no longer counts
     with pytest.raises(SignatureWrong):
         await check_for_update()
-    release.put_signed("release-keys.json", statement(1, OURS), NEXT)  # not a newer statement
+    release.put_signed("release-keys.json", statement(1, OURS), NEXT)  # a statement that is not newer
     with pytest.raises(SignatureWrong):
         await check_for_update()
     release.put_signed("release-keys.json", statement(2, NEXT, OURS), NEXT)

@@ -32,7 +32,7 @@ _PEAK = re.compile(r"([\d.]+) Gi?B peak|([\d.]+) GiB$")
 _REPLACED = {"qwen3.8-27b": "2026-08-19"}
 """Models whose files were replaced, with the day: the catalogue has the sizes of the later files."""
 CAUSES: Mapping[tuple[str, str, str], str] = {
-    # By GPU, quantisation and beginning of the source.
+    # The key is GPU, quantisation and beginning of the source.
     (
         "RTX 5090",
         "UD-Q4_K_XL",

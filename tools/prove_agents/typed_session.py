@@ -89,7 +89,7 @@ class TypedSession:
         while time.monotonic() - began_s < _SHOWING_S and select.select([self._leader], [], [], _QUIET_S)[0]:
             try:
                 data = os.read(self._leader, 65_536)
-            except OSError:  # the other end is closed
+            except OSError:  # the agent's end of the terminal is closed
                 return
             self._output += data
             if _TERMINAL_QUERY in data:
@@ -115,7 +115,7 @@ def typed_session(place: Workplace, *words: str) -> Iterator[TypedSession]:
         yield TypedSession(leader, process)
     finally:
         if process.poll() is None:
-            process.terminate()  # it ends its agent
+            process.terminate()  # the command ends its agent, too
             process.wait()
         os.close(leader)
 

@@ -185,7 +185,7 @@ def run_code(place: Workplace, options: list[str], arguments: tuple[str, ...], *
     try:
         output, _ = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
-        process.terminate()  # it ends its agent and its server
+        process.terminate()  # the command ends its agent and its server, too
         output, _ = process.communicate()
         raise subprocess.TimeoutExpired(process.args, limit_s, output) from None
     print(

@@ -246,7 +246,7 @@ async def run_proof(options: argparse.Namespace) -> int:
                     print(json.dumps(asdict(outcome)), file=lines, flush=True)
                     print(f"{len(outcomes)} of {options.handovers}", file=sys.stderr, flush=True)
     finally:
-        print_table(outcomes)  # after Ctrl-C, too
+        print_table(outcomes)  # printed after Ctrl-C, too
     return 1 if any(outcome.error for outcome in outcomes) else 0
 
 

@@ -93,7 +93,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="mtp-launcher-") as home:
         readings, programs = Path(home) / "readings", Path(home) / "programs"
         os.environ |= {"STUB_READINGS": str(readings), "STUB_PROGRAMS": str(programs)}
-        os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # no hub: nothing answers there
+        os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # nothing answers there, so there is no hub
         application = QApplication(sys.argv[:1])
         collect_garbage_in_this_thread(application)
         scene.use_empty_home(Path(home))
@@ -305,7 +305,7 @@ def _take_plans(tour: Tour) -> None:
     page.panes.choose_layout("adjust")
     controller.stop()
     wait_until(lambda: controller.view.resting)
-    tour.card.write_readings()  # without the engine's memory, before plans are made
+    tour.card.write_readings()  # the engine is gone from the card before plans are made
     controller.start(_TO_GET)
     wait_until(lambda: bool(controller.view.problem))
     stops = page.controls.stops

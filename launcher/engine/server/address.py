@@ -39,7 +39,7 @@ def parse_address(text: str) -> ServerAddress:
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
         host, port = parts.hostname, parts.port
-    except ValueError:  # its text may quote a password
+    except ValueError:  # the error's text may quote a password
         raise no_address from None
     if parts.scheme not in ("http", "https") or not host or port == 0:
         raise no_address

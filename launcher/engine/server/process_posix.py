@@ -152,7 +152,7 @@ class PreparedKeeper:
         if self._is_started:
             return
         self._is_started = True
-        self._keeper.kill()  # it has no engine
+        self._keeper.kill()  # the keeper has no engine yet
         self._keeper.communicate()
         os.close(self._status_fd)
 

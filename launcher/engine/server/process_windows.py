@@ -110,7 +110,7 @@ class JobProcess:
         code = await self._process.wait()
         self._job.end()
         await self._readers.drain()
-        self._job.close()  # not earlier: stop() may still end the job
+        self._job.close()  # not before, because stop() may still end the job
         self.exited.set_result(ProcessExit(code))
 
     async def stop(self, patience_s: tuple[float, float] = STOP_PATIENCE_S) -> ProcessExit:

@@ -96,7 +96,7 @@ class AgentControl(QObject):
         controller.view_changed.connect(self._handle_view)
         controller.applied.connect(self._handle_applied)
 
-    # What is known.
+    # What is known about the agents.
 
     @property
     def agents(self) -> tuple[Agent, ...]:
@@ -160,7 +160,7 @@ class AgentControl(QObject):
         controller = self.controller
         return None if controller.launch is None else (f"http://{controller.inputs.address}", controller.served_name)
 
-    # What is chosen.
+    # The user's choices.
 
     def choose_agent(self, name: str) -> None:
         """Choose an agent by its name."""
@@ -186,7 +186,7 @@ class AgentControl(QObject):
         self.terminal = name
         open_window_settings().setValue(_TERMINAL_SETTING, name)
 
-    # What is read.
+    # Reading: agents, their versions, and the server.
 
     def set_shown(self, *, shown: bool) -> None:
         """Read which agents are installed, and what the chosen one would get, while the page is shown."""
@@ -259,7 +259,7 @@ class AgentControl(QObject):
         self.session, self.reading_error = None, error
         self.changed.emit()
 
-    # What is done.
+    # Actions: the check, starts of the server and of the agent.
 
     def start_agent(self) -> None:
         """Start the chosen agent in the chosen folder, on a server that suits it, and check that server."""
@@ -375,7 +375,7 @@ class AgentControl(QObject):
         self.failure = None if isinstance(error, Superseded) else error
         self._end_activity()
 
-    # What happens to the server meanwhile.
+    # Changes of the server.
 
     @Slot(object)
     def _handle_launch(self, _launch: object) -> None:

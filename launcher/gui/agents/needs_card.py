@@ -93,7 +93,7 @@ class ContextMeter(QWidget):
                 boxes.append((left, wide, text))
                 left += wide + theme.px(theme.GAP_M)
             limit = float(width)
-            for at, wide, text in reversed(boxes):  # what was pushed past the edge goes back
+            for at, wide, text in reversed(boxes):  # moves boxes back that were pushed past the edge
                 at = max(0.0, min(at, limit - wide))
                 limit = at - theme.px(theme.GAP)
                 painter.drawText(QRectF(at, top + bar + 4, wide + 2, metrics.height()), 0, text)

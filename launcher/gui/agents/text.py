@@ -78,7 +78,8 @@ def describe_verdict(control: AgentControl) -> VerdictView:
     if control.reading_error is not None:
         return _describe_error(control.reading_error, agent)
     session = control.session
-    if control.record is not None and control.is_record_fresh:  # before what was read, which may be older
+    # A fresh check counts more than what was read, which may be older.
+    if control.record is not None and control.is_record_fresh:
         return _describe_record(control.record, agent, session)
     if session is not None and session.problem is not None:
         return _describe_unsuited(session, session.problem)

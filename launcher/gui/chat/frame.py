@@ -237,7 +237,7 @@ class ChatFrame(QFrame):
         self.title_row, self.from_file = self.head.row, self.head.from_file
         self.conversation_list = ConversationList(self.store)
         self.chats_column = ChatsColumn()
-        self.chats_column.setParent(self)  # until it is placed beside the chat
+        self.chats_column.setParent(self)  # its parent until it is placed beside the chat
         self.chats_column.hide()
         self.compare_bar, self.editing_bar, self.prompts = CompareBar(), EditingBar(), PromptsBar()
         self.compare_bar.hide()

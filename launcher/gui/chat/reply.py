@@ -295,7 +295,7 @@ class ReplyView(QWidget):
         self._ended = True
         self.reasoning.end_thinking()
         if not self.text and self.reasoning.text:
-            self.reasoning.button.setChecked(True)  # or nothing of the reply could be seen
+            self.reasoning.button.setChecked(True)  # a reply without text shows its reasoning at least
         if not self._waiting_characters:
             self._stream.end_text()
         self.ended.emit()

@@ -358,7 +358,7 @@ class NoticeArea(QWidget):
             banner = self.findings.get(finding.code) or self._add_banner(finding.code)
             button = self._make_fix_button(finding.action)
             text = finding.sentence
-            if finding.action is not None and button is None:  # only the user can do it
+            if finding.action is not None and button is None:  # only the user can do it, so there is no button
                 text = tr("{finding} To do: {action}.", finding=text, action=finding.action.label)
             banner.show_message(text, _BANNER_MEANINGS[finding.level.value], [button] if button else [])
         self._hide_if_empty()

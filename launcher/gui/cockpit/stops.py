@@ -103,7 +103,7 @@ class PlanStops(QWidget):
         column.addLayout(foot)
         self.setAccessibleName(tr("Plan"))
         policy = self.sizePolicy()
-        policy.setHorizontalPolicy(QSizePolicy.Policy.Ignored)  # or it could not become narrow again
+        policy.setHorizontalPolicy(QSizePolicy.Policy.Ignored)  # otherwise the row could not become narrower again
         self.setSizePolicy(policy)
         state.previewer_changed.connect(self.request_stops)
         state.previewed.connect(self._handle_preview)
@@ -235,7 +235,7 @@ class PlanStops(QWidget):
         if self.isVisible():
             self._show_choice()
 
-    # What the user does.
+    # Clicks of the user.
 
     def choose(self, name: str) -> None:
         """Request the settings of a plan, or offer to start it if it needs another file."""
@@ -316,7 +316,7 @@ class PlanStops(QWidget):
         can_choose = not (is_starting or self._state.applying)
         can_choose = can_choose and (launch is not None or self._controller.view.resting)
         checked = self.checked if self.stops else None
-        self._group.setExclusive(False)  # so that none may be checked
+        self._group.setExclusive(False)  # an exclusive group would keep one button checked
         for name, button in self.buttons.items():
             with QSignalBlocker(button):
                 button.setChecked(name == checked)

@@ -93,5 +93,5 @@ def _read_last_model() -> str | None:
         return None
     try:
         return name if select_model(name, load_catalogue()).path is not None else None
-    except (LauncherError, OSError):  # it was deleted, or renamed
+    except (LauncherError, OSError):  # the file was deleted or renamed
         return None

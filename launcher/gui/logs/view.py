@@ -146,7 +146,7 @@ class LogView(QTableView):
         needed = min(-(-characters // _WIDEN_STEP) * _WIDEN_STEP, _MOST_CHARACTERS)
         if needed > self._delegate.characters:
             self._delegate.characters = needed
-            QTimer.singleShot(0, self, self._fit_column)  # not during painting
+            QTimer.singleShot(0, self, self._fit_column)  # later, because this runs during painting
 
     @property
     def selected_texts(self) -> list[str]:

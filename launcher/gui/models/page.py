@@ -494,7 +494,7 @@ class ModelsPage(QWidget):
         if not self._is_beside:
             self._set_drawer(is_open=True)
 
-    # What is shown.
+    # Showing models, details and the search.
 
     def _describe_row(self, model: LibraryModel, file: LibraryFile | None) -> Row:
         if file is not None:
@@ -604,7 +604,7 @@ class ModelsPage(QWidget):
         self._show_details()
         model = self.list.model_row
         if model is not None and model.is_pending and model.files and self.shelf is not None and self.shelf.is_complete:
-            self._plan_all_files(model)  # of hundreds only some are planned ahead
+            self._plan_all_files(model)  # a model with hundreds of files has only some planned at first
         local = self._selected_local
         verified = self.verifying.local
         if local is None or verified is None or verified.path != local.path:

@@ -145,4 +145,4 @@ class ValueAxis(PixmapAxis):
         digits = 1 if round(10 * spacing, 6).is_integer() else 2
         if spacing == int(spacing) or spacing >= 10:
             digits = 0
-        return [f"{round(value, digits) + 0.0:,.{digits}f}" for value in values]  # never "-0"
+        return [f"{round(value, digits) + 0.0:,.{digits}f}" for value in values]  # + 0.0 turns "-0" into "0"

@@ -180,7 +180,7 @@ class MarkLog:
         restart = next((each for each in reversed(others) if each.kind is MarkKind.RESTART), None)
         if restart is not None:
             others.remove(restart)
-            began_s = min(began_s, restart.time_s)  # on a busy computer the news comes late
+            began_s = min(began_s, restart.time_s)  # on a busy computer the event comes later than the sample
         handover = Mark(began_s, MarkKind.HANDOVER, tr("Handover, {seconds:.1f} s", seconds=gap_s), gap_s)
         self._insert(others, handover)
 

@@ -289,7 +289,7 @@ def write_svg(chart: Chart, path: Path) -> None:
     with QPainter(generator) as painter:
         chart_painter.paint(painter)
     text = path.read_text(encoding="utf-8")
-    family = QGuiApplication.font().family()  # which another computer may lack
+    family = QGuiApplication.font().family()  # another computer may lack this font
     path.write_text(text.replace(f'font-family="{family}"', f'font-family="{_FONTS}"'), encoding="utf-8")
 
 

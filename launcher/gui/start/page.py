@@ -342,7 +342,7 @@ class StartPage(QWidget):
         if result.request.named is not None:
             return plan or next(iter(result.plans), None)
         no_gpu = result.situation is None or (result.situation.no_gpu and result.request.family is None)
-        demo_would_do = result.request.intent != "agents"  # it calls no tools
+        demo_would_do = result.request.intent != "agents"  # the demo calls no tools
         if (no_gpu or result.offline) and demo_would_do and not self._user_chose:
             return None
         return plan or (next(iter(result.plans), None) if result.request.family is not None else None)

@@ -253,7 +253,7 @@ class HistoryCard(Card):
         if name:
             path = Path(name)
             if not path.suffix:
-                suffix = kind[kind.rfind(".") : -1]  # of "Markdown (*.md)"
+                suffix = kind[kind.rfind(".") : -1]  # .md of "Markdown (*.md)"
                 path = path.with_suffix(suffix)
             self._controller.bridge.run(lambda _report: asyncio.to_thread(_export_session, session_id, path))
 
@@ -621,7 +621,7 @@ class WorkloadList(QWidget):
             self.choose_workload(WORKLOADS[0].name)
 
     def _handle_click(self, name: str) -> None:
-        if not self.chosen_names:  # the last one cannot be left out
+        if not self.chosen_names:  # the last chosen workload cannot be left out
             self.choose_workload(name)
         self.chosen.emit(name)
 

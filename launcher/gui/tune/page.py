@@ -229,7 +229,7 @@ class TunePage(QWidget):
         self._planned_trials = prepared.plan.starts
         chosen = self.budget.value
         self.budget.set_values([each for each in BUDGETS_MIN if 60 * each >= prepared.least_s] or BUDGETS_MIN[-1:])
-        if self.budget.value != chosen:  # that time is too short for a result
+        if self.budget.value != chosen:  # the chosen time is too short for a result
             self._plan_timer.start()
         self.budget.show_hint(card_text.plan_hint(prepared))
         self._show_amounts()

@@ -163,7 +163,7 @@ class TuneControl(QObject):
             saved = await asyncio.to_thread(_read_saved_tune, model_path)
             if saved is not None and settings is not None:
                 await serve_early_answer(session, saved.model, saved.options, settings)
-            elif saved is not None and saved.verdict is not None:  # its quality is judged
+            elif saved is not None and saved.verdict is not None:  # an ended tune, whose answers were judged
                 await serve_winner(session, saved.model, saved.options, saved.verdict["settings"])
 
         self._controller.run_measurement(
