@@ -75,7 +75,7 @@ class UpdatesCard(Card):
         self._bridge.run(_check_for_update, done=self._show_result, failed=self._show_error)
 
     def install_update(self) -> None:
-        """Download and install the newer version, or show how to."""
+        """Download and install the newer version, or show how the user can do that."""
         newest = self._newest
         if newest is None:
             return

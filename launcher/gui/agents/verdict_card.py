@@ -153,7 +153,7 @@ class VerdictCard(Card):
         self.refresh()
 
     def hideEvent(self, event: QHideEvent) -> None:  # noqa: N802
-        """Stop counting."""
+        """Stop the timer."""
         super().hideEvent(event)
         self._timer.stop()
 

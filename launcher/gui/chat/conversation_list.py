@@ -69,7 +69,7 @@ def describe_conversation(summary: ConversationSummary, today: QDate) -> str:
 
 
 class _ConversationDelegate(QStyledItemDelegate):
-    """Paints a title with a second line under it, above the first of a group its heading."""
+    """Paints a title with a second line below it. The first conversation of a group has a heading above it."""
 
     def sizeHint(self, _option: QStyleOptionViewItem, index: _Index) -> QSize:  # noqa: N802 -- Qt's name
         """Return the height of a row, with that of a heading."""
@@ -126,12 +126,12 @@ class _ConversationDelegate(QStyledItemDelegate):
 
 
 def find_row(whole: QRect, index: _Index) -> QRect:
-    """Return the place of a conversation in that of its item, which may have a heading."""
+    """Return the rectangle of a conversation within that of its item, which may also have a heading."""
     return whole.adjusted(0, theme.px(_GROUP_HEIGHT) if index.data(_GROUP_ROLE) else 0, 0, 0)
 
 
 def find_glyph(whole: QRect, index: _Index) -> QRect:
-    """Return the place of the menu's glyph in that of a conversation's item."""
+    """Return the rectangle of the menu's glyph within that of a conversation's item."""
     row, size, gap = find_row(whole, index), theme.px(_GLYPH), theme.px(6)
     return QRect(row.right() - gap - size, row.top() + gap, size, size)
 

@@ -108,6 +108,6 @@ class QuestionBubble(QWidget):
             layout.addWidget(tile, alignment=Qt.AlignmentFlag.AlignRight)
         row = QHBoxLayout()
         row.addStretch(1)
-        row.addWidget(bubble, 10_000)  # as wide as it may be; where there is less room, all of it
+        row.addWidget(bubble, 10_000)  # the greatest width, or all the width that there is
         layout.addLayout(row)
         bubble.setVisible(bool(text))

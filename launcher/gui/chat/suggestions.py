@@ -91,7 +91,7 @@ class _SuggestionButton(QPushButton):
         return self.minimumSizeHint()
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
-        """Return the same."""
+        """Return the size of both texts."""
         return QSize(0, self.heightForWidth(max(self.width(), 1)))
 
 

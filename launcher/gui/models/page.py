@@ -758,7 +758,7 @@ class ModelsPage(QWidget):
 
     @Slot()
     def _search_hub_if_allowed(self) -> None:
-        """Ask the hub if the user has allowed it, else say how to."""
+        """Ask the hub if the user has allowed that, else say how to allow it."""
         text = self.search.text
         if len(text) < _LEAST_SEARCH or self.search.filter.value == HERE:
             self.hub_line.show_state("")

@@ -129,7 +129,7 @@ class LibraryTree(QAbstractItemModel):
         return len(self.models[parent.row()].files) if self._has_row(parent) and not parent.internalId() else 0
 
     def _has_row(self, index: _Index) -> bool:
-        """Return whether an index, perhaps of before a change, means a row of now."""
+        """Return whether an index, which may be older than a change, still belongs to a row."""
         owner = index.internalId() if index.isValid() else 0
         if owner:
             return owner <= len(self.models) and index.row() < len(self.models[owner - 1].files)

@@ -154,7 +154,7 @@ class ReadOut(QWidget):
         for label, words in ((self.title, title), (self.value, text), (self.unit, unit)):
             if label.text() != words:
                 label.setText(words)
-        # As wide as the widest of late, so that the unit does not move, but an old peak leaves no gap before it.
+        # As wide as the widest recent number, so that the unit does not move, but an old peak leaves no gap before it.
         self._widths.append(self._metrics.horizontalAdvance(text) + 1)
         self.value.setMinimumWidth(max(self._widths))
         self.value.setEnabled(reading.value is not None)  # dim a value that is not live

@@ -106,7 +106,7 @@ class Slider(QSlider):
 
     @property
     def _ends(self) -> tuple[int, int]:
-        """Left and right end of the way of the handle's middle, in pixels."""
+        """The lowest and the highest x coordinate of the handle's middle, in pixels."""
         inset = theme.px(_RADIUS) + 2
         return inset, max(self.width() - inset, inset + 1)
 
