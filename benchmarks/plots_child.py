@@ -41,7 +41,7 @@ def main() -> None:
     theme.choose_theme("dark")
     theme.apply_theme(app, theme.current())
     controller = Controller()
-    controller._view_model.update(status=ServerStatus(ServerState.READY))  # noqa: SLF001 -- samples are of what runs
+    controller._view_model.update(status=ServerStatus(ServerState.READY))  # noqa: SLF001 -- plots draw samples of a running server only
     bare = pyqtgraph.PlotWidget()
     panel = PlotPanel(controller)
     panel.resize(_WIDTH, _HEIGHT)

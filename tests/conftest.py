@@ -158,7 +158,7 @@ def _find_descendants() -> set[int]:
         with suppress(OSError):  # the process has ended
             for thread in os.listdir(threads):  # noqa: PTH208 -- pathlib takes four times as long, three times a test
                 children = f"{threads}/{thread}/children"
-                with suppress(OSError), open(children, "rb") as file:  # noqa: PTH123 -- or that thread of it has ended
+                with suppress(OSError), open(children, "rb") as file:  # noqa: PTH123 -- the thread may have ended
                     waiting += map(int, file.read().split())
         found.update(waiting)
     return found

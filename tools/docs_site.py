@@ -22,7 +22,7 @@ def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401 -- mkdocs is not i
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:  # noqa: ANN401 -- as above
+def on_page_markdown(markdown: str, **_: Any) -> str:  # noqa: ANN401 -- mkdocs is not installed in this environment
     """Give links to folders a page as their target, and replace links to files that the site lacks by their text."""
     return re.sub(r"\[([^]]+)\]\(\.\./[^)]+\)", r"\1", markdown.replace("](decisions/)", "](decisions/index.md)"))
 

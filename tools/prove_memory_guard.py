@@ -197,7 +197,7 @@ async def run_watcher(root: Path, limit: int | None, *, kernel: bool) -> AsyncIt
     if limit is not None:
         (group.folder / group.limit).write_text(str(limit))
     command = [sys.executable, "-m", "tools.prove_memory_guard", str(root), "--watch", str(os.getpid())]
-    watcher = subprocess.Popen([*command, *(["--kernel"] if kernel else [])])  # noqa: ASYNC220 -- it takes no time
+    watcher = subprocess.Popen([*command, *(["--kernel"] if kernel else [])])  # noqa: ASYNC220 -- a start takes no time
     try:
         with run_inside(group) if kernel else nullcontext():
             yield group

@@ -198,7 +198,7 @@ def _explain_small_context(agent: Agent | None, context: int) -> str:
     )
 
 
-def _load_texts() -> Any:  # noqa: ANN401 -- as in resources/agent-check.json
+def _load_texts() -> Any:  # noqa: ANN401 -- the JSON of resources/agent-check.json
     """Return the texts of the check's requests."""
     return json.loads(shipped_file("resources", "agent-check.json").read_text(encoding="utf-8"))
 

@@ -55,7 +55,7 @@ class AttachedBench:
         """Return the monitor's time in seconds."""
         return time.monotonic()
 
-    async def become(self, settings: RunSettings, *, fresh: bool = False) -> float:  # noqa: ARG002 -- it starts nothing
+    async def become(self, settings: RunSettings, *, fresh: bool = False) -> float:  # noqa: ARG002 -- nothing is started
         """See Bench. Raises ActionImpossible for settings other than the server's own."""
         if any(self._settings.get(name) != value for name, value in settings.items()):
             raise ActionImpossible(

@@ -114,7 +114,7 @@ class BorrowedSession:
         """Count the seconds of a reply that gave way to a client as time of waiting."""
         self._waited_s += seconds
 
-    async def start(self, options: ServeOptions, *, model_name: str | None = None) -> None:  # noqa: ARG002 -- the model stays
+    async def start(self, options: ServeOptions, *, model_name: str | None = None) -> None:  # noqa: ARG002 -- the model cannot change
         """Restart the server with other settings, once it is idle. Raises what a start raises."""
         self.change_count += 1
         await self.wait_until_idle()
@@ -217,7 +217,7 @@ class _BorrowedServer(AttachedServer):
         self._engine_pid = pid
 
     @asynccontextmanager
-    async def chat(self, request: ChatRequest, *, measured: bool = False) -> AsyncGenerator[AsyncIterator[Delta]]:  # noqa: ARG002 -- all its requests are
+    async def chat(self, request: ChatRequest, *, measured: bool = False) -> AsyncGenerator[AsyncIterator[Delta]]:  # noqa: ARG002 -- every request is measured
         """Stream a reply. See AttachedServer.chat."""
         async with super().chat(request) as deltas:
             yield deltas

@@ -174,7 +174,7 @@ class PooledModel:
     @property
     def gate(self) -> Gate:
         """Its gate. Requests come only once there is one."""
-        assert self.side.gate is not None  # noqa: S101 -- the gateway is open
+        assert self.side.gate is not None  # noqa: S101 -- the gateway is open, so the gate exists
         return self.side.gate
 
     @property

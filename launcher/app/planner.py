@@ -182,7 +182,7 @@ def _describe_card(description: MachineDescription) -> Situation:
         return describe_unified_machine(
             memory_gib, card=card, free_mib=description.free_mib, backend=description.backend
         )
-    assert card is not None  # noqa: S101 -- one of the two is given
+    assert card is not None  # noqa: S101 -- either a card or a memory size is given
     return describe_machine(
         card.memory_gb,
         card=card,

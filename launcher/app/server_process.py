@@ -147,7 +147,7 @@ def _start_process(idle_limit_s: float) -> tuple[ProcessEntry, Popen[bytes]]:
     finally:
         if log != DEVNULL:
             os.close(log)
-    assert process.stdout is not None  # noqa: S101 -- a pipe
+    assert process.stdout is not None  # noqa: S101 -- stdout is a pipe
     hurry = threading.Timer(_START_LIMIT_S, process.kill)
     hurry.start()
     try:

@@ -745,5 +745,5 @@ def call_listener(listener: Callable[[Any], None], event: object) -> None:
     """Call a listener. Its failure (a closed terminal, for example) must not end the supervision of the server."""
     try:
         listener(event)
-    except Exception:  # noqa: BLE001 -- whatever it is
+    except Exception:  # noqa: BLE001 -- any error of a listener
         _log.exception("A listener failed: %s", type(event).__name__)

@@ -71,7 +71,7 @@ class ControlServer:
         if sys.platform == "win32":
             pipe_path = f"{_PIPE}mtp-launcher-{secrets.token_hex(16)}"
             loop = asyncio.get_running_loop()
-            assert isinstance(loop, asyncio.ProactorEventLoop)  # noqa: S101 -- the default there
+            assert isinstance(loop, asyncio.ProactorEventLoop)  # noqa: S101 -- asyncio's default loop on Windows
             (pipe,) = await loop.start_serving_pipe(self._make_protocol, pipe_path)
             self._stop_listening = pipe.close
             return ControlAddress(pipe_path, self._token)
@@ -167,7 +167,7 @@ class ControlServer:
 
 def _current_task() -> asyncio.Task[None]:
     task = asyncio.current_task()
-    assert task is not None  # noqa: S101 -- a coroutine runs in one
+    assert task is not None  # noqa: S101 -- a coroutine always runs in a task
     return task
 
 
@@ -204,7 +204,7 @@ async def send_request(address: ControlAddress, verb: str, **fields: object) -> 
 async def _open_connection(path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     if sys.platform == "win32":
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, asyncio.ProactorEventLoop)  # noqa: S101 -- the default there
+        assert isinstance(loop, asyncio.ProactorEventLoop)  # noqa: S101 -- asyncio's default loop on Windows
         reader = asyncio.StreamReader(limit=_LINE_BYTES)
         transport, protocol = await loop.create_pipe_connection(lambda: asyncio.StreamReaderProtocol(reader), path)
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)

@@ -188,7 +188,7 @@ def _as_fact(value: object) -> str | int | float | None:
     return str(value)  # str() of an error may be a message
 
 
-def _render_fact(fact: object, translations: Translations, window: bool) -> Any:  # noqa: ANN401 -- numbers, too
+def _render_fact(fact: object, translations: Translations, window: bool) -> Any:  # noqa: ANN401 -- numbers stay numbers
     return fact.render(translations, window=window) if isinstance(fact, Message) else fact
 
 

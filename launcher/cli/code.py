@@ -249,7 +249,7 @@ async def _read_own_server(session: ServerSession) -> AgentServer:
 
     supervisor = session.supervisor
     launch, endpoint = supervisor.launch, supervisor.endpoint
-    assert launch is not None  # noqa: S101 -- it has started
+    assert launch is not None  # noqa: S101 -- the server has started, so it has a launch
     context = launch.plan_settings("cpu").slot_context
     return AgentServer(endpoint.url, endpoint.api_key, api_model_name(launch.options), context)
 

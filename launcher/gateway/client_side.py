@@ -86,7 +86,7 @@ class GateClientSide:
         await gate.resume_requests(link)
 
     async def _wait_for_gate(self) -> "Gate":
-        assert self.gate is not None  # noqa: S101 -- given
+        assert self.gate is not None  # noqa: S101 -- this class is made with a gate
         return self.gate
 
     def lose_engine(self) -> None:
@@ -142,7 +142,7 @@ class GatewayClientSide(GateClientSide):
     @property
     def gateway(self) -> "Gateway":
         """The gateway, which must be open."""
-        assert self._gateway is not None  # noqa: S101 -- see above
+        assert self._gateway is not None  # noqa: S101 -- the caller has opened it
         return self._gateway
 
     def slot_folder_for(self, model: str) -> Path:
@@ -153,7 +153,7 @@ class GatewayClientSide(GateClientSide):
     async def open(self) -> "Gateway":
         """Return the gateway, once it listens."""
         self.engine_starts()
-        assert self._opening is not None  # noqa: S101 -- just set
+        assert self._opening is not None  # noqa: S101 -- `engine_starts` has set it
         return await asyncio.shield(self._opening)
 
     async def _wait_for_gate(self) -> "Gate":

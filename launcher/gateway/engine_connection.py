@@ -216,7 +216,7 @@ class EngineReply(asyncio.BufferedProtocol):
         self.resume_writing()
         self._wake()
 
-    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002 -- asyncio's
+    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002 -- the signature is asyncio's
         """See asyncio.BufferedProtocol. Its own buffer would be 256 KiB, mapped anew for each part."""
         return self._buffer
 
@@ -307,7 +307,7 @@ class EngineReply(asyncio.BufferedProtocol):
             try:
                 if self._take(part):
                     return
-            except Exception as error:  # noqa: BLE001 -- for the one that waits
+            except Exception as error:  # noqa: BLE001 -- raised again where the reply is awaited
                 self._take, self._failure = None, error
                 self._wake()
                 return

@@ -112,7 +112,7 @@ class Forwarder:
     @property
     def response(self) -> web.StreamResponse:
         """The response to the client. Call it after `forward` or `fail`."""
-        assert self._response is not None  # noqa: S101 -- both open one
+        assert self._response is not None  # noqa: S101 -- `forward` and `fail` both open the response
         return self._response
 
     async def forward(self, link: EngineLink) -> bool:
@@ -123,7 +123,7 @@ class Forwarder:
         self.exchange.state = ExchangeState.RUNNING
         self.exchange.left_engine.clear()
         self._task = task = asyncio.current_task()
-        assert task is not None  # noqa: S101 -- a coroutine runs in one
+        assert task is not None  # noqa: S101 -- a coroutine always runs in a task
         cancelled_before = task.cancelling()
         self.was_cut = False
         self._model = link.model

@@ -69,7 +69,7 @@ class Gateway:
             if context_for is None:
                 await web.SockSite(runner, each).start()
                 continue
-            assert runner.server is not None  # noqa: S101 -- set up
+            assert runner.server is not None  # noqa: S101 -- `setup` has made the server
             self._accepting.append(asyncio.create_task(accept_connections(each, runner.server, context_for)))
 
     async def _open_runner(self) -> web.AppRunner:

@@ -269,7 +269,7 @@ class Window(QMainWindow):
         """The names of all pages, in the rail or not."""
         return tuple(self._specs)
 
-    def page(self, name: str) -> Any:  # noqa: ANN401 -- each has a class of its own
+    def page(self, name: str) -> Any:  # noqa: ANN401 -- each page has a class of its own
         """Return a page, building it if necessary."""
         while self._build_next_part(name):
             pass

@@ -228,7 +228,7 @@ def _figure_point(x: float, figure: Figure | None) -> ChartPoint | None:
     return None if figure is None else make_point(float(x), figure.mean, figure.low, figure.high)
 
 
-def _other_settings(settings: RunSettings) -> Any:  # noqa: ANN401 -- a key
+def _other_settings(settings: RunSettings) -> Any:  # noqa: ANN401 -- a key of any hashable type
     return settings_key({name: value for name, value in settings.items() if name != DRAFT})
 
 

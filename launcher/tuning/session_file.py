@@ -195,7 +195,7 @@ def remove_personal_data(
     user: str | None = None,
     host: str | None = None,
     home: Path | None = None,
-) -> Any:  # noqa: ANN401 -- the same
+) -> Any:  # noqa: ANN401 -- any JSON value
     """Return a JSON value whose texts identify no person or computer. See `anonymize`."""
     host = host or platform.node()
     names = [user or find_user(), host.partition(".")[0], host]

@@ -101,7 +101,7 @@ def received(stream: RangeStream) -> bytes:
 
 class TestTls:
     @pytest.fixture(autouse=True)
-    def trusted(self, serving: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG002 -- after it
+    def trusted(self, serving: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG002 -- to run after `serving`
         monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
 
     def test_a_certificate_named_in_the_environment_is_trusted(self, serving: Callable[..., Server]) -> None:

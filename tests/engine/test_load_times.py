@@ -14,7 +14,7 @@ from launcher.engine.server.state import LogAdded, ServerState, ServerStatus
 def timed(*events: tuple[float, ServerStatus]) -> float | None:
     now = 0.0
     clock = LoadTimer(lambda: now)
-    for now, event in events:  # noqa: B007 -- the clock reads it
+    for now, event in events:  # noqa: B007 -- `clock` reads it
         clock.handle_event(event)
         clock.handle_event(LogAdded("a line between"))
     return clock.take_seconds()

@@ -56,7 +56,7 @@ def view_model_of(controller: Controller) -> ViewModel:
 class TestMarks:
     def test_events_of_the_controller_become_marks(self, panel: PlotPanel, controller: Controller) -> None:
         model, marks = view_model_of(controller), panel.marks
-        controller.inputs  # noqa: B018 -- nothing ran yet
+        controller.inputs  # noqa: B018 -- reads the view before anything runs
         for state in (ServerState.PREPARING, ServerState.LOADING, ServerState.WARMING_UP, ServerState.READY):
             model.update(status=ServerStatus(state), settings="8K context · draft 2")
         controller.launched.emit(object())

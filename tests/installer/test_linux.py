@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 LINUX = ROOT / "installer" / "linux"
 sys.path[:0] = [str(LINUX), str(ROOT / "installer")]
 import prune  # noqa: E402 -- a script beside its modules, not a package
-from manifest import manifest_text  # noqa: E402 -- the same
+from manifest import manifest_text  # noqa: E402 -- a script beside its modules, not a package
 
 DESKTOP = ROOT / "resources" / "desktop"
 POSIX = (

@@ -168,7 +168,7 @@ class World:
     async def end_left_processes(self) -> list[str]:
         """Return the command lines of processes that still run after 2 s, and end them."""
         deadline_s = time.monotonic() + _ORPHAN_S
-        while (left := list(self.list_processes())) and time.monotonic() < deadline_s:  # noqa: ASYNC110 -- no event
+        while (left := list(self.list_processes())) and time.monotonic() < deadline_s:  # noqa: ASYNC110 -- the end of a process is no event
             await asyncio.sleep(0.02)
         words = []
         for process in left:

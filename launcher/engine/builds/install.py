@@ -60,7 +60,7 @@ async def install_build(
     on_note: OnNote | None = None,
     target: TargetComputer | None = None,
     releases: ReleaseClient | None = None,
-    settings: TransferSettings = TransferSettings(),  # noqa: B008 -- frozen
+    settings: TransferSettings = TransferSettings(),  # noqa: B008 -- the default is frozen
 ) -> InstalledEngine:
     """Install the build of `tag` for this computer, and put it in use unless another engine is pinned.
 

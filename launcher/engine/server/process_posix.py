@@ -122,7 +122,7 @@ class PreparedKeeper:
         """See PreparedProcess."""
         self._is_started = True
         keeper = self._keeper
-        assert keeper.stdin is not None  # noqa: S101 -- started with pipes
+        assert keeper.stdin is not None  # noqa: S101 -- stdin is a pipe
         assert keeper.stdout is not None  # noqa: S101
         assert keeper.stderr is not None  # noqa: S101
         with suppress(BrokenPipeError):

@@ -154,7 +154,7 @@ async def start_in_job(command: EngineCommand, on_line: OnLine) -> JobProcess:
         )
     except OSError as error:
         raise start_error(command, error.strerror or str(error)) from error
-    assert process.stdout is not None  # noqa: S101 -- started with pipes
+    assert process.stdout is not None  # noqa: S101 -- stdout is a pipe
     assert process.stderr is not None  # noqa: S101
     try:  # resumed only once it is in the job: before that, it could start processes outside of the job
         job = _Job()

@@ -80,7 +80,7 @@ class RequestFeed(QObject):
         if not address:
             return
 
-        async def follow(report: Any) -> None:  # noqa: ANN401 -- as in bridge.Work
+        async def follow(report: Any) -> None:  # noqa: ANN401 -- a callback as in bridge.Work
             from launcher.app.running_servers import read_requests
 
             found = read_requests(f"http://{address}", count=_MOST_KEPT, follow=True, current=True)
