@@ -1,8 +1,8 @@
 """Long replies in the chat: only blocks near the visible part are widgets."""
 
 import pytest
-from PySide6.QtCore import QPoint, QRect
-from PySide6.QtGui import QTextCursor
+from PySide6.QtCore import QEvent, QObject, QPoint, QRect
+from PySide6.QtGui import QResizeEvent, QTextCursor
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
@@ -22,9 +22,22 @@ PARAGRAPHS = "".join(f"Paragraph {number} of a long reply. {'word ' * 40}\n\n" f
 LONG = f"Begin.\n{CODE}{TABLE}{PARAGRAPHS}the end"
 
 
+class ResizeWatch(QObject):
+    """Event filter that collects the widths, in pixels, that a widget gets."""
+
+    def __init__(self, widths: set[int]) -> None:
+        super().__init__()
+        self.widths = widths
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:  # noqa: N802 -- Qt's name
+        if isinstance(event, QResizeEvent):
+            self.widths.add(event.size().width())
+        return super().eventFilter(watched, event)
+
+
 @pytest.fixture
-def column(qtbot: QtBot, qapp: QApplication) -> TurnColumn:
-    """A conversation whose only reply is a long one, at its end."""
+def empty_column(qtbot: QtBot, qapp: QApplication) -> TurnColumn:
+    """A conversation without turns."""
     theme.apply_theme(qapp, theme.current())
     column = TurnColumn()
     qtbot.addWidget(column)
@@ -32,6 +45,13 @@ def column(qtbot: QtBot, qapp: QApplication) -> TurnColumn:
     column.resize(400, 500)
     column.show()
     qtbot.waitExposed(column)
+    return column
+
+
+@pytest.fixture
+def column(empty_column: TurnColumn, qtbot: QtBot) -> TurnColumn:
+    """A conversation whose only reply is a long one, at its end."""
+    column = empty_column
     answer = ReplyView()
     column.add_turn(Turn(0, QuestionBubble("Go on."), answer))
     steps = " ".join(["8+2"] * (len(LONG) // 10) + [str(len(LONG) % 10)])
@@ -70,6 +90,23 @@ def test_only_what_is_near_is_built(column: TurnColumn, qapp: QApplication) -> N
     assert body.height() == height, "what is built again takes the room that it took"
     answer.copy_button.click()
     assert qapp.clipboard().text() == LONG
+
+
+def test_the_scroll_bar_takes_no_width_from_the_text(empty_column: TurnColumn, qtbot: QtBot) -> None:
+    bar = empty_column.verticalScrollBar()
+    answer = ReplyView()
+    empty_column.add_turn(Turn(0, QuestionBubble("Go on."), answer))
+    answer.append_text("One line.", "")
+    qtbot.waitUntil(lambda: answer.body.width() < 400 and 10 < answer.body.height() < 100)
+    assert not bar.isVisible()
+    widths = {answer.body.width()}
+    watch = ResizeWatch(widths)
+    answer.body.installEventFilter(watch)
+    answer.append_text(PARAGRAPHS, "")
+    qtbot.waitUntil(lambda: not answer.waiting and bar.value() == bar.maximum() > 20_000)
+    answer.body.removeEventFilter(watch)
+    assert bar.isVisible()
+    assert len(widths) == 1, widths
 
 
 def test_long_thoughts_are_built_where_they_are_seen_too(column: TurnColumn, qtbot: QtBot) -> None:

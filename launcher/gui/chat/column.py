@@ -146,8 +146,8 @@ class TurnColumn(QScrollArea):
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
         """Place the text, and update the blocks near the viewport."""
+        self._place_text()  # before the turns are laid out, which the scroll bar would make narrower for a moment
         super().resizeEvent(event)
-        self._place_text()
         self._update_visible()
 
     def set_wide(self, *, wide: bool) -> None:
