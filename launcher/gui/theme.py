@@ -377,6 +377,8 @@ def _field_rules(t: Theme) -> str:
         {radius}; padding: 0 {px(8)}px; min-height: {px(CONTROL_HEIGHT) - 2}px; }}
     QLineEdit, QPlainTextEdit, QTextEdit {{ placeholder-text-color: {t.secondary}; }}
     QLineEdit:focus, QSpinBox:focus, QDoubleSpinBox:focus, QComboBox:focus {{ border: 2px solid {t.accent}; }}
+    QLineEdit#dense {{ min-height: {px(DENSE_HEIGHT) - 2}px; padding: 0 {px(6)}px; }}
+    QLineEdit[refused="true"] {{ border: 2px solid {t.bad}; }}
     QLineEdit:disabled, QSpinBox:disabled, QDoubleSpinBox:disabled {{ color: {t.secondary}; border-color: {t.border}; }}
     QSpinBox::up-button, QSpinBox::down-button, QDoubleSpinBox::up-button, QDoubleSpinBox::down-button {{
         width: 0; border: none; }}

@@ -110,6 +110,34 @@ def check_that_moving_a_slider_changes_the_preview_only(page: CockpitPage, qtbot
     assert (draft.value, page.controls.restart.fields["ctx"].value) == (2, 8_192)
 
 
+def test_a_typed_context_between_two_steps_is_what_the_engine_gets(
+    page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait
+) -> None:
+    field = page.controls.restart.fields["ctx"]
+    assert field.typed is not None
+    for text, reason in (
+        ("much", "Context cannot be much. It is a number of tokens, such as 32768 or 32K."),
+        ("auto", "Context cannot be auto. It is a number of tokens, such as 32768 or 32K."),
+        ("5", "Context cannot be 5. It goes from 256 to 16777216 tokens."),
+    ):
+        field.typed.selectAll()
+        qtbot.keyClicks(field.typed, text)
+        qtbot.keyClick(field.typed, Qt.Key.Key_Return)
+        assert reason in [each.text() for each in field.findChildren(Label) if each.isVisible()]
+        assert (field.value, page.state.requested) == (8_192, {})
+    field.typed.selectAll()
+    qtbot.keyClicks(field.typed, "10000")
+    with qtbot.waitSignal(demo.controller.applied) as reply:
+        page.controls.apply_now()  # by Ctrl+Return, while it is being typed
+    assert reply.args == [None]
+    wait_for(ServerState.READY)
+    launch = demo.controller.launch
+    assert launch is not None
+    assert launch.options.context == 10_000
+    qtbot.waitUntil(lambda: page.state.change_count == 0)
+    assert (field.value, field.typed.text()) == (10_000, "10,000")
+
+
 def test_the_draft_length_is_changed_and_applied(page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait) -> None:
     page.controls.restart.fields["draft"].slider.setValue(3)
     qtbot.waitUntil(page.controls.changes.isVisible)
@@ -144,7 +172,8 @@ def test_the_sliders_work_again_after_a_stop_and_a_start(
     wait_for(ServerState.READY)
     qtbot.waitUntil(lambda: page.state.preview is not None)
     assert {name: field.value for name, field in fields.items()} == values
-    assert {label.text() for label in fields["ctx"].findChildren(Label)} >= {"8,192"}
+    assert fields["ctx"].typed is not None
+    assert fields["ctx"].typed.text() == "8,192"
     page.controls.mode.button("simple").click()
 
 

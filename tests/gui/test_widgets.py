@@ -8,8 +8,9 @@ from PySide6.QtGui import QColor, QImage, QWheelEvent
 from PySide6.QtWidgets import QApplication, QHBoxLayout, QMenu, QPushButton, QStackedWidget, QVBoxLayout, QWidget
 from pytestqt.qtbot import QtBot
 
+from launcher.base.errors import BadOption
 from launcher.gui import theme
-from launcher.gui.labels import display_path
+from launcher.gui.labels import Label, display_path
 from launcher.gui.widgets import (
     Badge,
     Banner,
@@ -97,13 +98,64 @@ class TestSliderField:
         received: list[object] = []
         field.value_changed.connect(received.append)
         render_widget(field, qtbot)
-        field.set_value(8_000)
+        field.set_value(8_192)
         assert field.value == 8_192
         assert received == []
         qtbot.keyClick(field.slider, Qt.Key.Key_Left)
         assert received == [4_096]
         assert field.slider.accessibleName() == "Context"
         assert field.slider.accessibleDescription() == "4,096"
+
+    def test_a_value_between_two_steps_is_a_step_until_the_value_is_another(self, qtbot: QtBot) -> None:
+        field = SliderField("Context", [2_048, 4_096, 8_192])
+        field.show_mark(8_192)
+        field.set_value(5_000)
+        assert (field.value, field.slider.value(), field.slider.maximum(), field.slider.mark) == (5_000, 2, 3, 3)
+        qtbot.keyClick(field.slider, Qt.Key.Key_Left)
+        assert field.value == 4_096
+        field.set_value(8_192)
+        assert (field.slider.value(), field.slider.maximum(), field.slider.mark) == (2, 2, 2)
+
+    def test_a_typed_value_is_taken_with_enter_and_anything_else_is_refused_with_the_reason(self, qtbot: QtBot) -> None:
+        def parse_value(text: str) -> object:
+            if not text.isdecimal():
+                raise BadOption("", "It is a whole number.")
+            return int(text)
+
+        field = SliderField("Context", [2_048, 8_192], format_value="{:,}".format, parse_value=parse_value)
+        received: list[object] = []
+        field.value_changed.connect(received.append)
+        render_widget(field, qtbot)
+        field.set_value(2_048)
+        field.show_hint("largest that fits: 8,192")
+        typed = field.typed
+        assert typed is not None
+        assert (typed.text(), typed.accessibleName()) == ("2,048", "Context")
+
+        def type_text(text: str, key: Qt.Key) -> None:
+            typed.selectAll()
+            qtbot.keyClicks(typed, text)
+            qtbot.keyClick(typed, key)
+
+        def shown() -> list[str]:
+            return [each.text() for each in field.findChildren(Label) if each.isVisible()]
+
+        type_text("4000", Qt.Key.Key_Return)
+        assert (field.value, typed.text(), received) == (4_000, "4,000", [4_000])
+        type_text("long", Qt.Key.Key_Return)
+        refusal = "Context cannot be long. It is a whole number."
+        assert (field.value, typed.text(), received) == (4_000, "long", [4_000])
+        assert refusal in shown()
+        assert typed.accessibleDescription() == refusal
+        qtbot.keyClick(typed, Qt.Key.Key_Escape)
+        assert typed.text() == "4,000"
+        assert refusal not in shown()
+        assert "largest that fits: 8,192" in shown()
+        type_text("5000", Qt.Key.Key_Escape)
+        assert (field.value, typed.text(), received) == (4_000, "4,000", [4_000])
+        type_text("long", Qt.Key.Key_Return)
+        qtbot.keyClick(field.slider, Qt.Key.Key_Right)
+        assert (field.value, typed.text(), field.is_refused) == (8_192, "8,192", False)
 
     def test_the_earlier_value_and_the_hint_are_in_the_accessible_description(self) -> None:
         field = SliderField("Draft length", range(9))

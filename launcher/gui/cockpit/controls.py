@@ -1,7 +1,7 @@
 """Left pane of the Cockpit: settings that need a restart, settings that apply at once, and all flags under Advanced."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -482,7 +482,14 @@ class RestartFields(QWidget):
         self._last_name = _SIMPLE_SETTINGS[0]
         for name, row in ROWS.items():
             if row.label:
-                field = SliderField(tr(row.label), (), format_value=partial(_format_value, row), tip=tr(row.tip))
+                field = SliderField(
+                    tr(row.label),
+                    (),
+                    format_value=partial(_format_value, row),
+                    tip=tr(row.tip),
+                    parse_value=partial(_parse_value, row) if row.kind == "tokens" else None,
+                    typed_tip=tr("Type a number, such as 40000 or 40K, which is 40,960"),
+                )
                 field.value_changed.connect(partial(self._request_value, name))
                 column.addWidget(field)
                 self.fields[name] = field
@@ -571,6 +578,13 @@ def _format_value(row: ServerSetting, value: object) -> str:
     if row.kind == "mib":
         return f"{value:,} MiB" if value else tr("off")
     return _format_plain_value(value)
+
+
+def _parse_value(row: ServerSetting, text: str) -> "Value":
+    """Return the value of a typed text. Raises BadOption if there is none, also where it would leave the value open."""
+    value = replace(row, can_be_open=False).parse_value(text)
+    row.check_value(value)
+    return value
 
 
 def _format_plain_value(value: object) -> str:
@@ -698,9 +712,6 @@ class SamplingFields(QWidget):
         for row in _SAMPLING_ROWS:
             field, value = self.fields[row.name], self._state.sampling_value(row.name)
             if value is not None and field.value != value:
-                if value not in row.steps:  # the server's value may lie between two steps: make it a step
-                    steps: list[float] = sorted({*row.steps, value}, key=_order_unlimited_last)
-                    field.set_values(steps)
                 field.set_value(value)
             elif value is None:
                 field.show_unknown()
@@ -716,11 +727,6 @@ class SamplingFields(QWidget):
         if default is None or self._state.sampling_value(row.name) == default:
             return tr(row.hint)
         return tr("server default: {value}", value=row.format_value(default))
-
-
-def _order_unlimited_last(value: float) -> tuple[bool, float]:
-    """Return the sort key of a step: -1 means no limit."""
-    return value < 0, value
 
 
 _SIMPLE, _ADVANCED = "simple", "advanced"
@@ -776,6 +782,15 @@ class ControlsPane(Card):
         self._show_mode()
         state.applying_changed.connect(self._return_focus)
         state.previewer_changed.connect(self._return_focus)
+
+    @Slot()
+    def apply_now(self) -> None:
+        """Apply the changes, with a value that is still being typed. Nothing is applied if that is no value."""
+        fields = self.restart.fields.values()
+        for field in fields:
+            field.take_typed()
+        if not any(field.is_refused for field in fields):
+            self.changes.apply_now()
 
     @Slot(bool)
     def _hold_focus(self, applying: bool) -> None:

@@ -557,7 +557,7 @@ class CockpitPage(QWidget):
         self.models = ModelsCard(controller)
         self._layout.addWidget(self.models)
         self._layout.addLayout(self._make_pane_row(), 1)
-        QShortcut("Ctrl+Return", self, self.controls.changes.apply_now)
+        QShortcut("Ctrl+Return", self, self.controls.apply_now)
         controller.view_changed.connect(self.show_view)
         controller.launched.connect(self._show_launch)
         controller.chat_requested.connect(self._show_chat)
