@@ -1,10 +1,10 @@
 """The chat while a reply of TOKENS tokens streams at 500 a second: `TOKENS`. Prints one JSON object.
 
 The tokens come over HTTP from a small server in a process of its own, through the program's own client, session and
-bridge, into the chat in a window of its own; meanwhile they are written into the file of conversations. Measured are
-how late a timer of 5 ms is called, the longest processor time of the window's thread between two waits of its loop,
-which other work on the machine does not lengthen, and by how much the process's memory grows from the third second to
-the end.
+bridge, into the chat in a window of its own; meanwhile they are written into the file of conversations. Three things
+are measured: how late a timer of 5 ms is called; the longest processor time of the window's thread between two waits of
+its loop, which other work on the machine does not lengthen; and the growth of the process's memory from the third
+second to the end.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Measures what the gateway adds to requests and starts, in pairs with direct access to the same engine, and the gap
-of handovers beside a start of the engine alone.
+"""Measures the time that the gateway adds to requests and starts, and the gap of handovers. Each is measured in pairs:
+with direct access to the same engine, or with a start of the engine alone.
 """
 
 import asyncio

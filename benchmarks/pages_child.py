@@ -1,9 +1,10 @@
 """Opens the window as `mtp-launcher gui` does, offscreen, and measures its pages: `ROUNDS SETTLE SECONDS`.
 
-In order: when Start could be used, each step of what is done ahead, each page's first showing, `ROUNDS` showings of
-each after that, and what the window takes in `SECONDS` while the demo is served and nobody asks, shown and hidden,
-each beside a process that wakes as often and does nothing, and `SETTLE` seconds after it became so. One JSON object,
-on its last line. With 0 `ROUNDS` it ends after the first of these.
+Measured in this order: the time until Start can be used; each step of building pages ahead; each page's first showing;
+`ROUNDS` further showings of each page; the processor time of the window in `SECONDS` while the demo is served without
+requests, first shown, then hidden. The last is measured `SETTLE` seconds after the window was shown or hidden, beside a
+process that wakes as often and does nothing. The last line of the output is one JSON object. With 0 `ROUNDS` only the
+first of these is measured.
 """
 # ruff: noqa: SLF001 -- it calls the private steps that the program does itself
 

@@ -15,7 +15,7 @@ from launcher.machine.host import read_host
 class Row:
     """One line of the table. `kept` is whether the limit was kept, None where there is no limit.
 
-    `ratio` is that of what was measured to `reference`. Limits of time and of processor time are limits of it.
+    `ratio` is the measured value divided by `reference`; limits of time and of processor time are limits of this ratio.
     """
 
     what: str

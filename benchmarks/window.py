@@ -80,9 +80,8 @@ def _measure_first_paint() -> float:
 
 
 def _measure_bare_window(stream: dict[str, Any], seconds: float) -> float:
-    """Return the share of a core in percent that a window of pyqtgraph and a text field takes for what `stream` drew.
-
-    It reads no server and no sensors, and its text is not formatted.
+    """Return the share of a core in percent that a bare window takes to draw the same curves and text as `stream` did.
+    The bare window has pyqtgraph and a text field, reads no server and no sensors, and does not format text.
     """
     text = "".join(text for _, text in stream["replies"])
     with child("bare_stream_child", str(seconds), json.dumps(stream["curves"]), text) as process:

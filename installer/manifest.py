@@ -72,7 +72,8 @@ def of_setup(contents: Mapping[str, object]) -> list[Piece]:
 
 
 def of_lock(lock: str, known: Iterable[Piece]) -> list[Piece]:
-    """Return what a list of requirements installs. Raises KeyError for one whose licence none of the known tells."""
+    """Return the packages that a list of requirements installs. Raises KeyError for a package whose licence is
+    unknown."""
     licences = {canonicalize_name(each["name"]): each["licence"] for each in known}
     named = [line.split(" ")[0] for line in lock.splitlines() if line[:1].isalnum()]
     pins = [each.partition("==") for each in named]
@@ -104,7 +105,7 @@ def manifest_text(manifest: Mapping[str, object]) -> str:
 
 
 def main(dist: Path, changelog: Path, deb: Path, windows: Path) -> None:
-    """Write both files. Raises ValueError or KeyError for what does not agree."""
+    """Write both files. Raises ValueError or KeyError if the inputs contradict each other."""
     epoch_s = int(os.environ["SOURCE_DATE_EPOCH"])
     setup, here = of_setup(json.loads(windows.read_text("utf-8"))), _installed()
     own = [each for each in here if each["name"] == "mtp-launcher"]

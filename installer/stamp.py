@@ -3,7 +3,7 @@
     python stamp.py SCRIPT NAME=VALUE ...
 
 A line `# include FILE` is replaced by that file, whose path is relative to the script's folder. A line `NAME=` of a
-shell script, or `$NAME = ''` of PowerShell, gets the value. A file or a line that is not there ends it.
+shell script, or `$NAME = ''` of PowerShell, gets the value. A missing file or line ends the program with an error.
 """
 
 import re
@@ -12,7 +12,8 @@ from pathlib import Path
 
 
 def include_files(script: Path) -> str:
-    """Return a script with what it includes. A first line that names an interpreter is left out."""
+    """Return a script with its included files in place. An included file's first line is left out if it names an
+    interpreter."""
 
     def read_file(line: re.Match[str]) -> str:
         return re.sub(r"\A#!.*\n", "", (script.parent / line[1]).read_text("utf-8"))

@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 
 def is_signed(key: str, file: Path) -> bool:
-    """Return True if the signature beside a file is the key's, of the file and of the signature's comment."""
+    """Return True if the signature beside a file was made with the key, over the file and over the signature's
+    comment."""
     try:
         _, named, comment, second = file.with_name(f"{file.name}.minisig").read_text("utf-8").splitlines()
         raw_key, raw = b64decode(key, validate=True), b64decode(named, validate=True)

@@ -22,7 +22,7 @@ _VISIT = ctypes.WINFUNCTYPE(wintypes.BOOL, wintypes.HWND, wintypes.LPARAM)
 
 
 def wait_for(what: Callable[[], Any], otherwise: str) -> Any:  # noqa: ANN401 -- whatever is waited for
-    """Return what is there once it is."""
+    """Return the result of `what` as soon as it is true."""
     began_s = time.monotonic()
     while not (found := what()):
         if time.monotonic() - began_s > LIMIT_S:

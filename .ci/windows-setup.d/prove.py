@@ -424,7 +424,7 @@ def _users_files() -> dict[str, str]:
 
 
 def _is_windows_own(name: str) -> bool:
-    """Whether a path is what wine writes for itself, or where NSIS' uninstallers run from (in the user's Temp)."""
+    """Whether wine writes a path for itself, or NSIS' uninstallers run from there (in the user's Temp)."""
     return bool(re.search(r"/Temp/~nsu\w*\.tmp(/|$)", name)) or name.startswith("windows/")
 
 

@@ -1,4 +1,5 @@
-"""Ctrl-C as a user types it: the launcher in a terminal of its own, the byte 3, and what is left.
+"""Starts the launcher in a terminal of its own, types Ctrl-C (byte 3) as a user does, and lists the processes that are
+left.
 
 python3 ctrl_c.py PROGRAM ARGUMENT ...      the Windows Python; Linux side, standard library only
 """

@@ -1,9 +1,10 @@
-"""Tells what a tree holds: the project, each package of its site-packages, and the interpreter, with their licences.
+"""Lists the contents of a tree, with their licences: the project, each package of its site-packages, and the
+interpreter.
 
     python contents.py TREE VERSION SOURCE COPYRIGHT CONTENTS
 
-TREE is as for prune.py, VERSION its interpreter's, and SOURCE says where that came from. Writes COPYRIGHT, the licences
-in full, and CONTENTS, a line for each piece: name, version, licence, where from.
+TREE is as for prune.py, VERSION is that of its interpreter, and SOURCE is the interpreter's origin. Writes COPYRIGHT,
+the licences in full, and CONTENTS, a line for each piece: name, version, licence, where from.
 """
 
 import sys

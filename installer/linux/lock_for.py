@@ -1,4 +1,4 @@
-"""Tells the requirements of a lock file that hold with a Python, without their conditions; as a script, on Linux.
+"""Prints the requirements of a lock file that apply to a version of Python on Linux, without their conditions.
 
     python lock_for.py LOCK 3.12
 
@@ -15,7 +15,7 @@ WINDOWS = {"sys_platform": "win32", "platform_system": "Windows", "os_name": "nt
 
 
 def holding(lock: str, python: str, system: dict[str, str]) -> list[str]:
-    """Return the lines of `lock` that hold with `python` (as "3.12") on a system, hashes included."""
+    """Return the lines of `lock` that apply to `python`, such as "3.12", on a system, hashes included."""
     surroundings = {"python_version": python, "python_full_version": f"{python}.0"} | system
     found = []
     for line in lock.replace("\\\n", " ").splitlines():

@@ -1,4 +1,4 @@
-"""Contents of the Windows setup program: CPython's embeddable files, Windows wheels less what is never used."""
+"""Contents of the Windows setup program: CPython's embeddable files, and Windows wheels without unused files."""
 
 import hashlib
 import os
@@ -95,9 +95,9 @@ def minor_version(library: str) -> str:
 
 
 def unpack_python(archive: Path, tree: Path) -> str:
-    """Unpack CPython's embeddable files from an archive that holds them in one folder, each by its hash in python.lock.
+    """Unpack CPython's embeddable files from an archive that holds them in one folder, and check their hashes.
 
-    Returns the version that they tell of themselves. Raises BuildError when one is missing or another file.
+    Returns the version in their resources. Raises BuildError if a file of python.lock is missing or differs.
     """
     library, wanted = locked_python()
     with zipfile.ZipFile(archive) as opened:
@@ -128,7 +128,7 @@ def product_version(image: bytes) -> str:
 
 
 def unpack_wheel(wheel: Path, tree: Path) -> tuple[Package, list[str]]:
-    """Unpack what is kept of a wheel; return what it is, and the names of the files that were left out."""
+    """Unpack the files of a wheel that are kept; return the package, and the names of the files that were left out."""
     left_out = []
     with zipfile.ZipFile(wheel) as opened:
         for name in sorted(opened.namelist()):
@@ -161,9 +161,10 @@ def add_own_files(tree: Path) -> None:
 
 
 def compile_modules(tree: Path, compiler: Path) -> None:
-    """Compile every module: the first start need not, and two builds give the same bytes.
+    """Compile every module, so that the first start need not, and two builds give the same bytes.
 
-    `compiler` is a Python of the same minor version as the tree's. Raises BuildError for what cannot be compiled.
+    `compiler` is a Python of the same minor version as the tree's. Raises BuildError for a module that cannot be
+    compiled.
     """
     command = [str(compiler), "-I", "-S", str(HERE / "compile_all.py"), str(tree), str(tree / PACKAGES)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -183,7 +184,7 @@ def settle(tree: Path, epoch_s: int) -> list[Path]:
 
 
 def check_libraries(files: list[Path], left_out: list[str]) -> None:
-    """Raise BuildError when a file that is kept wants a library that was left out."""
+    """Raise BuildError if a kept file needs a library that was left out."""
     kept = {path.name.lower() for path in files}
     dropped = {PurePosixPath(name).name.lower() for name in left_out if name.endswith((".dll", ".pyd"))} - kept
     for path in files:

@@ -1,4 +1,5 @@
-"""Signs one Windows program in place: what NSIS calls for the uninstaller and for the setup program (see build.py)."""
+"""Signs one Windows program in place. NSIS calls this script for the uninstaller and for the setup program (see
+build.py)."""
 
 import json
 import os

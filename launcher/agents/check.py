@@ -50,8 +50,8 @@ class CheckStep(StrEnum):
 class CheckedRequest:
     """A request of the check and its result. Unknown figures are None.
 
-    `reused_tokens` are those of the prompt's `prompt_tokens` that were not read, `reuse` is the share of the prompt
-    before it that was not read again, 0 to 1. `first_token_s` are the seconds in which the engine read the others.
+    Of the `prompt_tokens` of its prompt, `reused_tokens` were in the cache; the engine read the others in
+    `first_token_s` seconds. `reuse` is the share of the previous request's prompt that was not read again, 0 to 1.
     `acceptance` is the share of the drafts, 0 to 1.
     """
 
@@ -70,7 +70,7 @@ class Verdict:
     """Whether a server suits coding agents. Figures are shares of 0 to 1, None if unknown.
 
     `tool_call` is whether a tool call arrived parsed. `reuse_turn2` and `reuse_turn3` are the parts of the conversation
-    so far that were not read again. `acceptance` is that of the drafts. `sentence` states the result or, after a
+    so far that were not read again. `acceptance` is the draft acceptance. `sentence` states the result or, after a
     failure, what failed, why, and what to do; `faults` are the kinds of failures. `seconds` is the check's duration.
     """
 
@@ -180,7 +180,7 @@ async def check_server(
 
 
 def _explain_small_context(agent: Agent | None, context: int) -> str:
-    """Return a sentence that an agent, or each of them, needs a larger context; "" if the context is large enough."""
+    """Return a sentence saying that the agent, or every agent, needs a larger context; "" if it is large enough."""
     agents = load_agents() if agent is None else (agent,)
     least = min(each.smallest_context for each in agents)
     if context >= least:
@@ -272,7 +272,7 @@ async def _request_turn(client: EngineClient, body: Mapping[str, Any]) -> _Turn:
 
 
 def _is_right_call(calls: Sequence[Mapping[str, Any]], texts: Mapping[str, Any]) -> bool:
-    """Return whether the calls begin with the one that was asked for, with a JSON object as arguments."""
+    """Return whether the first call is the requested one, with a JSON object as arguments."""
     try:
         function = calls[0]["function"]
         return function["name"] == texts["tools"][0]["function"]["name"] and isinstance(
@@ -310,7 +310,7 @@ def _explain_missing_call(answer: Mapping[str, Any], calls: Sequence[object]) ->
 def _read_again(before: _Turn, after: _Turn) -> bool:
     """Return whether a turn read more of its prompt than the new messages and the reply before them.
 
-    That reply may be read again without a fault: a client can send it back in slightly other tokens, and a model with
+    It is no fault if that reply is read again: a client can send it back in slightly other tokens, and a model with
     recurrent layers cannot drop only those.
     """
     if after.cached is None:

@@ -121,14 +121,14 @@ def context_error(agent: Agent, context: int, hint: str, *, suggested: str | Non
 def fill_in(content: Any, values: Mapping[str, str | int | None]) -> Any:  # noqa: ANN401 -- data of a TOML file
     """Return a copy of `content` with values in place of placeholders, also in the names of tables.
 
-    What has an unknown value (None) is left out, with the table that it leaves empty.
+    Entries with an unknown value (None) are left out, and so are tables that become empty.
     """
     filled = _fill_in(content, values)
     return type(content)() if filled is None else filled
 
 
 def _fill_in(content: Any, values: Mapping[str, str | int | None]) -> Any:  # noqa: ANN401
-    """Return a copy of `content` with values in place of placeholders; None for what has an unknown value."""
+    """Return a copy of `content` with values in place of placeholders; None if a value is unknown."""
     if isinstance(content, dict):
         pairs = ((str(_fill_in(name, values)), _fill_in(value, values)) for name, value in content.items())
         return {name: value for name, value in pairs if value is not None} or (None if content else {})

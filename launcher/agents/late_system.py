@@ -51,7 +51,7 @@ async def takes_late_system(client: EngineClient) -> bool | None:
 
 
 async def find_refusal(client: EngineClient, agent: Agent, model: str) -> TemplateRefuses | None:
-    """Return the error if a server's chat template refuses what the agent sends, with what helps; None if it does not.
+    """Return an error with a remedy if a server's chat template refuses the agent's messages, else None.
 
     `model` is the server's model, as the error names it.
     """

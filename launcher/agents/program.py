@@ -154,7 +154,7 @@ async def read_version(program: tuple[str, ...]) -> str | None:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    if process.returncode != 0:  # what it prints then may hold the version of Node
+    if process.returncode != 0:  # a program that fails may print the version of Node
         return None
     for output in printed:  # pi prints it on standard error
         if found := _VERSION.search(output.decode(errors="replace")):

@@ -102,7 +102,7 @@ def _start_terminal(words: Sequence[str], folder: Path) -> subprocess.Popen[byte
 def _open_windows_terminal(words: Sequence[str], folder: Path) -> bool:
     """Open Windows Terminal from a WSL that has no terminal of its own; return whether that can be done.
 
-    wt.exe would read a ; as the end of the command, and wsl.exe a $: they get the path of a script.
+    wt.exe would take a ; for the end of the command, and wsl.exe would expand a $, so they get the path of a script.
     """
     distribution, program = os.environ.get("WSL_DISTRO_NAME"), shutil.which("wt.exe")
     if not distribution or not program:

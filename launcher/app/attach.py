@@ -78,7 +78,7 @@ class AttachedServer:
 
     @property
     def held_requests(self) -> int:
-        """Always 0: what waits before the engine of others is not known."""
+        """Always 0: it is unknown how many requests wait before another program's engine."""
         return 0
 
     @property
@@ -92,7 +92,7 @@ class AttachedServer:
 
     @property
     def log(self) -> LogBook | None:
-        """Always None: others keep the log."""
+        """Always None: the program that started the server keeps its log."""
         return None
 
     @property

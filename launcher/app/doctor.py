@@ -50,7 +50,8 @@ class EngineCheck:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem, with what to do about it. `blocks` names what does not work until then, such as "demo" or "MTP"."""
+    """A problem, with what to do about it. `blocks` names the functions that do not work until the problem is solved,
+    such as "demo" or "MTP"."""
 
     title: str
     hint: str

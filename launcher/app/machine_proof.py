@@ -465,7 +465,7 @@ class MachineProof:
         self._judge_sleep(runs)
 
     def _read_signs(self) -> tuple[bool, bool]:
-        """Return whether the driver reports what limits the clocks, and what shows a spill."""
+        """Return whether the driver reports the limits of the clocks, and the readings that show a spill."""
         sensors = GpuSensors()
         try:
             sensors.sample(engine_runs=True)
@@ -541,7 +541,7 @@ class MachineProof:
 def _list_measured_settings(model: SweepModel) -> dict[str, dict[str, Value] | None]:
     """Return the settings to measure as changes of those that are served; None if the model cannot have them.
 
-    None of them takes more memory than the served ones, but for drafts, which get half the context in return.
+    None of them takes more memory than the served ones: those with drafts get half the context.
     """
     options = model.options
     half = max((options.context or 0) // 2, _SHORTEST_CONTEXT)

@@ -49,7 +49,7 @@ def _find_default_server() -> ServerEntry | None:
 async def join_server(entry: ServerEntry, request: StartRequest) -> AsyncGenerator[Mapping[str, Any]]:
     """Load a model at a server, and keep it there until the caller closes this generator.
 
-    Yield the states of the model, then what serves it, then its end. Raises what a start raises, and
+    Yield the states of the model, then a description of its server, then its end. Raises what a start raises, and
     Unreachable if the server's program ends.
     """
     address = entry.control_address

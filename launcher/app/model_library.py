@@ -180,11 +180,11 @@ class LibraryModel:
 
 @dataclass(frozen=True, slots=True)
 class LocalState:
-    """What lies on this computer besides the models.
+    """Folders, and free disk space, of this computer besides its models.
 
-    `folders` are those that the user added, and whether each exists now. `stores` has the folders of other programs:
-    the program, and messages on what cannot be used there. `free_bytes` is the free space on the disk of `own_folder`,
-    in which downloads are saved. `notice` is a message if the library's file was damaged.
+    `folders` are those that the user added, and whether each exists now. `stores` has the folders of other programs,
+    each with its program and messages on unusable files. `free_bytes` is the free space on the disk of `own_folder`, in
+    which downloads are saved. `notice` is a message if the library's file was damaged.
     """
 
     own_folder: Path
@@ -415,7 +415,7 @@ def _add_measured(models: Iterable[LibraryModel]) -> list[LibraryModel]:
 
 
 def _read_speeds() -> dict[tuple[str, int | None], MeasuredSpeed]:
-    """Return what the history has measured; nothing if there is none, or if it cannot be read."""
+    """Return the speeds in the history; none if there is no history, or if it cannot be read."""
     from launcher.tuning.history import History, history_file
 
     if not history_file().exists():
@@ -594,7 +594,8 @@ async def _plan_local(file: LibraryFile, catalogue: Catalogue, situation: Situat
 
 
 def _place_of_file(file: LibraryFile) -> tuple[int, int, bool, float]:
-    """Return the place of a file among those of its model: what fits, in the order of the ranking, then the larger.
+    """Return the place of a file among those of its model: files that fit, in the order of the ranking, then larger
+    ones.
 
     Files without a plan come last, those with the usual bits per weight first.
     """
@@ -610,9 +611,10 @@ def _order_files(files: Iterable[LibraryFile]) -> tuple[LibraryFile, ...]:
 
 
 def place_of_model(model: LibraryModel, *, by_fit: bool = True) -> tuple[int, bool, int, str]:
-    """Return a model's place, the best for this machine first: what is here, then what is recommended; too big last.
+    """Return a model's place in the list: models that are here come first, then recommended ones; too big ones come
+    last.
 
-    Without `by_fit` what is too big keeps its place: while models are still being planned, they should not jump.
+    Without `by_fit`, too big models keep their place: while models are still being planned, rows should not jump.
     """
     first = model.first
     group = 3 if first is None or (first.plan is None and not model.is_built_in) else 1

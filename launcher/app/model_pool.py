@@ -84,7 +84,7 @@ class StartRequest:
     keeps_others: bool = False
 
     async def resolve(self, asked: Settings, ending: Collection[int]) -> ResolvedStart:
-        """Return the start, with `asked` before its own settings. Raises what resolve_start raises."""
+        """Return the start. Settings in `asked` take precedence over its own. Raises what resolve_start raises."""
         from launcher.app.start_settings import resolve_start
 
         return await resolve_start(
@@ -489,7 +489,8 @@ class ModelPool:
     def _prepare(
         self, model: PooledModel, alias: ModelAlias | None, body: Body | None, *, keeps_others: bool = False
     ) -> asyncio.Future[None] | None:
-        """Return what a request for a model has to wait for: its load, or a change of its settings. Raises Refusal."""
+        """Return the task that a request for a model has to wait for: its load, or a change of its settings. Raises
+        Refusal."""
         from launcher.gateway.access import Refusal
 
         asked = _read_settings(alias)
@@ -557,9 +558,10 @@ class ModelPool:
                 await asyncio.to_thread(save_last_use, launch.options.model)
 
     async def _make_room(self, model: PooledModel, asked: Settings, *, keeps_others: bool) -> ResolvedStart:
-        """Unload what has to go for a model, least recently used first; return its start. Raises Refusal.
+        """Unload other models, least recently used first, until there is room for a model; return its start. Raises
+        Refusal.
 
-        With `keeps_others` nothing goes.
+        With `keeps_others` no model is unloaded.
         """
         from launcher.gateway.access import Refusal
 

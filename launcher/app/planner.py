@@ -603,7 +603,7 @@ def estimate_by_formula(source: ModelSource, settings: PlanSettings) -> MemoryEs
 def advise_source(
     source: ModelSource, settings: PlanSettings, situation: Situation, target: str
 ) -> tuple[FitAdvice, ...]:
-    """Return what would fit in place of a model that was read with settings that do not. Raises GeometryUnknown.
+    """Return advice on what would fit, for a model that was read and whose settings do not fit. Raises GeometryUnknown.
 
     `target` is how the user named it: of a model of the catalogue, its other files are tried, too.
     """

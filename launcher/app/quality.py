@@ -41,13 +41,13 @@ from launcher.tuning.quality import (
 from launcher.tuning.space import DRAFT
 
 ORIGINAL = ("F32", "F16", "BF16")
-"""Files with the weights of the original, so that they need no other file to be judged against."""
+"""Types of files with the original weights, which need not be judged against another file."""
 REFERENCE_KV = "f16"
 _USUAL_KV = ("q8_0",)
 """KV cache types that are judged in addition to the one in use."""
 
 OnStep = Callable[[str, int, int], object]
-"""Gets the name of the settings that are measured, and the positions of the text done, and of all."""
+"""Called with the name of the settings that are measured, the number of measured positions of the text, and of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +293,7 @@ class _CheckRun:
             self.rows.append(compare_answers(against, answers, quant=quant, file=file, kv=kv, draft=options.draft))
 
     async def _measure(self, options: ServeOptions, quant: str) -> ServerAnswers | None:
-        """Return the answers with some settings. None if they do not start, with an error."""
+        """Return the answers with some settings. If these do not start, add to `errors` and return None."""
         name, check = describe_settings(quant, options), self._check
         self._on_step(name, 0, 0)
         try:

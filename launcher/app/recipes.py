@@ -1,4 +1,4 @@
-"""Finds what is exported: recipes of a running server, of local models or of a plan, and gateways that run."""
+"""Finds the subjects of exports: recipes of a running server, of local models or of a plan, and running gateways."""
 
 from __future__ import annotations
 

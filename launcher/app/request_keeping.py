@@ -39,7 +39,7 @@ class RequestKeeping:
             self._saving = asyncio.create_task(self._save_later())
 
     async def save_pending(self) -> None:
-        """Save now what ended since the last batch."""
+        """Save now the requests that ended since the last batch."""
         if self._saving is not None:
             self._hurry.set()
             await self._saving

@@ -1,7 +1,6 @@
 """Finds or starts the server process, which holds the window's server and goes on if the window crashes.
 
-There is one for each user. Its entry in the runtime folder is how another window finds it. See session_host.py for what
-it does.
+There is one for each user. Other windows find it by its entry in the runtime folder. session_host.py is the process.
 """
 
 import json

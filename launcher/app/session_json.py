@@ -1,4 +1,4 @@
-"""Converts what crosses between a server process and its owner to JSON and back: starts, launches, events, errors."""
+"""Converts the messages between a server process and its owner to JSON and back: starts, launches, events, errors."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields

@@ -158,7 +158,7 @@ async def run_sweep(
 ) -> None:
     """Measure a curve on a session's server, and leave it running. `on_begun` gets the session id in the history.
 
-    `add_costs` returns the points of a curve as JSON data with what they cost, for the history.
+    `add_costs` returns the points of a curve as JSON data with their costs, for the history.
 
     If cancelled, `on_point` has received everything measured so far, and it is kept. Raises what
     `curves.measure_curve` raises, and errors of the engine.

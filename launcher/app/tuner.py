@@ -216,7 +216,7 @@ async def _tune_and_record(
 
 
 async def judge_answers(bench: SessionBench, prepared: PreparedTune, verdict: Verdict, on_event: OnEvent) -> Verdict:
-    """Return the verdict with what the recommended KV cache type and MTP change in the answers.
+    """Return the verdict with a judgement of how the recommended KV cache type and MTP change the answers.
 
     A cache type other than f16 is judged against the same file with an f16 cache, because the tune chooses no weights;
     MTP against the same settings without it. Raises Superseded.

@@ -15,7 +15,7 @@ class LateModule:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 -- whatever the module has
-        """Return what the module calls `name`."""
+        """Return the module's attribute `name`."""
         return getattr(import_module(self._name), name)
 
 

@@ -124,7 +124,7 @@ async def _settings_for_start(
 
 
 def _list_host_cautions(estimate: MemoryEstimate, criteria: PlanCriteria, situation: Situation) -> list[str]:
-    """Return what the model needs of the host's memory, where that may be too small or was limited."""
+    """Return cautions about the host memory that the model needs, if it may be too small or was limited."""
     from launcher.models.fitting import HOST_LIMITS
     from launcher.models.plan_reasons import list_host_cautions
 

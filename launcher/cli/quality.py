@@ -169,5 +169,5 @@ def _format_row(row: QualityRow) -> Sequence[str]:
 
 
 def _format_known(value: bool | None) -> str:
-    """Return yes or no; where the reference itself fails, that it was not judged."""
+    """Return "yes" or "no"; if the reference itself fails, a text saying that this was not judged."""
     return "not judged" if value is None else "yes" if value else "no"

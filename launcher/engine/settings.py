@@ -90,7 +90,8 @@ def change_settings(options: ServeOptions, settings: Settings) -> ServeOptions:
 
 
 def changes_between(running: ServeOptions, wanted: ServeOptions) -> dict[str, str] | None:
-    """Return the settings in which `wanted` differs, as a user writes them; None if anything else differs, too."""
+    """Return the settings in which `wanted` differs, as a user writes them; None if it also differs in something
+    else."""
     written = {
         row.spelling: row.format_value(row.value_in(wanted))
         for row in ROWS.values()

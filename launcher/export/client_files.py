@@ -121,7 +121,7 @@ def vscode_models(recipe: ExportRecipe) -> str:
 
 
 def _refuse_macros(name: str, program: str, *beginnings: str) -> None:
-    """Raise BadOption for a name with the beginning of something that `program` replaces."""
+    """Raise BadOption for a name that contains the beginning of a macro of `program`."""
     for beginning in beginnings:
         if beginning in name:
             raise BadOption(

@@ -200,8 +200,8 @@ class AddedJob:
 
 @dataclass(frozen=True, slots=True)
 class JobList:
-    """All jobs in order. While the queue is held, no job starts; `hold` is the failure for that, None if it is not
-    held.
+    """All jobs in order. While the queue is held, no job starts; `hold` is the failure that is the reason, None if the
+    queue is not held.
     """
 
     jobs: tuple[Job, ...] = ()

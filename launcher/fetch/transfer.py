@@ -632,7 +632,8 @@ class Transfer:
             self._workers.append(ConnectionWorker(self._part, self._part.claim_segment(span), request, self._bucket))
 
     def _next_span(self, connections: int) -> Span | None:
-        """Return the range for another connection: the first gap, or a part of what the others have yet to fetch.
+        """Return the range for another connection: the first gap, or a part of a range that another connection has yet
+        to fetch.
 
         Several connections all fetch near the front of the missing data, so that hashing can follow while the data is
         still in the page cache.

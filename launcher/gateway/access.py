@@ -1,7 +1,8 @@
 """Checks of incoming requests: API key, host, origin, path and headers.
 
-The HTTP server (aiohttp) refuses what two programs could read in two ways, such as two lengths, a length beside chunks,
-folded lines, bare line feeds and control characters. The rest is checked here before the body is read.
+The HTTP server (aiohttp) refuses requests that two programs could read in two ways, such as those with two lengths, a
+length beside chunks, folded lines, bare line feeds or control characters. The rest is checked here before the body is
+read.
 """
 
 import asyncio
@@ -200,8 +201,8 @@ def is_page_path(path: str) -> bool:
 def check_path(method: str, path: str) -> None:
     """Raise Refusal unless requests of `method` to `path` pass through.
 
-    The path is compared as it was sent, so another spelling of a listed path is refused. What is not listed never
-    reaches the engine, such as loading models or LoRA adapters, changing properties, and saving slots.
+    The path is compared as it was sent, so another spelling of a listed path is refused. Requests to other paths never
+    reach the engine: those that load models or LoRA adapters, change properties or save slots.
     """
     if method == "POST" and path in GENERATING_PATHS | QUICK_PATHS:
         return

@@ -88,7 +88,8 @@ async def _connect(address: tuple[str, int]) -> socket.socket:
 
 
 def _send_at_once(connection: socket.socket, data: bytes) -> int:
-    """Send what fits into the buffers, so that the engine begins while we prepare for its reply; return how much."""
+    """Send as much as fits into the buffers, so that the engine begins while we prepare for its reply; return how many
+    bytes."""
     try:
         return connection.send(data)
     except OSError:  # full, or the connection has ended, which the next write reports
@@ -132,7 +133,8 @@ class EngineReply(asyncio.BufferedProtocol):
         self._transport.abort()
 
     async def send_rest(self, head: bytes, body: bytes, sent: int) -> None:
-        """Write what is left of a request. An engine that refuses it may end the connection before it has read all."""
+        """Write the rest of a request. An engine that refuses the request may end the connection before it has read all
+        of it."""
         begin = sent - len(head)
         if begin < 0:
             self._transport.write(head[begin:])
@@ -159,7 +161,7 @@ class EngineReply(asyncio.BufferedProtocol):
         """Return the next part of the body, b"" at its end. Raises EngineLost, and what `take` raises.
 
         `take` is called with each part as soon as it arrives. If it returns True, it has taken the part, and the next
-        one follows. If not, it is asked once more before the part is returned.
+        one follows. Otherwise it is called once more with the part before that is returned.
         """
         while True:
             while self._parts:
@@ -230,7 +232,7 @@ class EngineReply(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _take_bytes(self, data: bytes) -> None:
-        """Take what has arrived. Raises ValueError."""
+        """Process bytes that have arrived. Raises ValueError."""
         if not self.status:
             self._rest += data
             if not self._read_head():
@@ -269,7 +271,7 @@ class EngineReply(asyncio.BufferedProtocol):
         return False
 
     def _count_bytes(self, data: bytes) -> bytes:
-        """Return what belongs to a body that is sent as it is."""
+        """Return the bytes of `data` that belong to a body that is not sent in chunks."""
         if self._left is None:
             return data
         data = data[: self._left]

@@ -79,10 +79,10 @@ DRAIN_SENTENCES: Mapping[DrainReason, str] = {
 class HandoverOutlook:
     """The effect of a handover on the requests that run: how many would go on, and how many must end first.
 
-    The `uncertain` ones may end first too, and go on after that, but perhaps with other words. `reasons` are those of
-    both, as far as they are known, with the number of requests. Those that go on have `prompt_tokens` and
-    `reply_tokens` together. `reading_speed` is how fast the engine reads prompts, in tokens/s, `slot_speed` how many
-    bytes of slots it saves and restores in a second; None before the first ones.
+    The `uncertain` ones would go on as well, but perhaps with other words. `reasons` are those of both, as far as they
+    are known, with the number of requests. Those that go on have `prompt_tokens` and `reply_tokens` together.
+    `reading_speed` is how fast the engine reads prompts, in tokens/s, `slot_speed` how many bytes of slots it saves and
+    restores in a second; None before the first ones.
     """
 
     going_on: int = 0
@@ -134,7 +134,7 @@ class DeliveredText:
         return len(self.reasoning_pieces) + len(self.content_pieces)
 
     def add_part(self, part: ReplyPart) -> None:
-        """Add what an event of the stream has of the reply."""
+        """Add the part of the reply that an event of the stream has."""
         self.calls_tool = self.calls_tool or part.calls_tool
         if part.reasoning:
             self._add_piece(self.reasoning_pieces, part.reasoning)

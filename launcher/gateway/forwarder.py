@@ -55,8 +55,8 @@ class Forwarder:
     """Forwards one exchange.
 
     `was_cut` is whether a handover has cut its reply, `continuation`, which the handover sets, how the reply goes on.
-    `is_broken_off` is whether its engine was lost within the reply, which `continue_broken_reply` goes on with.
-    `refused` gets the refusal with which it is to end early.
+    `is_broken_off` is whether its engine was lost within the reply; `continue_broken_reply` then goes on with the
+    reply. `refused` gets the refusal with which it is to end early.
     """
 
     def __init__(self, request: web.Request, exchange: Exchange) -> None:
@@ -344,9 +344,8 @@ class Forwarder:
         return passed
 
     def _is_repetition(self, event: dict[str, Any]) -> bool:
-        """Return whether the client has all that an event says; else take from it what the client has.
-
-        Raises RepeatDiffers.
+        """Return whether the client has all text of an event already; if it has a part, remove that part. Raises
+        RepeatDiffers.
         """
         part, text = read_part(event), self.exchange.text
         if part is None:

@@ -137,7 +137,7 @@ class Gate:
     async def foresee_handover(self) -> HandoverOutlook:
         """Return what a handover would mean now. It asks the engine the same as a handover does, and changes nothing.
 
-        What the engine has not answered within `_FORESEE_S` seconds is uncertain.
+        A reply about which the engine has not answered within `_FORESEE_S` seconds counts as uncertain.
         """
         link = self._link
         running = [each for each in self._running() if not each.exchange.gives_way]
@@ -515,9 +515,9 @@ class Gate:
     async def _survives_loss(self, forwarder: Forwarder, link: EngineLink | None) -> bool:
         """Return whether a request goes on after its connection to an engine broke.
 
-        A reply that the client has a part of goes on by its text. What has brought nothing yet is sent again once, also
-        because llama-server drops a connection now and then; after a crash only if the client can no longer be told to
-        do that itself. Each may be what an engine crashes in, so there are limits.
+        A reply of which the client has a part goes on by its text. A request without any reply yet is sent again once,
+        also because llama-server drops a connection now and then; after a crash only if the client can no longer be
+        told to send it again itself. There are limits, because any request may be the cause of a crash.
         """
         exchange = forwarder.exchange
         has_ended = await self._has_ended(link)

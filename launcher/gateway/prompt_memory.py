@@ -136,7 +136,7 @@ def _count_same_start(earlier: _Prompt, prompt: _Prompt) -> int:
 
 
 def _count_same_anywhere(earlier: _Prompt, prompt: _Prompt) -> int:
-    """Return how many characters of a prompt are in parts that the earlier one had, too, wherever."""
+    """Return how many characters of a prompt are in parts that the earlier prompt had as well, in any order."""
     known = {part.digest for part in earlier.parts}
     return sum(part.characters for part in prompt.parts if part.digest in known)
 

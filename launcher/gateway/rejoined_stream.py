@@ -70,7 +70,7 @@ def _begins_again(event: Mapping[str, Any]) -> bool:
 
 
 def _count_whole_reply(event: Mapping[str, Any], continuation: Continuation) -> None:
-    """Add to the counts of an event what was generated before."""
+    """Add the tokens of earlier parts of the reply to the counts in an event."""
     if isinstance(timings := event.get("timings"), dict):
         timings["predicted_n"] = timings.get("predicted_n", 0) + continuation.tokens_before
         timings["cache_n"] = continuation.reused_tokens

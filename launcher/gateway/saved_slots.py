@@ -38,7 +38,7 @@ class SavedSlot:
 
 
 async def save_slots(link: EngineLink) -> list[SavedSlot]:
-    """Save every slot of an engine that has a conversation. What cannot be saved is left out."""
+    """Save every slot of an engine that has a conversation. Slots that cannot be saved are left out."""
     if link.slot_folder is None:
         return []
     saved: list[SavedSlot] = []

@@ -28,7 +28,8 @@ class Theme:
 
     The colours with a meaning (`good` to `information`) are the Okabe-Ito set, a shade darker or lighter where a theme
     needs it. The colours of curves (`rate` to `limit`) deviate from it as far as needed to be distinguishable with each
-    of the three common colour vision deficiencies. `memory` goes from required to optional parts.
+    of the three common colour vision deficiencies. `memory` has a shade for each part of a model's memory, from
+    required parts to optional ones.
     """
 
     window: str
@@ -194,7 +195,7 @@ def colour(role: str) -> QColor:
 
 
 def mix_colours(colour: QColor, other: QColor, share: float) -> QColor:
-    """Return an opaque mixture of two colours, `share` (0 to 1) of it the second."""
+    """Return an opaque mixture of two colours; `share` (0 to 1) is the share of the second one."""
     pairs = ((colour.red(), other.red()), (colour.green(), other.green()), (colour.blue(), other.blue()))
     return QColor(*(round(one + (two - one) * share) for one, two in pairs))
 

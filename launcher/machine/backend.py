@@ -63,7 +63,7 @@ def choose_backend(gpus: Sequence[Gpu], system: str = platform.system()) -> Back
 
 
 def _choose_for_amd(gpu: Gpu) -> BackendChoice:
-    """Return Vulkan, with what was measured of it and ROCm: presets/evidence/runs.csv, Qwen3.8-27B in four bits."""
+    """Return Vulkan, and published speeds of Vulkan and ROCm (presets/evidence/runs.csv, Qwen3.8-27B in four bits)."""
     card = match_card(gpu.name, (gpu.memory_bytes or 0) / 2**30)
     generation = card.generation if card else None
     reason = message("Vulkan runs on the {name} with its current driver.", name=gpu.name)

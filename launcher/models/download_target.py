@@ -302,10 +302,10 @@ def _find_quant(repo: str, quant: str | None, revision: str | None) -> HubFile:
 
 
 def find_head_item(model: HubFile, quant: str | None) -> DownloadItem | None:
-    """Return the file with the MTP head alone (mtp-*.gguf) that a repository has for a model, None if there is none.
+    """Return a repository's separate file with the MTP head of a model (mtp-*.gguf); None if it has none.
 
-    Of several it is the one of the model's quantisation, else the usual one, else the smallest. Raises the errors of
-    requests to the hub.
+    Of several files, the one with the model's quantisation is preferred, then the usual one, then the smallest. Raises
+    the errors of requests to the hub.
     """
     listing = list_files(model.repo, None if model.revision == "main" else model.revision)
     heads = [name for name in listing.files if _is_gguf(name) and _is_head(name)]

@@ -34,7 +34,7 @@ _REPO = re.compile(
 )
 _LINK = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/", re.IGNORECASE)
 _USUAL_BITS = 4.7
-"""If the user names no file, the header of the one with the nearest bits per weight is read."""
+"""If the user names no file, the header of the file with the nearest bits per weight is read."""
 _HEAD, _PROJECTOR = re.compile(r"(?:^|/)(?:mtp-|nextn-)|-assistant", re.IGNORECASE), "mmproj"
 _NOT_MODELS = re.compile(r"imatrix|mmproj|(?:^|/)(?:mtp-|nextn-)", re.IGNORECASE)
 _SHOWN = 12
@@ -59,7 +59,7 @@ def parse_hub_name(text: str) -> HubName | None:
     if expand_user(text).exists():
         return None
     if _LINK.match(text) or "://" in text:
-        quant = re.fullmatch(r"(.*/[\w.-]+/[\w.-]+):([\w.-]+)", text)  # as Ollama and llama.cpp write it
+        quant = re.fullmatch(r"(.*/[\w.-]+/[\w.-]+):([\w.-]+)", text)  # Ollama and llama.cpp append the quantisation
         link = quant[1] if quant else text
         link = _LINK.sub("https://huggingface.co/", link) if _LINK.match(link) else link
         page = parse_hub_url(link.partition("?")[0].partition("#")[0])
@@ -76,7 +76,7 @@ def parse_hub_name(text: str) -> HubName | None:
 
 
 def select_hub_model(text: str, catalogue: Catalogue) -> ModelSelection | None:
-    """Return the model that `text` names on the hub; None if it has no such form.
+    """Return the model that `text` names on the hub; None if `text` is not such a name.
 
     Requests to the hub are made only for a model that is neither in the catalogue nor on this machine. Raises
     ModelMissing for a repository or a file that does not exist, and the errors of requests to the hub.
@@ -238,7 +238,7 @@ def _list_projectors(listing: RepoListing) -> Iterator[CompanionFile]:
 
 
 def _find_head(listing: RepoListing, trunk: GgufModel) -> CompanionFile | None:
-    """Return the head in a file of its own that was made for a model, by its header; the smallest of several."""
+    """Return the smallest separate file with a head that was made for this model, judged by its header."""
     heads = [path for path in listing.files if path.lower().endswith(".gguf") and _HEAD.search(path)]
     for path in sorted(heads, key=lambda each: ("Q8_0" not in each, listing.files[each].bytes))[:2]:
         try:

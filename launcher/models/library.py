@@ -101,7 +101,7 @@ class LocalModel:
 
     @property
     def problem(self) -> str:
-        """A message that says why it is not what it should be; "" if nothing is known against it."""
+        """A message about a known problem of the files; "" if none is known."""
         if self.state is State.INCOMPLETE:
             return message(
                 "{name} is incomplete: {missing:,} bytes are missing. Download it again, or wait for the download to "
@@ -128,7 +128,8 @@ class LocalModel:
 class Library:
     """All local models. `notice` is a message for the user if the index was damaged.
 
-    `problems` are what cannot be used in the stores of other programs, `stores` their folders that exist or are named.
+    `problems` are unusable files and folders in the stores of other programs, `stores` the folders of these stores that
+    exist or that a setting names.
     """
 
     models: tuple[LocalModel, ...]

@@ -1,4 +1,5 @@
-"""Records what driver and process took of a GPU in loads on this machine, so that later plans count it."""
+"""Records how much GPU memory the driver and the process took in loads on this machine, so that later plans count
+it."""
 
 import json
 from contextlib import suppress

@@ -67,7 +67,8 @@ def kv_bits(kv: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings(ServerSettings):
-    """Server settings for a memory estimate: those that memory depends on are not None. With facts of the machine.
+    """Server settings for a memory estimate: those that memory depends on are not None. Some fields are facts of the
+    machine:
 
     `gpus` is the number of GPUs that the layers are split over, `gpu_free_mib` the free MiB of each (empty: all alike),
     `overheads_mib` the MiB that driver and process take on each besides the buffers (empty: what is usual).
@@ -199,7 +200,7 @@ class MemoryEstimate(NamedTuple):
 
     `by_gpu` has the bytes of each GPU. `weights_exact`: the weights were read from a header. `compute_exact`: the
     compute graph is known for the backend. `drafts_counted`: a draft model in a separate file is counted with its KV
-    cache and buffers. `low` and `high` are the bytes between which the total lies: it itself if no part is a guess.
+    cache and buffers. `low` and `high` are the bytes between which the total lies; both equal it if no part is a guess.
     """
 
     setting: PlanSettings
@@ -381,7 +382,7 @@ def _split_layers(
 
 
 def _range_of_total(geometry: Geometry, parts: MemoryParts, weights: Weights, buffers_known: bool) -> tuple[int, int]:
-    """Return the bytes between which the total lies, by what is not known exactly of weights and compute buffers."""
+    """Return the bytes between which the total lies, given how exactly weights and compute buffers are known."""
     total, weights_error, below, above = parts.total, int(parts.weights * weights.tolerance), 0, 0
     if not buffers_known:
         shares = _SIMILAR_BUFFERS if is_graph_known(geometry) else _GUESSED_BUFFERS

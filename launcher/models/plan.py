@@ -566,7 +566,8 @@ def _make_plan(
     criteria: PlanCriteria,
     ranked: RankedFile | None = None,
 ) -> Plan:
-    """Return the plan for a file, with `setting` shrunk until it fits. `preset` or `ranked` is where that is from."""
+    """Return the plan for a file, with `setting` shrunk until it fits. The setting is from `preset` or from
+    `ranked`."""
     geometry, draft_model = entry.geometry, read_draft_model(entry) if setting.draft_model_bytes else None
     fixed = to_fields(criteria.chosen())
     assert geometry is not None  # noqa: S101 -- _missing_fact has checked it

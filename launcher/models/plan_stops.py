@@ -1,8 +1,8 @@
 """Three plans for one model: the recommended one, a faster one, and one of better quality.
 
 The recommended plan is that for the intent `balanced`, better quality that for `best-quality`. Faster is the plan with
-the highest forecast among those that keep enough quality and context. Where that is no other plan than the recommended
-one, or not clearly a better one, the choice is not offered, and says why.
+the highest forecast among those that keep enough quality and context. If that is the recommended plan itself, or not
+clearly better than it, the choice cannot be chosen, and says why.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Pairs a model with the files that belong beside it, by their headers: its MTP head in a file of its own, and vision
-projectors.
+"""Pairs a model with the files that belong to it, by their headers: its separate MTP head and vision projectors.
 
 A head is made for one model: it has that model's architecture, hidden size, vocabulary and number of blocks, but not
 its blocks (`convert_hf_to_gguf.py --mtp`); Gemma's assistants have an architecture of their own, and name the hidden

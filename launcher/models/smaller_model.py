@@ -1,4 +1,4 @@
-"""Finds what fits on a machine where a plan is too big or poor: another file of the model, else another model."""
+"""Finds a plan that fits where one is too big or poor: for another file of the model, else for another model."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +14,7 @@ from launcher.models.situation import Situation
 def replace_misfits(
     plans: tuple[Plan, ...], catalogue: Catalogue, situation: Situation, criteria: PlanCriteria
 ) -> tuple[tuple[Plan, ...], Plan | None]:
-    """Return the plans, and what fits instead if the best of them is too big or poor (else None).
+    """Return the plans, and the plan that fits instead if the best of them is too big or poor (else None).
 
     If `criteria` name no model, the plan that fits replaces the plans. Otherwise it is the second value.
     """
@@ -27,8 +27,8 @@ def replace_misfits(
 
 
 def find_smaller(catalogue: Catalogue, situation: Situation, criteria: PlanCriteria) -> Plan | None:
-    """Return the best plan that fits where those for `criteria` do not: of another file of the model, else of another
-    model; None if nothing of `catalogue` fits. The server settings that the user chose are dropped if need be.
+    """Return the best plan that fits when those for `criteria` do not: for another file of the model, else for another
+    model; None if no model of `catalogue` fits. The server settings that the user chose are dropped if need be.
     """
     found: Plan | None = None
     for plan in _plan_alternatives(catalogue, situation, criteria):

@@ -69,7 +69,8 @@ def nearest_comparison(entry: ModelEntry, setting: PlanSettings, situation: Situ
 
 
 def comparable_rate(result: PublishedRun, setting: PlanSettings) -> float | None:
-    """Return the tokens per second of a result that compare with a plan: its baseline for a plan without drafts."""
+    """Return the tokens per second of a published result to compare with a plan: for a plan without drafts, its
+    baseline."""
     drafts = setting.draft > 0 and not setting.ngrams  # how often text repeats is not published
     if drafts == (result.draft != 0):
         return result.tokens_per_second

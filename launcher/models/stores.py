@@ -83,7 +83,7 @@ class StoreFolder:
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """A model file in a store, by its first part, with the names that its program knows it by.
+    """A model file in a store, given by its first part, with its names in the program that the store belongs to.
 
     `repo` and `file` are its origin on the hub, `sha256` the checksum that the store claims, None where it has none.
     `side_files` are the draft and the projector that the store lists for it.

@@ -342,7 +342,7 @@ class HealthWatch:
                 self._listener(HealthEvent(self._last_check_s, finding, cleared=True))
 
     def note_prompt(self, reread: Reread | None) -> None:
-        """Register a client's request that has ended, and what of its prompt was read again."""
+        """Register a client's request that has ended, and the part of its prompt that was read again."""
         self._prompts.append(reread)
 
     def reply_started(self, meter: ReplyMeter, now_s: float) -> None:

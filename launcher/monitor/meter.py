@@ -54,7 +54,7 @@ class TrafficMeter:
         self._counts.clear()
 
     def add(self, now_s: float, parts: int) -> None:
-        """Add the count as it was at a time, in seconds of any clock."""
+        """Add the count at a time, which is in seconds of any clock."""
         if self._counts and now_s - self._counts[-1][0] > _WINDOW_S:  # a pause: measure anew
             self._counts.clear()
         if self._counts and parts == self._counts[-1][1]:

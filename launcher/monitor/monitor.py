@@ -292,7 +292,8 @@ class Monitor:
         return counters == before and (counters is None or counters.processing <= forwarded)
 
     def _count_ended(self, server: MonitoredServer) -> tuple[object, ...] | None:
-        """Return what changes when the counters of an engine behind a gateway may have grown; None without one."""
+        """Return a value that changes whenever the counters of an engine behind a gateway may have grown; None without
+        a gateway."""
         progress = server.reply_progress
         if progress is None:
             return None

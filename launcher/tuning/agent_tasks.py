@@ -119,7 +119,7 @@ def find_agent_workload(name: str) -> Workload | None:
 
 
 def describe_task(shape: AgentShape) -> Message:
-    """Return what a task costs: the tokens that are read, reused and written."""
+    """Return a sentence on the tokens that a task reads, reuses and writes."""
     return message(
         "{read:,} tokens read, {reused:,} reused, {written:,} written",
         read=shape.read_tokens,

@@ -24,8 +24,8 @@ _UNITS = {Aim.SPEED: "tokens/s", Aim.ANSWER: "s", Aim.TASK: "s per task", Aim.EN
 class Goal:
     """Aim of a tune, and the token counts of the user's prompts and replies (None: those of each run).
 
-    These are for `answer` and `task`. A task is a loop of requests that an agent sends: what it reads once and writes
-    in all of them, without what the engine reuses (agent_tasks.task_goal).
+    These are for `answer` and `task`. A task is a loop of requests that an agent sends. Its tokens are those that are
+    read once and those that are written in all requests, without reused ones (agent_tasks.task_goal).
 
     Scores are logarithms, and higher is better for every aim, so a ratio above 1 is always an improvement.
     """

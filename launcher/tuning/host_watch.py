@@ -35,9 +35,9 @@ class HostWatch:
     """Judges the load of the processor during each reply, and waits for quiet before a trial.
 
     Load that never ends does not count as a disturbance, because it affects all settings alike: only what exceeds the
-    median of the replies before does. Until there are enough of them, what `wait_for_quiet` found at its end is usual;
-    without that, no reply is judged, so that measurements never fail on a computer that is always busy. `read` returns
-    the counters now, None where they are unknown or of another computer.
+    median of the replies before does. Until there are enough replies, the load that `wait_for_quiet` found at its end
+    counts as usual; without it no reply is judged, so that measurements never fail on a computer that is always busy.
+    `read` returns the counters now, None where they are unknown or of another computer.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class HostWatch:
     def take_share(self) -> float | None:
         """Return the mean share of the processor that others took in the replies since the last call.
 
-        Without replies it is what there was when `wait_for_quiet` ended; None if that is unknown.
+        Without replies it is the share when `wait_for_quiet` ended; None if that is unknown.
         """
         taken, self._taken = self._taken, []
         if taken:

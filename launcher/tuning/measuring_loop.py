@@ -57,7 +57,7 @@ def after_seconds(bench: Bench, seconds: float) -> StopRule:
 
 @asynccontextmanager
 async def limit_time(most_s: float, waited_s: SecondsWaited) -> AsyncIterator[asyncio.Timeout]:
-    """End the block with TimeoutError after `most_s` seconds of the event loop, besides those that were waited."""
+    """End the block with TimeoutError after `most_s` seconds of the event loop. Seconds of `waited_s` do not count."""
     loop = asyncio.get_running_loop()
     ends_s = loop.time() + most_s - waited_s()
     async with asyncio.timeout(None) as limit:

@@ -66,8 +66,8 @@ class TuneState:
     A tune depends only on its seed, its budget and its measurements, so it is continued by replaying it with the trials
     so far. `about` is its `tune_identity`. `budgets` has a pair for each time that it was started or continued: the
     number of trials at that moment, and the budget in seconds from then on. The first `known` trials are not replayed,
-    because with this version of the program, or the memory of now, the tune would have taken another course: they are
-    part of what the search knows, but of no comparison.
+    because with this version of the program, or the memory of now, the tune would have taken another course: the search
+    learns from them, but no comparison uses them.
     """
 
     about: Mapping[str, Any]

@@ -385,7 +385,7 @@ class TrialRunner:
         return trial
 
     def _learn_trial(self, trial: Trial) -> None:
-        """Add a trial to what is known."""
+        """Let the search learn from a trial."""
         self.search.add_trial(trial)
         for prompt, score in self._prompt_scores(trial).items():
             self._best_scores[prompt] = max(score, self._best_scores.get(prompt, score))

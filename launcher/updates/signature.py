@@ -117,7 +117,7 @@ def release_key() -> str:
 def verify_signature(content: bytes, signature: str, keys: tuple[PublicKey, ...]) -> str:
     """Return the signed comment of a file's signature.
 
-    Raises UnknownSigner if it names another key, and SignatureWrong if it is none or not of this content.
+    Raises UnknownSigner if the signature names another key, and SignatureWrong if it is invalid or of other content.
     """
     try:
         found = Signature.from_text(signature)

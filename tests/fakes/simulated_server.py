@@ -2,9 +2,10 @@
 
     simulated_server.py MACHINE FLAGS...
 
-It takes llama-server's flags for draft length, KV type, batch and threads, ends with exit code 1 and llama.cpp's words
-where the machine's memory does not hold them, and answers chat requests at once, with the timings that the machine
-would have. FAKE_NOW is the virtual time at which it starts, in seconds, FAKE_STARTS how many starts there were before.
+It takes llama-server's flags for draft length, KV type, batch and threads. If these settings need more memory than the
+machine has, it prints llama.cpp's error and ends with exit code 1. It answers chat requests at once, with the timings
+that the machine would have. FAKE_NOW is the virtual time at which it starts, in seconds, FAKE_STARTS how many starts
+there were before.
 """
 
 import asyncio

@@ -85,7 +85,7 @@ def read(home: Path, tmp_path: Path, demo_model: Path, driver: Path) -> dict[str
     paths = {each: _add_model(each, demo_model) for each in MODELS}
     catalogue = home / "config" / "models"
     catalogue.mkdir(parents=True)
-    (catalogue / "ten.toml").write_text("\n".join(_entry(each, path) for each, path in paths.items()))
+    (catalogue / "own.toml").write_text("\n".join(_entry(each, path) for each, path in paths.items()))
     programs = tmp_path / "programs"
     programs.write_text(f"1 {OTHERS_MIB}\n")
     environment = os.environ | {

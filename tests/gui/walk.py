@@ -139,7 +139,7 @@ def _lack(widget: QWidget) -> tuple[int, int] | None:
         return None
     if isinstance(widget, QLabel):
         if type(widget).sizeHint is not QLabel.sizeHint or type(widget).paintEvent is not QLabel.paintEvent:
-            return None  # it paints its text itself, and has its own test
+            return None  # a label that paints its own text has a test of its own
         if widget.wordWrap():
             longest = max(widget.fontMetrics().horizontalAdvance(word) for word in _words(widget.text()))
             width = longest + 2 * widget.margin() + _margins(widget)
@@ -186,7 +186,7 @@ def _margins(label: QLabel) -> int:
 
 
 def hidden_by_parents(root: QWidget) -> list[str]:
-    """Return the labels and controls that stick out of what holds them, other than what can be scrolled."""
+    """Return the labels and controls that stick out of their parents, except in scroll areas."""
     found = [
         f"{area.accessibleName() or type(area.parent()).__name__} is {lack} px too narrow, and cannot be scrolled"
         for area in root.findChildren(QScrollArea)

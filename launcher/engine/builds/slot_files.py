@@ -33,7 +33,7 @@ class SlotFiles(Enum):
 
 
 async def probe_slot_files(client: "EngineClient", request: Mapping[str, Any]) -> SlotFiles:
-    """Save the first slot of an engine, clear it, restore it, and send `request` once more, whose reply is in it.
+    """Save the first slot of an engine, clear it and restore it; then send again the `request` that filled it.
 
     The model must have recurrent state, so that the request's tokens come from the cache only with a checkpoint. Raises
     Unreachable.

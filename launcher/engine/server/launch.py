@@ -219,7 +219,8 @@ async def prepare_launch(
     """
     check_options(options)
     header = await asyncio.to_thread(check_model, options)
-    # An engine takes a split model by its first part. Every start reads the header here, so none misses what it tells.
+    # An engine takes a split model by its first part. Every start reads the header here, so no start misses its
+    # settings.
     options = replace(
         options,
         model=Path(header.parts[0].path),

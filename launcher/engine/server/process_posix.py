@@ -92,7 +92,7 @@ class KeeperProcess:
 class PreparedKeeper:
     """A keeper that waits for the word to start its engine. Implements PreparedProcess.
 
-    It takes 40 ms to start, as any Python does, in which the engine before still works.
+    Starting it takes 40 ms, as for any Python process; the previous engine goes on working meanwhile.
     """
 
     def __init__(self, command: EngineCommand) -> None:

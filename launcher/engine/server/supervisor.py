@@ -185,8 +185,8 @@ async def wait_until_healthy(
     """Wait until /health reports that the model is loaded.
 
     `last_output_s` returns the monotonic time of the engine's last output line. `check_owner` is called once, in a
-    thread, as soon as the engine's port answers: engines do while they load, so that this takes no time of its own.
-    Raises EngineFailed if the engine printed nothing for `limit_s` seconds, and what `check_owner` raises.
+    thread, as soon as the engine's port answers: engines do so while they load, so the check delays nothing. Raises
+    EngineFailed if the engine printed nothing for `limit_s` seconds, and what `check_owner` raises.
     """
     began_s, is_checked = time.monotonic(), False
     while (status := await client.read_health()) != 200 or not is_checked:
@@ -389,7 +389,7 @@ class Supervisor(ChatServer):
 
     @property
     def reply_progress(self) -> ReplyProgress | None:
-        """How far the clients' replies are; None without a gateway, which knows that."""
+        """The progress of the clients' replies; None without a gateway, which counts them."""
         return self._client_side.reply_progress if self._client_side else None
 
     @property
@@ -638,7 +638,7 @@ class Supervisor(ChatServer):
             await drain_requests(self._client, self._replies.none_open, limit_s)
 
     def _exit_explainer(self, while_doing: str) -> Callable[[ProcessExit], LauncherError]:
-        """Return a function that makes an error with the cause of the engine's exit."""
+        """Return a function that returns an error with the cause of the engine's exit."""
         return lambda ended: explain_exit(ended, self._engine_lines(), while_doing=while_doing, hint=self._log_hint)
 
     async def _watch_engine(self, process: EngineProcess, guard: Guard, files: FilesInUse) -> None:

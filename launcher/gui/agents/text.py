@@ -1,4 +1,4 @@
-"""Texts of the Agents page: what is known and done, as the user reads it."""
+"""Texts of the Agents page: the verdict, agents, needs and checks in the user's words."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class ChatStore(QObject):
         requested, failed = self._call_requested, self.failed
 
         def request_call(call: Callable[[], object]) -> None:
-            with suppress(RuntimeError):  # Qt raises it when the window is gone, and with it the receiver
+            with suppress(RuntimeError):  # raised by Qt if the receiver was deleted with the window
                 requested.emit(call)
 
         self._call_on_gui_thread = request_call  # refers to the signal only: the thread may outlive this object
@@ -45,7 +45,7 @@ class ChatStore(QObject):
         self._writer = writer
         self._notice_requested = False
         self._owner = object()
-        """Stands for the chat that waits for results."""
+        """A new object for each chat that uses the store: results for an earlier chat are dropped."""
         self.destroyed.connect(lambda: writer.close())
 
     def enqueue(self, work: Callable[[Conversations], _T], done: Callable[[_T], object] | None = None) -> None:
@@ -69,7 +69,7 @@ class ChatStore(QObject):
         self._writer.run_work(work, lambda result: call_on_gui(lambda: deliver(result)))
 
     def hand_over(self) -> None:
-        """Leave the store to another chat. The callbacks of earlier work are not called any more, but it is done."""
+        """Leave the store to another chat. Earlier work is still done, but its callbacks are not called."""
         self._owner = object()
         self.setParent(None)
 

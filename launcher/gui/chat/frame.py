@@ -286,7 +286,7 @@ class ChatFrame(QFrame):
 
     @Slot(int, int)
     def _align_to_text(self, left: int, right: int) -> None:
-        """Give what is above and below the conversation the margins of its text."""
+        """Give the widgets above and below the conversation the margins of its text."""
         for layout in self._aligned:
             margins = layout.contentsMargins()
             layout.setContentsMargins(left, margins.top(), right, margins.bottom())

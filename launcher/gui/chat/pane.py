@@ -432,7 +432,7 @@ class ChatPane(ChatFrame):
         self.prompt.setFocus()
 
     def _drop(self, data: QMimeData) -> None:
-        """Add what was dropped anywhere on the chat."""
+        """Add data that was dropped anywhere on the chat."""
         if files := list_files(data):
             self._add_files(files)
         elif (image := find_image(data)) is not None:

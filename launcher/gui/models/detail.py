@@ -555,7 +555,7 @@ def beside_text(file: LibraryFile | None, running: str) -> str:
 
 
 def needs_text(needed_mib: int, situation: Situation, setting: PlanSettings) -> str:
-    """Return how much memory a plan needs of what is free, as text."""
+    """Return as text how much of the free memory a plan needs."""
     from launcher.gui.start.text import count_stopping_servers
 
     values = {"needed": f"{needed_mib:,}", "free": f"{situation.free_mib:,}", "context": f"{setting.context:,}"}

@@ -353,7 +353,8 @@ class StepCard(Card):
 
 
 class VerdictCard(QFrame):
-    """Card of the verdict, with an edge in the colour of its meaning. Before the first tune it says what one does."""
+    """Card of the verdict, with an edge in the colour of its meaning. Before the first tune it explains what a tune
+    does."""
 
     changed = Signal()
     """Something else is shown than before."""
@@ -782,7 +783,7 @@ class TrialTable(RowTable):
             self.setColumnHidden(_AGAINST_OFF, not self.has_room)
 
     def _set_widths(self, *, stretched: int) -> None:
-        """Give each column the width of its texts, and what is left, or lacks, to one of them."""
+        """Give each column the width of its texts; one of them takes the spare width, or gives way."""
         head = self.horizontalHeader()
         for column in (_SETTING, _ORIGIN):
             is_stretched = column == stretched
