@@ -79,10 +79,10 @@ DRAIN_SENTENCES: Mapping[DrainReason, str] = {
 class HandoverOutlook:
     """The effect of a handover on the requests that run: how many would go on, and how many must end first.
 
-    The `uncertain` ones would go on as well, but perhaps with other words. `reasons` are those of both, as far as they
-    are known, with the number of requests. Those that go on have `prompt_tokens` and `reply_tokens` together.
-    `reading_speed` is how fast the engine reads prompts, in tokens/s, `slot_speed` how many bytes of slots it saves and
-    restores in a second; None before the first ones.
+    The `uncertain` ones get time to end first, too, and go on after it, but perhaps with other words. `reasons` are
+    those of both, as far as they are known, with the number of requests. Those that go on have `prompt_tokens` and
+    `reply_tokens` together. `reading_speed` is how fast the engine reads prompts, in tokens/s, `slot_speed` how many
+    bytes of slots it saves and restores in a second; None before the first ones.
     """
 
     going_on: int = 0

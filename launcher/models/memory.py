@@ -67,8 +67,7 @@ def kv_bits(kv: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings(ServerSettings):
-    """Server settings for a memory estimate: those that memory depends on are not None. Some fields are facts of the
-    machine:
+    """Server settings for a memory estimate, and facts of the machine. Settings that memory depends on are not None.
 
     `gpus` is the number of GPUs that the layers are split over, `gpu_free_mib` the free MiB of each (empty: all alike),
     `overheads_mib` the MiB that driver and process take on each besides the buffers (empty: what is usual).
