@@ -153,6 +153,33 @@ def test_nothing_is_marked_as_changed_once_the_server_has_ended(
     assert field.value is None
 
 
+@pytest.mark.parametrize("mode", ["simple", "advanced"])
+def test_a_button_goes_back_to_the_plan_from_settings_of_the_user(
+    mode: str, stops: PlanStops, demo: Window, qtbot: QtBot
+) -> None:
+    page: CockpitPage = demo.page("cockpit")
+    page.controls.mode.button(mode).click()
+    assert not stops.back_button.isVisible()
+    fields = page.controls.restart.fields
+    fields["draft"].slider.setValue(3)
+    fields["ctx"].slider.setValue(0)
+    qtbot.waitUntil(lambda: page.state.change_count == 2)
+    assert stops.back_button.isVisible()
+    assert "Recommended" in stops.back_button.toolTip()
+    stops.back_button.setFocus()
+    qtbot.keyClick(stops.back_button, Qt.Key.Key_Space)
+    assert (fields["draft"].value, fields["ctx"].value, page.state.change_count) == (2, 8_192, 0)
+    assert not stops.back_button.isVisible()
+    assert demo.focusWidget() is page.controls.mode.button(mode)
+    page.controls.mode.button("simple").click()
+
+
+def test_a_button_below_the_settings_opens_tune(stops: PlanStops, demo: Window, qtbot: QtBot) -> None:
+    page: CockpitPage = demo.page("cockpit")
+    qtbot.mouseClick(page.controls.measure_button, Qt.MouseButton.LeftButton)
+    assert demo.page_name == "tune"
+
+
 def test_the_plans_belong_to_the_simple_mode(stops: PlanStops, demo: Window) -> None:
     controls = demo.page("cockpit").controls
     assert stops.isVisible()

@@ -31,7 +31,7 @@ from launcher.gui.controller import Controller
 from launcher.gui.labels import Label, escape_tooltip, set_tooltip
 from launcher.gui.translation import join_sentences, mark, ntr, render, tr
 from launcher.gui.widgets import Card, ComboBox, Segmented, SliderField
-from launcher.gui.widgets.blocks import make_caption
+from launcher.gui.widgets.blocks import make_button, make_caption
 from launcher.gui.widgets.focus import find_focus
 from launcher.gui.widgets.scrolling import make_scroll_area
 from launcher.models.server_settings import ROWS, ServerSetting
@@ -768,11 +768,17 @@ class ControlsPane(Card):
         column.addWidget(_make_title(tr("Applies now")))
         column.addWidget(self.sampling)
         column.addStretch(1)  # or the texts of the plans, whose height depends on the width, would take a share
+        self.measure_button = make_button(tr("Measure what is fastest"), lambda: controller.show_page("tune"))
+        set_tooltip(self.measure_button, tr("Opens Tune, which measures the model with these and other settings"))
+        column.addWidget(self.measure_button)
         area = make_scroll_area(inner, tr("Settings"))
         self.title_row = QHBoxLayout()
         self.title_row.setContentsMargins(0, 0, theme.px(theme.GAP), 0)
         self.title_row.addWidget(self.mode)
         self.title_row.addStretch()
+        self.title_row.addWidget(self.stops.back_button)
+        # It hides itself when it was clicked, and Qt would move the focus anywhere.
+        self.stops.back_button.clicked.connect(lambda: self.mode.button(self.mode.value).setFocus())
         self.body.addLayout(self.title_row)
         self.body.addWidget(area, 1)
         foot = QHBoxLayout()
@@ -782,6 +788,11 @@ class ControlsPane(Card):
         self._show_mode()
         state.applying_changed.connect(self._return_focus)
         state.previewer_changed.connect(self._return_focus)
+
+    def showEvent(self, event: QShowEvent) -> None:  # noqa: N802 -- Qt's name
+        """Make the plans, also where Advanced hides them."""
+        super().showEvent(event)
+        self.stops.on_shown()
 
     @Slot()
     def apply_now(self) -> None:

@@ -63,6 +63,8 @@ class PlanStops(QWidget):
         self._pending: str | None = None
         """The chosen plan that waits for its start, because it needs another file."""
         self._attended: str | None = None
+        self._last_checked = "recommended"
+        """The plan to return to from settings of the user."""
         self._flow: StartFlow | None = None
         self._is_column: bool | None = None
         title = Label(tr("Plan"))
@@ -82,6 +84,10 @@ class PlanStops(QWidget):
         self.line = make_caption()
         self.lack_line = make_caption()
         """Why some of the plans cannot be chosen."""
+        self.back_button = make_button(tr("Back to plan"), self.return_to_plan)
+        """For the head of the pane, because it is there in Advanced, too."""
+        self.back_button.setObjectName("quiet")
+        self.back_button.hide()
         self.start_button = make_button("", self.start_pending)
         self.pause_button = make_button("", self.pause_start)
         head = QHBoxLayout()
@@ -114,6 +120,10 @@ class PlanStops(QWidget):
     def showEvent(self, event: QShowEvent) -> None:  # noqa: N802 -- Qt's name
         """Make the plans, unless that was just done."""
         super().showEvent(event)
+        self.on_shown()
+
+    def on_shown(self) -> None:
+        """Make the plans, unless that was just done, and show the choice: the pane is shown, perhaps with Advanced."""
         self._is_stale = time.monotonic() - self._planned_s > _STALE_S
         self.request_stops()
         self._show_choice()
@@ -137,9 +147,14 @@ class PlanStops(QWidget):
             self.buttons[names[at]].setFocus(Qt.FocusReason.TabFocusReason)
             self.buttons[names[at]].click()
 
+    @property
+    def _is_in_view(self) -> bool:
+        """Whether the pane is shown, perhaps with Advanced, where only the button that returns to a plan is."""
+        return self.parentWidget() is not None and self.parentWidget().isVisible()
+
     @Slot(object)
     def _handle_view(self, _view: object) -> None:
-        if self.isVisible():
+        if self._is_in_view:
             self.request_stops()
             self._show_choice()
 
@@ -148,7 +163,7 @@ class PlanStops(QWidget):
     @Slot()
     def request_stops(self) -> None:
         """Make the plans for the model that runs, or would be started, unless they are known."""
-        if not self.isVisible():
+        if not self._is_in_view:
             return
         launch, previewer, mib = self._controller.launch, self._state.previewer, 0
         if launch is not None:
@@ -232,7 +247,7 @@ class PlanStops(QWidget):
     def _handle_preview(self) -> None:
         if self._state.change_count and not self.is_starting:
             self._pending = None  # the user has moved a slider instead
-        if self.isVisible():
+        if self._is_in_view:
             self._show_choice()
 
     # Clicks of the user.
@@ -247,6 +262,18 @@ class PlanStops(QWidget):
             self._state.revert_changes()
             self._pending = name
         self._show_choice()
+
+    def _find_way_back(self) -> str | None:
+        """Return the plan that was checked last, else any other, that needs no other file."""
+        names = [name for name in (self._last_checked, *_NAMES) if name in self.stops]
+        return next((name for name in names if self._preview_stop(name) is not None), None)
+
+    @Slot()
+    def return_to_plan(self) -> None:
+        """Request the settings of the plan that was checked last."""
+        name = self._find_way_back()
+        if name is not None:
+            self.choose(name)
 
     @Slot()
     def start_pending(self) -> None:
@@ -324,6 +351,11 @@ class PlanStops(QWidget):
         self._group.setExclusive(True)
         is_custom = self._state.preview is not None and bool(self.stops) and checked is None
         self.state_label.setText(tr("Custom") if is_custom else "")
+        self._last_checked = checked or self._last_checked
+        back = self._find_way_back() if is_custom and can_choose else None
+        self.back_button.setVisible(back is not None)
+        if back is not None:
+            set_tooltip(self.back_button, tr("Request the settings of the plan {plan} again", plan=self._titles[back]))
         pending = self.stops.get(self._pending) if self._pending else None
         is_here = pending is not None and pending.missing_bytes == 0
         self.start_button.setText(tr("Start") if is_here else tr("Download and start"))
