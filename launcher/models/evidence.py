@@ -11,6 +11,7 @@ import csv
 import re
 from functools import cache
 
+from launcher.base.messages import message
 from launcher.base.paths import shipped_file
 from launcher.models.preset import PublishedRun
 
@@ -59,7 +60,7 @@ def read_rows() -> list[dict[str, str]]:
 def _to_published_run(row: dict[str, str]) -> PublishedRun:
     prompt = _parse_integer(row["prompt_tokens"])
     return PublishedRun(
-        gpu=row["gpu"] or "unknown GPU",
+        gpu=row["gpu"] or message("unknown GPU"),
         gpu_memory_gb=_parse_integer(row["gpu_memory_gb"]),
         backend=row["backend"] or None,
         os=row["os"] or None,

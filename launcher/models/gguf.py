@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from typing import NoReturn, Protocol
 
 from launcher.base.errors import ModelBroken, ModelMissing
-from launcher.base.messages import message
+from launcher.base.messages import join_messages, message
 
 # Headers: of one file (GgufHeader), or of a whole model with all parts of a split one (GgufModel).
 
@@ -350,6 +350,8 @@ _MAX_SIZE = 2**63 - 1  # ggml counts elements and bytes in int64_t
 
 _MAX_DIMENSIONS = 4  # GGML_MAX_DIMS
 _MAX_ENTRIES = 2**16  # keys, or tensors; the largest models have about two thousand
+_KEY, _TENSOR = message("a key"), message("a tensor")
+"""What has a name, in reasons."""
 _MAX_KEY_BYTES = 2**16 - 1  # by the format; tensor names are far shorter
 _MAX_TEXT_BYTES = 2**20  # of one kept text; longer ones are skipped
 _MAX_KEPT_BYTES = 2**22  # of all kept keys, names and texts together
@@ -403,12 +405,14 @@ class _Parser:
         self._check_magic()
         n_tensors, n_keys = self._read_number(_U64), self._read_number(_U64)
         if max(n_tensors, n_keys) > _MAX_ENTRIES:
-            self._refuse_damaged(f"it claims {n_tensors:,} tensors and {n_keys:,} keys")
+            self._refuse_damaged(
+                message("it claims {tensors:,} tensors and {keys:,} keys", tensors=n_tensors, keys=n_keys)
+            )
         metadata: dict[str, object] = {}
         lengths: dict[str, int] = {}
         seen: set[str] = set()
         for _ in range(n_keys):
-            key = self._read_name("a key", seen)
+            key = self._read_name(_KEY, seen)
             value, length = self._read_value(key)
             if value is not None:
                 metadata[key] = value
@@ -475,45 +479,64 @@ class _Parser:
         if kind == _STRING:
             return self._read_text_value(), None
         if kind != _ARRAY:
-            self._refuse_damaged(f"it holds a value of unknown type {kind}")
+            self._refuse_damaged(message("it holds a value of unknown type {kind}", kind=kind))
         element, length = self._read_number(_U32), self._read_number(_U64)
         if element == _STRING:
             self._skip_texts(length)
             return None, length
         if element not in _SCALARS:
-            self._refuse_damaged(f"it holds an array of unknown type {element}")
+            self._refuse_damaged(message("it holds an array of unknown type {kind}", kind=element))
         if length <= _MAX_KEPT_ELEMENTS:
             self._elements_left -= length
             if self._elements_left < 0:
-                self._refuse_damaged(f"its small arrays hold more than {_MAX_ALL_ELEMENTS:,} numbers")
+                self._refuse_damaged(
+                    message("its small arrays hold more than {most:,} numbers", most=_MAX_ALL_ELEMENTS)
+                )
             return self._read_scalars(key, element, length), length
         self._skip(length * _SCALARS[element].size)
         return None, length
 
     def _read_tensor(self, seen: set[str], alignment: int, expected: int) -> tuple[Tensor, int]:
         """Return a tensor, whose data must begin at `expected`, and the offset where the next one's must begin."""
-        name = self._read_name("a tensor", seen)
+        name = self._read_name(_TENSOR, seen)
         n_dimensions = self._read_number(_U32)
         if n_dimensions > _MAX_DIMENSIONS:
-            self._refuse_damaged(f"tensor {_shorten_repr(name)} has {n_dimensions} dimensions")
+            self._refuse_damaged(
+                message("tensor {tensor} has {count} dimensions", tensor=_shorten_repr(name), count=n_dimensions)
+            )
         dimensions = tuple(self._read_number(_U64) for _ in range(n_dimensions))
         kind, offset = self._read_number(_U32), self._read_number(_U64)
         quant = QUANTS.get(kind)
         elements = math.prod(dimensions)
         n_bytes = None if quant is None else quant.n_bytes(elements)
         if max(elements, *dimensions, offset + (n_bytes or 0)) > _MAX_SIZE:
-            self._refuse_damaged(f"tensor {_shorten_repr(name)} is larger than any file")
+            self._refuse_damaged(message("tensor {tensor} is larger than any file", tensor=_shorten_repr(name)))
         if quant is not None and (dimensions[0] if dimensions else 1) % quant.per_block:
             self._refuse_damaged(
-                f"a row of tensor {_shorten_repr(name)} does not fill its blocks of {quant.per_block} ({quant.name})"
+                message(
+                    "a row of tensor {tensor} does not fill its blocks of {count} ({quant})",
+                    tensor=_shorten_repr(name),
+                    count=quant.per_block,
+                    quant=quant.name,
+                )
             )
         if offset % alignment:
             self._refuse_damaged(
-                f"tensor {_shorten_repr(name)} begins at byte {offset:,}, which is not a multiple of {alignment}"
+                message(
+                    "tensor {tensor} begins at byte {offset:,}, which is not a multiple of {alignment}",
+                    tensor=_shorten_repr(name),
+                    offset=offset,
+                    alignment=alignment,
+                )
             )
         if offset < expected or (offset > expected and self._offset_known):
             self._refuse_damaged(
-                f"tensor {_shorten_repr(name)} begins at byte {offset:,} of the data in place of {expected:,}"
+                message(
+                    "tensor {tensor} begins at byte {offset:,} of the data in place of {expected:,}",
+                    tensor=_shorten_repr(name),
+                    offset=offset,
+                    expected=expected,
+                )
             )
         self._offset_known = n_bytes is not None
         tensor = Tensor(name, dimensions, quant.name if quant else f"type {kind}", offset, n_bytes)
@@ -524,7 +547,7 @@ class _Parser:
         at = self._advance(count * form.size)
         values = struct.unpack_from(f"<{count}{_CODES[kind]}", self._block, at)
         if kind in _FLOATS and any(map(math.isnan, values)):
-            self._refuse_damaged(f"{_shorten_repr(key)} is not a number")
+            self._refuse_damaged(message("{key} is not a number", key=_shorten_repr(key)))
         return values
 
     def _read_number(self, form: struct.Struct) -> int:
@@ -534,15 +557,15 @@ class _Parser:
     def _read_name(self, what: str, seen: set[str]) -> str:
         length = self._read_number(_U64)
         if length > _MAX_KEY_BYTES:
-            self._refuse_damaged(f"the name of {what} has {length:,} bytes")
+            self._refuse_damaged(message("the name of {what} has {length:,} bytes", what=what, length=length))
         try:
             name = self._read_text(length).decode()
         except UnicodeDecodeError:
-            self._refuse_damaged(f"the name of {what} is not UTF-8")
+            self._refuse_damaged(message("the name of {what} is not UTF-8", what=what))
         if not name:
-            self._refuse_damaged(f"the name of {what} is empty")
+            self._refuse_damaged(message("the name of {what} is empty", what=what))
         if name in seen:
-            self._refuse_damaged(f"it holds {what} twice: {_shorten_repr(name)}")
+            self._refuse_damaged(message("it holds {what} twice: {name}", what=what, name=_shorten_repr(name)))
         seen.add(name)
         return name
 
@@ -556,7 +579,7 @@ class _Parser:
     def _read_text(self, length: int) -> bytes:
         self._text_left -= length
         if self._text_left < 0:
-            self._refuse_damaged(f"its names and texts have more than {_MAX_KEPT_BYTES:,} bytes")
+            self._refuse_damaged(message("its names and texts have more than {most:,} bytes", most=_MAX_KEPT_BYTES))
         at = self._advance(length)
         return self._block[at : at + length]
 
@@ -576,7 +599,7 @@ class _Parser:
     def _skip_texts(self, count: int) -> None:
         self._listed_left -= count
         if self._listed_left < 0:
-            self._refuse_damaged(f"it claims lists of more than {_MAX_LISTED:,} texts")
+            self._refuse_damaged(message("it claims lists of more than {most:,} texts", most=_MAX_LISTED))
         length_at = _U64.unpack_from
         block, at, end = self._block, self._at, len(self._block) - _U64.size
         for _ in range(count):
@@ -602,7 +625,7 @@ class _Parser:
         if position > self._size:
             self._refuse_damaged(message("it ends inside its header"))
         if position > MAX_HEADER_BYTES:
-            self._refuse_damaged(f"its header is larger than {MAX_HEADER_BYTES // 2**20} MiB")
+            self._refuse_damaged(message("its header is larger than {most} MiB", most=MAX_HEADER_BYTES // 2**20))
 
     def _refuse_damaged(self, why: str) -> NoReturn:
         self._refuse(message("{name} is damaged or incomplete: {why}.", name=self._name, why=why), self._remedy)
@@ -615,7 +638,7 @@ def _read_alignment(metadata: dict[str, object], refuse: Callable[[str], NoRetur
     alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
     number = alignment if isinstance(alignment, int) and not isinstance(alignment, bool) else 0
     if not 0 < number <= _MAX_ALIGNMENT or number & (number - 1):
-        refuse(f"its alignment is {_shorten_repr(alignment)}")
+        refuse(message("its alignment is {alignment}", alignment=_shorten_repr(alignment)))
     return number
 
 
@@ -623,7 +646,7 @@ def _check_counts(header: GgufHeader, refuse: Callable[[str], NoReturn]) -> None
     """Refuse impossible counts, so that later loops over them are bounded."""
     name = header.metadata.get("general.architecture", "")
     if not isinstance(name, str) or len(name) > 64 or not name.isprintable():
-        refuse(f"its architecture is named {_shorten_repr(name)}")
+        refuse(message("its architecture is named {name}", name=_shorten_repr(name)))
     keys = {
         f"{header.architecture}.block_count": _MAX_BLOCKS,
         f"{header.architecture}.nextn_predict_layers": header.block_count or _MAX_BLOCKS,
@@ -634,7 +657,7 @@ def _check_counts(header: GgufHeader, refuse: Callable[[str], NoReturn]) -> None
     for key, most in keys.items():
         value = header.metadata.get(key)
         if isinstance(value, int) and not 0 <= value <= most:
-            refuse(f"{key} is {value:,}")
+            refuse(message("{key} is {value:,}", key=key, value=value))
 
 
 def _shorten_repr(value: object) -> str:
@@ -713,7 +736,8 @@ def read_model(path: Path) -> GgufModel:
         )
     missing = [name for name in names if name != path.name and not path.with_name(name).exists()]
     if missing:
-        shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        more = len(missing) - 3
+        shown = join_messages(", ".join(missing[:3]), message("and {count} more", count=more) if more > 0 else None)
         raise ModelMissing(
             message(
                 "{name} is one of {count} parts of a model, and some parts are missing from its folder: {shown}.",

@@ -13,7 +13,7 @@ from dataclasses import replace
 from math import log2, prod
 from typing import NamedTuple
 
-from launcher.base.messages import join_messages, mark, message
+from launcher.base.messages import Message, join_messages, mark, message
 from launcher.machine.cards import Card, is_same_memory
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.file_size import usual_bits
@@ -150,36 +150,53 @@ def describe_run(entry: ModelEntry, result: PublishedRun) -> str:
     where = [result.gpu]
     if result.gpu_memory_gb and not re.search(rf"\b{result.gpu_memory_gb} ?GB", result.gpu):
         where.append(f"{result.gpu_memory_gb} GB")
-    how = [result.quant or "quant unknown"]
+    how = [result.quant or message("quant unknown")]
     if result.ctx:
-        how.append(f"context {result.ctx:,}")
+        how.append(message("context {tokens:,}", tokens=result.ctx))
     if result.filled:
-        how.append(f"{result.filled:,} tokens of it filled")
+        how.append(message("{tokens:,} tokens of it filled", tokens=result.filled))
     if result.kv:
-        how.append(f"KV {result.kv}")
+        how.append(message("KV {kv}", kv=result.kv))
     if result.n_cpu_moe:
-        how.append(f"experts of {result.n_cpu_moe} layers on the host")
+        how.append(message("experts of {layers} layers on the host", layers=result.n_cpu_moe))
     if result.draft is None:
-        how.append("draft length unknown")
+        how.append(message("draft length unknown"))
     else:
-        how.append(f"draft {result.draft}" if result.draft else "MTP off")
-    text = f"{', '.join(where)}: {_format_rate(result)} with {', '.join(how)}"
+        how.append(message("draft {draft}", draft=result.draft) if result.draft else message("MTP off"))
+    parts = [
+        message(
+            "{gpu}: {rate} with {settings}",
+            gpu=join_messages(*where, separator=", "),
+            rate=_format_rate(result),
+            settings=join_messages(*how, separator=", "),
+        )
+    ]
     if result.baseline:
-        text += f"; {result.baseline:g} t/s without MTP"
+        parts.append(message("{rate:g} t/s without MTP", rate=result.baseline))
     if result.acceptance is not None:
-        top = f" to {100 * result.acceptance_high:g}" if result.acceptance_high else ""
-        text += f"; {100 * result.acceptance:g}{top} % of drafts accepted"
+        high = 100 * result.acceptance_high if result.acceptance_high else None
+        parts.append(message("{low:g}[ to {high:g}] % of drafts accepted", low=100 * result.acceptance, high=high))
     fullest = max(_same_run(entry, result), key=lambda each: each.filled or 0)
     if fullest.filled and fullest is not result:
-        without = f" ({fullest.baseline:g} without MTP)" if fullest.baseline else ""
-        text += f"; {_format_rate(fullest)}{without} with {fullest.filled:,} tokens in the context"
-    note = f" {result.note.rstrip('.')}." if result.note else ""
-    return message("{result}.{note} Source: {source}.", result=text, note=note, source=result.source)
+        parts.append(
+            message(
+                "{rate}[ ({baseline:g} without MTP)] with {tokens:,} tokens in the context",
+                rate=_format_rate(fullest),
+                baseline=fullest.baseline or None,
+                tokens=fullest.filled,
+            )
+        )
+    return message(
+        "{result}.[ {note}.] Source: {source}.",
+        result=join_messages(*parts, separator="; "),
+        note=result.note.rstrip(".") or None,
+        source=result.source,
+    )
 
 
-def _format_rate(result: PublishedRun) -> str:
-    high = f" to {result.tokens_per_second_high:g}" if result.tokens_per_second_high else ""
-    return f"{result.tokens_per_second:g}{high} t/s"
+def _format_rate(result: PublishedRun) -> Message:
+    high = result.tokens_per_second_high or None
+    return message("{low:g}[ to {high:g}] t/s", low=result.tokens_per_second, high=high)
 
 
 def _same_run(entry: ModelEntry, result: PublishedRun) -> list[PublishedRun]:

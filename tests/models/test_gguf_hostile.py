@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.base.errors import ModelBroken
+from launcher.base.messages import Message
 from launcher.models.gguf import GgufHeader, check_complete, read_header
 
 MIB = 2**20
@@ -355,6 +356,10 @@ class TestNonsense:
             read(place, NONSENSE[why])
         assert broken.value.title == f"model.gguf is damaged or incomplete: {why}."
         assert broken.value.hint == "Download it again."
+        assert isinstance(broken.value.title, Message)
+        reason = broken.value.title.facts["why"]
+        assert isinstance(reason, Message)
+        assert reason.template, "the window translates it"
 
     def test_an_older_version_is_read(self, place: Path) -> None:
         content = beginning(version=2, keys=1) + text("general.name") + u32(STRING) + text("Old")

@@ -1,9 +1,11 @@
 """Published measurements near a plan, and the limit that memory bandwidth sets."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
+from launcher.base.messages import Message
 from launcher.models.catalogue import ModelEntry
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.memory import PlanSettings
@@ -195,6 +197,26 @@ def test_descriptions_have_ranges_and_experts_and_name_the_memory_once() -> None
     assert any("69 to 82 t/s" in each and "69 to 95 % of drafts accepted" in each for each in received)
     assert any("experts of 37 layers on the host" in each for each in received)
     assert all(each.count("Source: ") == 1 and ".." not in each and "None" not in each for each in received)
+
+
+class LettersDropped:
+    """A translation of texts into their placeholders and signs."""
+
+    def gettext(self, text: str) -> str:
+        return re.sub(r"(\{[^}]*\})|[A-Za-z]+", lambda part: part[1] or "", text)
+
+    def ngettext(self, one: str, many: str, n: int) -> str:
+        return self.gettext(one if n == 1 else many)
+
+
+def test_all_words_of_a_described_run_but_those_of_its_source_are_translated() -> None:
+    result = next(each for each in MOE.measurements if each.gpu == "RTX 5060 Ti" and each.filled == 0 and each.draft)
+    described = describe_run(MOE, replace(result, note="Warm."))
+    assert isinstance(described, Message)
+    rendered = described.render(LettersDropped())
+    assert not re.search("context|draft|without|filled|Source|with", rendered)
+    assert "Warm." in rendered
+    assert result.source in rendered
 
 
 def test_the_bytes_per_token_are_active_weights_and_filled_cache() -> None:

@@ -150,7 +150,8 @@ class PlanStops(QWidget):
     @property
     def _is_in_view(self) -> bool:
         """Whether the pane is shown, perhaps with Advanced, where only the button that returns to a plan is."""
-        return self.parentWidget() is not None and self.parentWidget().isVisible()
+        holder = self.parentWidget()
+        return holder is not None and holder.isVisible()
 
     @Slot(object)
     def _handle_view(self, _view: object) -> None:

@@ -326,6 +326,6 @@ def evidence_tip(plan: Plan) -> str:
     """Return all published results near a plan, with their sources."""
     from launcher.models.speed import describe_run
 
-    return "\n".join(describe_run(plan.entry, result) for result in plan.evidence) or tr(
+    return "\n".join(render(describe_run(plan.entry, result)) for result in plan.evidence) or tr(
         "Speed unknown: no published run on a similar computer."
     )
