@@ -13,6 +13,13 @@ def format_percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.0f} %"  # noqa: RUF001 -- an en dash is intended
 
 
+def format_figure(value: float | None) -> str:
+    """Return a measured value as "1,193.4", or below 10 with three significant digits; an en dash if it is unknown."""
+    if value is None:
+        return "–"  # noqa: RUF001
+    return f"{value:,.1f}" if value >= 10 else f"{value:.3g}"
+
+
 def format_rate(tokens_per_second: float | None) -> str:
     """Return a rate as "96.2 t/s", or an en dash if it is unknown."""
     return "–" if tokens_per_second is None else f"{tokens_per_second:,.1f} t/s"  # noqa: RUF001

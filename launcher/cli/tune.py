@@ -8,6 +8,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
+from launcher.base.units import format_figure
 from launcher.cli.layout import UNKNOWN, format_table, wrap_text
 from launcher.cli.machine_options import add_engine_option, make_serve_options
 from launcher.cli.output import Note, Result, print_result, round_figure
@@ -527,7 +528,7 @@ class _TrialReporter:
         self._reporter.show_event({"event": "trial", **data}, lines)
 
     def _describe_trial(self, trial: Trial, data: Mapping[str, Any]) -> str:
-        figure = trial.error or f"{_format_figure(data['value'])} {self._prepared.goal.unit}"
+        figure = trial.error or f"{format_figure(data['value'])} {self._prepared.goal.unit}"
         acceptance = "" if data["acceptance"] is None else f", {100 * data['acceptance']:.0f} % accepted"
         left_s = max(0.0, self._left_s - trial.seconds)
         settings = describe_settings(trial.settings, self._prepared.space.baseline)
@@ -567,9 +568,9 @@ def _format_verdict(verdict: Verdict, prepared: PreparedTune, *, applied: bool) 
     for each in tabulate_trials(verdict.trials, goal):
         half_width = UNKNOWN
         if each.low is not None and each.high is not None and each.starts > 2:  # two starts are too few for an interval
-            half_width = f"± {_format_figure((each.high - each.low) / 2)}"
+            half_width = f"± {format_figure((each.high - each.low) / 2)}"
         settings = describe_settings(each.settings, prepared.space.baseline)
-        figure = _format_figure(each.value)
+        figure = format_figure(each.value)
         rows.append((settings, figure, half_width, str(each.starts), str(each.runs), one_line(each.error or "", 200)))
     yield ""
     yield from format_table(rows, right={1, 2, 3, 4})
@@ -704,9 +705,3 @@ def _quote_model(model: str) -> str:
 def _format_name(name: str) -> str:
     """Return a setting's name as the command line spells it."""
     return name.replace("_", "-")
-
-
-def _format_figure(value: float | None) -> str:
-    if value is None:
-        return UNKNOWN
-    return f"{value:,.1f}" if value >= 10 else f"{value:.3g}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from launcher.base.messages import Message, as_message, join_messages, mark, message
+from launcher.base.units import format_figure
 from launcher.tuning.goal import Goal, describe_change
 from launcher.tuning.records import RunSettings
 from launcher.tuning.report import settings_line
@@ -284,7 +285,7 @@ def verdict_sentence(
             message("Leave MTP off: the model could not be loaded with it.") if answer == "off" else undecided, *more
         )
     draft = draft_length(mtp.candidate)
-    with_mtp, without = map(_figure_text, values) if values else (None, None)
+    with_mtp, without = map(format_figure, values) if values else (None, None)
     if answer == "on":
         sentence = message(
             "Draft {draft} is {ratio} than no MTP for {text}[: {with_mtp} against {without} {unit}].",
@@ -437,13 +438,6 @@ def name_workload(name: str) -> Message:
 def chance_text(chance: float) -> str:
     """Return a probability as "97 %", at most "over 99 %"."""
     return message("over 99 %") if chance > 0.99 else f"{100 * chance:.0f} %"
-
-
-def _figure_text(value: float) -> str:
-    """Return a number with two or more significant digits, the more the smaller it is."""
-    if value >= 20:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 2 else f"{value:.3f}"
 
 
 def _percent_text(ratio: Interval, goal: Goal) -> Message:

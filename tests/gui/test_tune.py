@@ -23,8 +23,10 @@ from launcher.gui.tune.view_data import Curve, Point, StepPart, TrialRow, TuneRe
 from launcher.gui.window import Window
 from launcher.tuning.goal import Goal
 from launcher.tuning.history import history_file
+from launcher.tuning.statistics import Interval
 from launcher.tuning.tune_state import Stage
 from launcher.tuning.tuner import QuietAwaited, QuietEnded, TrialPlanned
+from launcher.tuning.verdict import Comparison, verdict_sentence
 from tests.gui.walk import clipped, hidden_by_parents
 
 FIRST_PAGE = "about"
@@ -278,7 +280,20 @@ def test_digits_of_a_row_follow_its_precision() -> None:
     assert one[1:3] == ("203", "± 4")
     assert two[3:5] == ("79 %", "2.58")
     assert row_texts(TrialRow("draft 9", None))[1:7] == (UNKNOWN,) * 6
-    assert row_texts(TrialRow("draft 9", 0.0, accepted=0.0))[1:4] == ("0.0", UNKNOWN, "0 %")
+    assert row_texts(TrialRow("draft 9", 0.0, accepted=0.0))[1:4] == ("0", UNKNOWN, "0 %")
+
+
+@pytest.mark.parametrize(
+    ("with_mtp", "without", "shown"),
+    [(2_143.26, 1_193.44, ("2,143.3", "1,193.4")), (123.45, 98.76, ("123.5", "98.8")), (12.3, 9.876, ("12.3", "9.88"))],
+)
+def test_the_figures_of_a_verdict_are_written_as_in_the_table_beside_it(
+    with_mtp: float, without: float, shown: tuple[str, str]
+) -> None:
+    comparison = Comparison({"draft": 2}, {"draft": 0}, Interval(1.2, 1.1, 1.3, 3), 0.95)
+    sentence = verdict_sentence("on", Goal(), "code", comparison, (with_mtp, without))
+    assert sentence.endswith(": {} against {} tokens/s.".format(*shown))
+    assert tuple(row_texts(TrialRow("draft", rate))[1] for rate in (with_mtp, without)) == shown
 
 
 def test_the_table_has_its_rows_and_marks_the_best(page: TunePage, qtbot: QtBot) -> None:

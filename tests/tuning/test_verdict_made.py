@@ -78,7 +78,7 @@ async def test_better_than_another_setting_but_not_surely_than_the_baseline_tell
 
 async def test_figures_of_the_sentence_belong_to_its_ratio(course: TrialRunner) -> None:
     sentence = build_verdict(course, Questions(make_question(ON, BASELINE, 0.6, 0.7))).sentence
-    found = re.search(r"is (\d+) % ± 5 slower: ([\d.]+) against ([\d.]+) tokens/s", sentence)
+    found = re.search(r"is (\d+) % ± 5 slower: (\d+\.\d) against (\d+\.\d) tokens/s", sentence)
     assert found is not None, sentence
     slower, on, off = map(float, found.groups())
     assert slower == 35

@@ -7,6 +7,7 @@ from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, QSizeF, Qt
 from PySide6.QtGui import QFontMetrics, QHelpEvent, QPainter, QPaintEvent, QPen, QPolygonF
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
+from launcher.base.units import format_figure
 from launcher.gui import theme
 from launcher.gui.translation import tr
 from launcher.gui.tune.view_data import Curve, Point
@@ -229,7 +230,9 @@ class DraftPlot(QWidget):
 
 def point_text(curve: Curve, point: Point) -> str:
     """Return a point as text."""
-    rate = f"{point.rate:,.1f}" if point.spread is None else f"{point.rate:,.1f} ± {point.spread:.1f}"
+    rate = format_figure(point.rate)
+    if point.spread is not None:
+        rate = f"{rate} ± {format_figure(point.spread)}"
     facts = {"curve": curve.name, "setting": point.setting, "rate": rate}
     if point.starts:
         return tr("{curve}, {setting}: {rate} t/s, measured, {starts}", starts=point.starts, **facts)
