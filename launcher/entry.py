@@ -10,6 +10,7 @@ if sys.platform != "win32":  # ./start blocks the signal until here: while Pytho
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 import argparse  # noqa: E402
+import gc  # noqa: E402
 from typing import NoReturn  # noqa: E402
 
 from launcher.base.running_mark import mark_running  # noqa: E402
@@ -23,6 +24,7 @@ def run() -> NoReturn:
 
 
 def _open_window(options: argparse.Namespace) -> int:
+    gc.disable()  # run_window has a way of its own, and imports leave no garbage
     from launcher.gui.application import run_window
 
     return run_window(options)

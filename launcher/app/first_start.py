@@ -5,7 +5,6 @@ Cancelling pauses it: the next run skips what is already done.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +142,7 @@ class _FirstStart:
             self._current_step = step
         last = self._steps[step].progress
         fresh = {"progress": Progress(last.done_bytes, last.bytes, note=note), "error": None, "detail": None}
-        self._report_progress(replace(self._steps[step], stage=stage, **(fresh | more)))
+        self._report_progress(self._steps[step]._replace(stage=stage, **(fresh | more)))
 
     async def _check_downloads(self, survey: StartSurvey) -> EngineToFetch | None:
         """Check that everything can be downloaded and fits on the disks. Return the engine to install, if any."""

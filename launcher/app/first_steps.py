@@ -1,7 +1,7 @@
 """Steps of a first start and their progress. Imports little, because both faces load it before anything runs."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from launcher.base.errors import LauncherError
 from launcher.base.progress import NO_PROGRESS, Progress
@@ -50,8 +50,7 @@ class StepDetail(StrEnum):
     DOWNLOADED_ELSEWHERE = "being downloaded by another program"
 
 
-@dataclass(frozen=True, slots=True)
-class StepProgress:
+class StepProgress(NamedTuple):
     """A step and its progress. None where unknown or not applicable.
 
     `subject` is the name of the engine or model. `progress` belongs to a download or an installation, `percent` (0 to

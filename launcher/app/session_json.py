@@ -1,7 +1,7 @@
 """Converts the messages between a server process and its owner to JSON and back: starts, launches, events, errors."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -121,7 +121,7 @@ def event_to_json(event: ServerEvent) -> Json | None:
         case StreamsContinued(gap_s):
             return {"gap_s": gap_s}
         case PromptRead():
-            return {"prompt": asdict(event)}
+            return {"prompt": event._asdict()}
         case _:
             return None
 
@@ -145,7 +145,7 @@ def event_from_json(data: Mapping[str, Any]) -> ServerEvent | None:
 
 def models_to_json(models: tuple[ModelStatus, ...]) -> list[Json]:
     """Return the models at an address as JSON objects."""
-    return [{**asdict(each), "state": each.state.value} for each in models]
+    return [{**each._asdict(), "state": each.state.value} for each in models]
 
 
 def models_from_json(data: Iterable[Mapping[str, Any]]) -> ModelsChanged:

@@ -4,11 +4,9 @@ They are declared in settings_declared.py and kept in settings.toml in the confi
 settings_file.py.
 """
 
-import difflib
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -59,8 +57,7 @@ _log = logging.getLogger(__name__)
 _YES, _NO = ("on", "yes", "true", "1"), ("off", "no", "false", "0")
 
 
-@dataclass(frozen=True, slots=True)
-class SettingState:
+class SettingState(NamedTuple):
     """An app setting with its current value and the origin of that value.
 
     `source` is "default", "file", "system" for a setting that the system stores, or the name of the environment
@@ -83,8 +80,7 @@ class SettingState:
         return bool(self.setting.variable) and self.source == self.setting.variable
 
 
-@dataclass(frozen=True, slots=True)
-class SettingsSnapshot:
+class SettingsSnapshot(NamedTuple):
     """All app settings with their current values, the path of the settings file, and notices about it."""
 
     path: Path
@@ -102,6 +98,8 @@ def find_setting(name: str) -> Setting:
     for each in SETTINGS:
         if wanted in (each.name, each.name.partition(".")[2]):
             return each
+    import difflib  # late: a name that is known needs no near ones
+
     names = [each.name for each in SETTINGS]
     near = difflib.get_close_matches(wanted, names, n=2, cutoff=0.4)
     hint = suggest_names(near) or message("There are {settings}.", settings=", ".join(names))
@@ -152,6 +150,8 @@ def read_app_settings() -> SettingsSnapshot:
     valid: dict[str, AppSettingValue] = {}
     for name, value in contents.values.items():
         if name not in known:
+            import difflib
+
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
             notices.append(
                 join_messages(

@@ -1,7 +1,6 @@
 """Declarations of all app settings: names, valid values, and when a change applies."""
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from launcher.app.settings_file import AppSettingValue
 from launcher.base.messages import LANGUAGES, mark, message
@@ -11,8 +10,7 @@ SettingKind = Literal["choice", "number", "switch", "folder", "text"]
 Applies = Literal["now", "next window", "next download", "next login"]
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One app setting. `title`, `sentence`, `group` and the texts of `choices` are English; the window translates them.
 
     `name` is TABLE.KEY of the file. `choices` are pairs of value and text; a number may be one of them or lie in its

@@ -7,8 +7,8 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from launcher.base.errors import BadOption
 from launcher.base.files import make_folder, write_atomically
@@ -26,8 +26,7 @@ damage_notices: list[str] = []
 """Notices about damaged files that this process has set aside, for a window that opens later."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileContents:
+class FileContents(NamedTuple):
     """Contents of the file by TABLE.KEY, and notices about it."""
 
     values: Mapping[str, AppSettingValue]

@@ -6,16 +6,14 @@ as .bad and a warning is logged.
 """
 
 import errno
-import hashlib
 import logging
 import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from launcher.base.files import MAX_FILE_BYTES, read_file, read_private_file, replace_file, write_atomically
 from launcher.base.messages import enumerate_texts, message
@@ -34,8 +32,7 @@ _warned_paths: set[Path] = set()
 """Damaged files that could not be set aside and were warned about, so that each warning appears once."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileDamage:
+class FileDamage(NamedTuple):
     """Damage to a kept file. `reason` says what is wrong, `kept_as` is its new path, None if it was not moved."""
 
     path: Path
@@ -43,8 +40,7 @@ class FileDamage:
     kept_as: Path | None
 
 
-@dataclass(frozen=True, slots=True)
-class KeptFile(Generic[Value]):
+class KeptFile(NamedTuple, Generic[Value]):
     """A kind of file that this program keeps.
 
     A warning about damage is the sentence "`label` was damaged: `consequence`", such as "The list of settings was
@@ -128,6 +124,8 @@ class KeptFile(Generic[Value]):
 
 def add_checksum(body: bytes) -> bytes:
     """Return `body` after a line with its SHA-256."""
+    import hashlib  # late: it loads OpenSSL, and the window's first paint needs no such file
+
     return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 

@@ -9,7 +9,6 @@ import os
 import shlex
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -281,7 +280,7 @@ def _ready_json(session: ServerSession, start: ResolvedStart, options: argparse.
     if start.tuned_line:
         data["preset"] = {"settings": start.settings_from(SettingOrigin.TUNED), "note": start.tuned_line}
     if start.notices:
-        data["notices"] = [asdict(notice) for notice in start.notices]
+        data["notices"] = [notice._asdict() for notice in start.notices]
     return data
 
 

@@ -3,8 +3,7 @@
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from PySide6.QtCore import QDeadlineTimer, QObject, Qt, QTimer, Signal, Slot
 
@@ -16,16 +15,14 @@ _PERIOD_MS = 33
 """At most 30 batches a second: with a signal for each of 5,000 log lines a second, the window froze for up to 0.3 s."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """Submitted work has ended. `error` is None if it succeeded or was cancelled."""
 
     name: str
     error: BaseException | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(NamedTuple):
     """A callback to be called on the GUI thread, and its argument."""
 
     callback: Callable[[Any], object]

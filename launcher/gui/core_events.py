@@ -1,8 +1,7 @@
 """Events that the window's server posts from the core's thread, besides those of launcher.engine.server.state."""
 
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from launcher.app.start_settings import ResolvedStart
@@ -12,8 +11,7 @@ if TYPE_CHECKING:
     from launcher.monitor.reply import Reply
 
 
-@dataclass(frozen=True, slots=True)
-class StartRequest:
+class StartRequest(NamedTuple):
     """Request to start a model, named as the user did, with a draft length; or with exactly the settings in `start`."""
 
     model: str
@@ -21,8 +19,7 @@ class StartRequest:
     start: "ResolvedStart | None" = None
 
 
-@dataclass(frozen=True, slots=True)
-class Launched:
+class Launched(NamedTuple):
     """A server is ready, or shared in another way: its launch, model, settings text, address, and remark.
 
     It may be `shared` with the network, and `encrypted` for other computers.
@@ -37,24 +34,21 @@ class Launched:
     encrypted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SharingChanged:
+class SharingChanged(NamedTuple):
     """A server whose own model is unloaded is shared in another way."""
 
     shared: bool
     encrypted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaReceived:
+class DeltaReceived(NamedTuple):
     """A part of reply `number` has arrived."""
 
     number: int
     delta: "Delta"
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyFinished:
+class ReplyFinished(NamedTuple):
     """Reply `number` is complete."""
 
     number: int
@@ -70,22 +64,19 @@ class DrainAnswer(Enum):
     """Leave the settings as they are, and the replies running."""
 
 
-@dataclass(frozen=True, slots=True)
-class DrainAsked:
+class DrainAsked(NamedTuple):
     """A restart has waited for some time for replies that cannot go on after it; with 0 `replies` it waits no more."""
 
     replies: int
 
 
-@dataclass(frozen=True, slots=True)
-class LinkRequested:
+class LinkRequested(NamedTuple):
     """The user asked to open a link."""
 
     url: str
 
 
-@dataclass(frozen=True, slots=True)
-class HealthChanged:
+class HealthChanged(NamedTuple):
     """The open health findings, which are those that still hold."""
 
     findings: "tuple[Finding, ...]"

@@ -1,9 +1,8 @@
 """List of the window's pages. Pages of the rail are built before they are shown."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.gui.translation import mark, mark_page
 
@@ -13,8 +12,7 @@ if TYPE_CHECKING:
     from launcher.gui.controller import Controller
 
 
-@dataclass(frozen=True, slots=True)
-class PageSpec:
+class PageSpec(NamedTuple):
     """A page: name, title in the rail, keyboard shortcut, and class as "module:Class".
 
     The class is a QWidget that takes the controller. Optional methods: `on_shown()`, `on_hidden()` and, if building

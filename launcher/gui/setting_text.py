@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from launcher.gui.translation import ntr, tr
-from launcher.models.server_settings import ROWS, format_settings
 
 if TYPE_CHECKING:
     from launcher.models.server_settings import Value
@@ -11,6 +10,8 @@ if TYPE_CHECKING:
 
 def setting_text(name: str, value: "Value") -> str:
     """Return a setting, by its name in ROWS, with its value: "3 threads". Most are named as on the command line."""
+    from launcher.models.server_settings import ROWS, format_settings  # late: the first paint shows no settings
+
     match name, value:
         case "ctx", int():
             return tr("{tokens} context", tokens=format_context_length(value))

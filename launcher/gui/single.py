@@ -5,12 +5,9 @@ contain a token from a file that only this user may read. Where the socket is no
 hash of the token, so that other users cannot guess it.
 """
 
-import hashlib
-import hmac
 import json
 import os
 import re
-import secrets
 import sys
 import time
 from collections.abc import Callable
@@ -90,6 +87,8 @@ class SingleInstance(QObject):
         return False
 
     def _answer_start(self, on_request: Callable[[Path | None, bool], None]) -> None:
+        import hmac  # late, as hashlib below
+
         socket = self._server.nextPendingConnection() if self._server else None
         if socket is None:
             return
@@ -125,6 +124,8 @@ def _read_token(path: Path) -> str:
         with suppress(OSError):
             if stored := _TOKEN_FILE.load(path):
                 return stored
+        import secrets  # late, as hashlib below: only the first start makes a secret
+
         token = secrets.token_urlsafe(32)
         write_atomically(path, token.encode())
         return token
@@ -149,4 +150,6 @@ def _socket_name(folder: Path, token: str) -> str:
     path = folder / "window.socket"
     if sys.platform != "win32" and len(os.fsencode(path)) < _LONGEST_PATH:
         return str(path)
+    import hashlib  # late: it loads OpenSSL, and most folders do without
+
     return "mtp-launcher-" + hashlib.sha256(f"{folder}\0{token}".encode()).hexdigest()[:32]

@@ -1,7 +1,7 @@
 """Design tokens: colours by role, lengths and fonts; and the palette and style sheet made from them."""
 
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QPalette
@@ -22,8 +22,7 @@ LEAST_SCALE, MOST_SCALE = 80, 200
 """Smallest and largest text scale, in per cent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Theme:
+class Theme(NamedTuple):
     """Colours by role. Text roles have at least 4.5:1 contrast on their surfaces, curves and glyphs at least 3:1.
 
     The colours with a meaning (`good` to `information`) are the Okabe-Ito set, a shade darker or lighter where a theme
@@ -133,7 +132,7 @@ DARK = Theme(
 
 def _sharpen(theme: Theme) -> Theme:
     """Return a theme for people who ask the system for more contrast: faint colours become those of texts."""
-    return replace(theme, secondary=theme.text, border=theme.secondary, control=theme.text, limit=theme.text)
+    return theme._replace(secondary=theme.text, border=theme.secondary, control=theme.text, limit=theme.text)
 
 
 LIGHT_CONTRAST, DARK_CONTRAST = _sharpen(LIGHT), _sharpen(DARK)

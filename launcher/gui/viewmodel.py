@@ -1,7 +1,6 @@
 """View model of the Cockpit, derived from frozen inputs by pure functions."""
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from PySide6.QtCore import QObject, Signal
 
@@ -41,8 +40,7 @@ _RESTING = (ServerState.STOPPED, ServerState.FAILED)
 _STARTING = (ServerState.PREPARING, ServerState.LOADING, ServerState.WARMING_UP, ServerState.RESTARTING)
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
+class Inputs(NamedTuple):
     """Everything that the Cockpit's controls depend on.
 
     `model` is the one that was served last in this window, `starting` that of a start that is under way, `last_model`
@@ -50,7 +48,7 @@ class Inputs:
     API's path for texts of a model that generates none; `problem` is an error besides the server's.
     """
 
-    status: ServerStatus = field(default_factory=ServerStatus)
+    status: ServerStatus = ServerStatus()
     model: str | None = None
     starting: str = ""
     last_model: str = ""
@@ -60,11 +58,10 @@ class Inputs:
     served: bool = False
     texts_path: str = ""
     problem: LauncherError | None = None
-    models: ModelsChanged = field(default_factory=ModelsChanged)
+    models: ModelsChanged = ModelsChanged()
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """State of the controls.
 
     `state_text` is the server's state for display, `glyph` the name of a painted glyph, `meaning` a role of the theme.
@@ -177,7 +174,7 @@ class ViewModel(QObject):
 
     def update(self, **changes: Any) -> None:  # noqa: ANN401 -- values of Inputs' fields
         """Change some inputs. Emits `changed` with the new view if it differs."""
-        self.inputs = replace(self.inputs, **changes)
+        self.inputs = self.inputs._replace(**changes)
         view = derive_view(self.inputs)
         if view != self.view:
             self.view = view

@@ -20,7 +20,6 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import (
     QApplication,
-    QFileDialog,
     QGridLayout,
     QMainWindow,
     QPushButton,
@@ -285,8 +284,6 @@ class Window(QMainWindow):
             build_next_part = getattr(page, "build_next_part", None)
             if build_next_part is None or not build_next_part():
                 return False
-        for button in page.findChildren(QPushButton):
-            button.setAutoDefault(True)  # Enter presses the focused button
         return True
 
     def prebuild_next(self) -> None:
@@ -331,8 +328,11 @@ class Window(QMainWindow):
         self.show_page(self._previous_name if self._page_name == "keys" else "keys")
 
     def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802 -- Qt's name
-        """Leave a page that is not in the rail with Esc."""
-        if event.key() == Qt.Key.Key_Escape and not self._specs[self._page_name].in_rail:
+        """Press the focused button with Enter, and leave a page that is not in the rail with Esc."""
+        focused = self.focusWidget()
+        if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and isinstance(focused, QPushButton):
+            focused.click()
+        elif event.key() == Qt.Key.Key_Escape and not self._specs[self._page_name].in_rail:
             self.show_page(self._previous_name)
         else:
             super().keyPressEvent(event)
@@ -616,6 +616,8 @@ class Window(QMainWindow):
 
     @Slot()
     def _choose_file(self) -> None:
+        from PySide6.QtWidgets import QFileDialog  # late: the first paint does not need it
+
         kinds = f"{tr('Models')} (*.gguf);;{tr('All files')} (*)"
         name, _ = QFileDialog.getOpenFileName(self, tr("Open a model"), "", kinds)
         if name:

@@ -516,7 +516,9 @@ def test_focus_is_visible_on_every_button(demo: Window, qtbot: QtBot) -> None:
 
 
 def test_enter_presses_the_focused_button(window: Window, wait_for: Wait, qtbot: QtBot) -> None:
-    qtbot.keyClick(button(window, "Start the demo"), Qt.Key.Key_Return)
+    start = button(window, "Start the demo")
+    start.setFocus()
+    qtbot.keyClick(start, Qt.Key.Key_Return)
     wait_for(ServerState.READY)
 
 

@@ -118,9 +118,9 @@ def test_the_cockpit_keeps_the_buttons_of_its_models_while_one_loads(demo: Windo
     main = ModelStatus("demo", ServerState.READY, is_main=True)
     second = ModelStatus("second", ServerState.LOADING, percent=10.0)
     models = controller.inputs.models
-    card.show_view(replace(controller.view, models=(main, second)))
+    card.show_view(controller.view._replace(models=(main, second)))
     buttons = card.findChildren(QPushButton)
-    card.show_view(replace(controller.view, models=(main, replace(second, percent=42.0))))
+    card.show_view(controller.view._replace(models=(main, second._replace(percent=42.0))))
     assert card.findChildren(QPushButton) == buttons
     assert "Loading 42 %" in [each.text() for each in card.findChildren(Label)]
     assert controller.inputs.models is models

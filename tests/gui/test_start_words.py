@@ -102,7 +102,7 @@ def test_our_own_server_is_not_counted_among_other_programs(expected: bool) -> N
     about = found(busy, processes=(GpuProcess(1, "gnome-shell", 820 * MIB), own))
     server = ServerMemory(2, "qwen", {"GPU-0": 12_000} if expected else None, 0, lambda _backend, _gpus: (12_000,))
     situation = make_situation(about.computer.machine, environ={}, servers=[server])
-    about = replace(about, situation=situation, plans=make_plans(load_catalogue(), situation, PlanCriteria()))
+    about = about._replace(situation=situation, plans=make_plans(load_catalogue(), situation, PlanCriteria()))
     assert fact(about, "Used by this server").value == "qwen 12,000 MiB"
     assert (fact(about, "Used by others").value, fact(about, "Used by others").detail) == ("gnome-shell 820 MiB", "")
     assert round(memory_totals(about.situation)[1] / MIB) == 1_600
@@ -114,7 +114,7 @@ def test_unknown_memory_of_our_server_is_reported() -> None:
     about = found(card())
     server = ServerMemory(2, "qwen", None, None, lambda _backend, _gpus: None)
     situation = make_situation(about.computer.machine, environ={}, servers=[server])
-    result = list_facts(replace(about, situation=situation))
+    result = list_facts(about._replace(situation=situation))
     assert [each.value for each in result if each.subject == "Used by this server"] == ["qwen, size unknown"]
     needs = memory_needs_text(about.plans[0], None, situation)
     assert "GiB free GPU memory. Memory that qwen would free: unknown." in needs

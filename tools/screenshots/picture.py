@@ -1,7 +1,6 @@
 """Takes pictures of the window, and waits until it shows what they need."""
 
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -66,8 +65,7 @@ def _reduce_colours(picture: QImage) -> QImage:
 
 def _own_colours() -> list[int]:
     now = theme.current()
-    values = [getattr(now, each.name) for each in fields(theme.Theme)]
-    names = dict.fromkeys(name for value in values for name in ((value,) if isinstance(value, str) else value))
+    names = dict.fromkeys(name for value in now for name in ((value,) if isinstance(value, str) else value))
     own = [QColor(name).rgb() for name in names]
     lines = (now.rate, now.acceptance, now.power, now.ours, now.others, now.limit, now.accent, now.good, now.text)
     shades = [

@@ -11,7 +11,7 @@ import psutil
 
 from launcher.base.errors import LauncherError, SettingsFailed
 from launcher.engine.server.guard import GuardLimits, SystemClock
-from launcher.engine.server.state import EngineStarted, ServerEvent, ServerState
+from launcher.engine.server.state import EngineStarted, Notice, ServerEvent, ServerState
 from launcher.engine.server.supervisor import Supervisor
 from tools.serve_faults.world import (
     SHORT_LIMITS,
@@ -223,7 +223,7 @@ async def set_clock_back(world: World) -> Observation:
         pid = supervisor.engine_pid
         clock.ahead_s = -86_400
         await asyncio.sleep(3 * SHORT_LIMITS.period_s)
-        notices = [event.code for event in world.events if not hasattr(event, "state") and hasattr(event, "code")]
+        notices = [event.code for event in world.events if isinstance(event, Notice)]
         return Observation(await describe_survival(supervisor, pid), "Nothing" if not notices else f"ALARMS: {notices}")
 
 

@@ -4,7 +4,6 @@ Cheap to import, because the window and the command line need it before a server
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -30,8 +29,7 @@ SERVING = (ServerState.READY, ServerState.BUSY)
 """States in which the server answers requests."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerStatus:
+class ServerStatus(NamedTuple):
     """A server's state.
 
     `percent` (0 to 100) is the loading progress, None outside of loading or if the engine does not report it. `error`
@@ -43,38 +41,33 @@ class ServerStatus:
     error: LauncherError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LogAdded:
+class LogAdded(NamedTuple):
     """Event: a line was added to the engine's log."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class EngineStarted:
+class EngineStarted(NamedTuple):
     """Event: an engine's process was started. `created_s` is its creation time as in ProcessId."""
 
     pid: int
     created_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(NamedTuple):
     """Event: a message for the user that does not change the state. `code` is stable across versions."""
 
     code: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class StreamsContinued:
+class StreamsContinued(NamedTuple):
     """Event: the clients' streams go on after a handover; the longest pause in one was `gap_s` seconds."""
 
     gap_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class PromptRead:
+class PromptRead(NamedTuple):
     """Event: a client's request has ended. The engine read `read_tokens` of its prompt, and reused `reused_tokens`.
 
     `read_again` is how many of `read_tokens` had been read before. The first token came after `first_token_s` (None:
@@ -107,8 +100,7 @@ class ReplyProgress(NamedTuple):
         return self.parts, self.running, self.ended
 
 
-@dataclass(frozen=True, slots=True)
-class ModelStatus:
+class ModelStatus(NamedTuple):
     """A model at a server's address.
 
     `is_unloaded`: it is the main one, and the next request for it loads it again. `percent` is the progress while it
@@ -123,8 +115,7 @@ class ModelStatus:
     path: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelsChanged:
+class ModelsChanged(NamedTuple):
     """Event: the models at the server's address are now these, the main one first. Empty after the server has ended."""
 
     models: tuple[ModelStatus, ...] = ()

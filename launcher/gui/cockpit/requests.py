@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from PySide6.QtCore import QModelIndex, QObject, QPersistentModelIndex, QRectF, QSize, Qt, QTimer, Signal, Slot
@@ -356,7 +355,7 @@ def _number_cell(value: float | None, text: str) -> Cell:
 def _reuse_cell(record: Record) -> Cell:
     read, reused = record["prompt_tokens"], record["reused_tokens"]
     share = reused / read if read and reused is not None else None
-    return replace(_number_cell(None if share is None else 100 * share, "{:.0f} %"), share=share)
+    return _number_cell(None if share is None else 100 * share, "{:.0f} %")._replace(share=share)
 
 
 def _acceptance_cell(record: Record) -> Cell:

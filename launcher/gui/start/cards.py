@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QRect, QSize, Qt, Signal
 from PySide6.QtGui import QPainter
@@ -544,8 +543,7 @@ _GLYPHS = {
 _BAR_WIDTH = 148
 
 
-@dataclass(frozen=True, slots=True)
-class _StepRow:
+class _StepRow(NamedTuple):
     glyph: Glyph
     name: Label
     subject: ElidedLabel

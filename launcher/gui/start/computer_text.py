@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.base.messages import join_messages
 from launcher.gui.labels import display_path
@@ -38,8 +37,7 @@ _DESKTOP_PROCESSES = frozenset(
 """Processes of the desktop itself, which the user should not close."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(NamedTuple):
     """A fact about this computer: subject, value, secondary text and warnings."""
 
     subject: str

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from PySide6.QtCore import QObject, Signal, Slot
 
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
 # Adapter between the core's first start and the controller, which starts the window's server.
 
 
-@dataclass(frozen=True, slots=True)
-class ServeRequest:
+class ServeRequest(NamedTuple):
     """Request of the core's first start for a server.
 
     Whoever starts the server passes each of its statuses to `on_status`, and then its URL to `ready` or an error to

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QSize, Qt, QTimer, Slot
@@ -10,7 +9,6 @@ from PySide6.QtGui import QGuiApplication, QResizeEvent
 from PySide6.QtWidgets import (
     QBoxLayout,
     QComboBox,
-    QFileDialog,
     QGridLayout,
     QLineEdit,
     QVBoxLayout,
@@ -117,10 +115,12 @@ class StartPage(QWidget):
         self.name_field.setText(name.strip())
         self._replaces = True
         self.banner.clear()
-        self.read_and_plan(replace(self.request, family=None, named=name.strip()))
+        self.read_and_plan(self.request._replace(family=None, named=name.strip()))
 
     def choose_file(self) -> None:
         """Let the user choose a model file, and plan for it."""
+        from PySide6.QtWidgets import QFileDialog  # late: the first paint does not need it
+
         kinds = f"{tr('Models')} (*.gguf);;{tr('All files')} (*)"
         self.plan_named(QFileDialog.getOpenFileName(self, tr("Choose a model"), "", kinds)[0])
 
@@ -480,12 +480,12 @@ class StartPage(QWidget):
     def _choose_family(self, _index: int) -> None:
         self._replaces = True
         self.name_field.clear()
-        self.read_and_plan(replace(self.request, family=self.family.currentData(), named=None))
+        self.read_and_plan(self.request._replace(family=self.family.currentData(), named=None))
 
     @Slot(int)
     def _choose_goal(self, _index: int) -> None:
         self._replaces = True
-        self.read_and_plan(replace(self.request, intent=self.goal.currentData()))
+        self.read_and_plan(self.request._replace(intent=self.goal.currentData()))
 
     def show_plans_for(self, intent: Intent) -> None:
         """Show the plans of all models for a priority, such as "agents"."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.base.errors import LauncherError
 from launcher.base.late import asyncio
@@ -38,8 +38,7 @@ class ReadingPhase(Enum):
     PLANS = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Computer:
+class Computer(NamedTuple):
     """This computer at one moment."""
 
     machine: Machine
@@ -49,8 +48,7 @@ class Computer:
     advice: tuple[MachineAdvice, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PlanRequest:
+class PlanRequest(NamedTuple):
     """A request for plans: model family (None: all), goal, and a described computer (None: this one).
 
     `named` is a model that the user named in place of a family: the path of a file, or a name or link on the hub.
@@ -63,8 +61,7 @@ class PlanRequest:
     named: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PlanResult:
+class PlanResult(NamedTuple):
     """Plans for a request. `situation` is None if it could not be read; `problem` says why.
 
     `plans` are the choices, the recommended one first; `unplanned` are the files of a family that could not be planned.
@@ -92,11 +89,10 @@ class PlanResult:
 
     def with_plan_replaced(self, plan: Plan, other: Plan) -> PlanResult:
         """Return a copy in which `other` replaces `plan`."""
-        return replace(self, plans=_drop_duplicates(other if each is plan else each for each in self.plans))
+        return self._replace(plans=_drop_duplicates(other if each is plan else each for each in self.plans))
 
 
-@dataclass(frozen=True, slots=True)
-class EngineAnswer:
+class EngineAnswer(NamedTuple):
     """An engine's own figures for a plan, compared with the estimate. `seconds` is how long they took."""
 
     plan: Plan
@@ -124,11 +120,11 @@ async def read_and_plan(
     try:
         situation = await read_situation(request.described or MachineDescription(wake=request.wake))
         if request.named is not None:
-            return await _plan_named(replace(without_plans, situation=situation), request.named, catalogue, situation)
+            return await _plan_named(without_plans._replace(situation=situation), request.named, catalogue, situation)
         plans, unplanned, smaller = await asyncio.to_thread(_make_plans, catalogue, situation, request)
     except LauncherError as error:
-        return replace(without_plans, problem=error)
-    result = replace(without_plans, situation=situation, plans=plans, unplanned=unplanned, smaller=smaller)
+        return without_plans._replace(problem=error)
+    result = without_plans._replace(situation=situation, plans=plans, unplanned=unplanned, smaller=smaller)
     criteria = PlanCriteria(model=request.family, intent=request.intent)
     return _add_estimated(await _apply_own_settings(result, catalogue, situation, criteria))
 
@@ -148,7 +144,7 @@ async def _plan_named(result: PlanResult, name: str, catalogue: Catalogue, situa
         raise planned.asked
     plans, smaller = await asyncio.to_thread(replace_misfits, planned.plans, catalogue, situation, planned.criteria)
     plans = _drop_duplicates(plans)[:_MOST_PLANS]
-    result = replace(result, plans=plans, unplanned=planned.unplanned, smaller=smaller)
+    result = result._replace(plans=plans, unplanned=planned.unplanned, smaller=smaller)
     return _add_estimated(await _apply_own_settings(result, planned.catalogue, situation, planned.criteria))
 
 
@@ -160,7 +156,7 @@ def _add_estimated(result: PlanResult) -> PlanResult:
     if not asks and not hub_headers.may_read():
         return result
     estimated = hub_headers.find_estimated_plans(result.plans)
-    return replace(result, estimated=estimated, asks_headers=asks and bool(estimated))
+    return result._replace(estimated=estimated, asks_headers=asks and bool(estimated))
 
 
 async def _apply_own_settings(
@@ -174,7 +170,7 @@ async def _apply_own_settings(
     from launcher.app.start_settings import apply_own_settings
 
     plans, own_settings = await apply_own_settings(result.plans, catalogue, situation, criteria)
-    result = replace(result, plans=_drop_duplicates(plans), own_settings=own_settings)
+    result = result._replace(plans=_drop_duplicates(plans), own_settings=own_settings)
     for each in own_settings:
         if each.kept_plan is not None:
             result = result.with_plan_replaced(each.planned, each.kept_plan)

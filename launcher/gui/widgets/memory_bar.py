@@ -1,7 +1,7 @@
 """Memory bar: a model's memory estimate by part, with a legend."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import (
@@ -29,8 +29,7 @@ _LEGEND_ROW_HEIGHT = 20
 _OTHERS, _SERVERS = "others", "servers"
 
 
-@dataclass(frozen=True, slots=True)
-class _Segment:
+class _Segment(NamedTuple):
     key: str
     label: str
     size: int

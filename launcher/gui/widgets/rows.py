@@ -1,8 +1,7 @@
 """Table model whose cells come from column functions."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QPersistentModelIndex, Qt
 from PySide6.QtWidgets import QWidget
@@ -19,8 +18,7 @@ SORT_ROLE = Qt.ItemDataRole.UserRole
 """Item role of the sort key."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """A cell: text with an optional glyph or tile of two letters before it, or a badge instead.
 
     `order` is the sort key. `share`, 0 to 1, is shown as a bar before the text.
@@ -37,8 +35,7 @@ class Cell:
     share: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Column(Generic[_T]):
+class Column(NamedTuple, Generic[_T]):
     """A column: title, tooltip, a function from row to cell, and whether its texts are aligned right."""
 
     title: str
