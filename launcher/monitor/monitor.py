@@ -136,6 +136,8 @@ class Monitor:
         self._meter: ReplyMeter | None = None
         self._client_meter = TrafficMeter()
         self._ended_own_replies = 0
+        self._own_tokens = 0
+        """Tokens of our replies that have ended and that the engine's counters do not have yet."""
         self._ended_reply: tuple[ReplyMeter, float] | None = None
         """Meter of the last reply that ended, and the time of its end."""
         self._unsampled = False
@@ -201,6 +203,7 @@ class Monitor:
         """
         self.health_watch.reply_ended(meter, self._clock())
         self._ended_own_replies += 1
+        self._own_tokens += meter.last.predicted_n if meter.last is not None else 0
         if self._meter is meter:
             self._meter = None
             self._ended_reply, self._unsampled = (meter, self._clock()), True
@@ -319,6 +322,7 @@ class Monitor:
             self._engine_pid = pid
             self._ended_reply = self.traffic = self._counters = None
             self._client_meter.reset()
+            self._own_tokens = 0
             self._unsampled = False
 
     def _engine_readings(self, state: ServerState) -> tuple[dict[str, Reading], Acceptance | None]:
@@ -328,8 +332,11 @@ class Monitor:
         meter = None if state in _ENGINE_STARTS else self._valid_meter()
         passing = None if state in _ENGINE_STARTS else self._client_meter.rate_at(self._clock())
         if meter is not None and meter.last is not None:
-            rate = Reading(meter.tokens_per_second, message("Too few tokens."))
-            if meter is self._meter and 0 < meter.acceptance.drafted < _LEAST_DRAFTED:
+            is_running = meter is self._meter
+            # Of a reply that has ended the rate of all of it, as below its text.
+            speed = meter.tokens_per_second if is_running else meter.last.tokens_per_second
+            rate = Reading(speed, message("Too few tokens."))
+            if is_running and 0 < meter.acceptance.drafted < _LEAST_DRAFTED:
                 return {"tokens_per_second": rate, "acceptance_percent": Reading.unknown(_FEW_DRAFTS)}, None
             share, acceptance = meter.last.acceptance, meter.acceptance
         elif self.traffic is not None and self._traffic_is_valid:
@@ -385,8 +392,13 @@ class Monitor:
         self._counters_s = self._clock()
         if self._counters is not None:
             traffic = measure_traffic(self._counters, counters)
+            if counters == self._counters:  # it has counted what it will: not a reply that was cut off
+                self._own_tokens = 0
             if traffic is not None:
-                self.traffic, self._traffic_s = traffic, self._clock()
+                ours = min(self._own_tokens, traffic.predicted_n)
+                self._own_tokens -= ours
+                if ours < traffic.predicted_n:  # else our replies are all of it, and have figures of their own
+                    self.traffic, self._traffic_s = traffic, self._clock()
                 self._wake.set()
                 if self.on_traffic is not None and not self._traffic_pauses:
                     self.on_traffic(traffic)

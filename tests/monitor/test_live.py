@@ -89,6 +89,27 @@ async def test_another_engine_has_no_earlier_figures(demo_model: Path) -> None:
     assert samples[-1].acceptance is None
 
 
+async def test_an_ended_reply_has_one_rate(demo_model: Path) -> None:
+    samples: list[MonitorSnapshot] = []
+    async with serving(demo_model, samples) as server:
+        server.monitor.periods = MonitorPeriods(visible_s=0.05, metrics_s=0.05)
+        counted = asyncio.Event()
+        server.monitor.on_traffic = lambda _: counted.set()
+        while not counted.is_set():  # the first one may end before the counters were read
+            await server.send_request(QUESTION)
+            await asyncio.sleep(0.1)
+        reply = await server.send_request(QUESTION)
+        counted.clear()
+        ended_at = len(samples) + 1  # a sample may be on its way
+        async with asyncio.timeout(60):
+            await counted.wait()
+            while samples[-1].readings["tokens_per_second"].value is not None or len(samples) < ended_at + 8:
+                await asyncio.sleep(0.01)
+    assert reply.timings is not None
+    rates = {sample.readings["tokens_per_second"].value for sample in samples[ended_at:]}
+    assert rates == {reply.timings.tokens_per_second, None}
+
+
 async def test_the_rate_of_a_stream_to_another_client_is_known_while_it_goes_on(demo_model: Path) -> None:
     endless = ChatRequest(QUESTION.messages, extra={"ignore_eos": True})
     async with serving(demo_model) as server:
