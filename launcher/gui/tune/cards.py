@@ -695,14 +695,11 @@ def _make_cell(column: int, row: TrialRow) -> Cell:
 
 def row_texts(row: TrialRow) -> tuple[str, ...]:
     """Return a row's texts. A predicted rate has no decimals; a measured one is written as in the verdict."""
+    digits = 0 if row.predicted else 1
     return (
         row.setting,
         _format_number(row.rate, 0) if row.predicted else format_figure(row.rate),
-        UNKNOWN
-        if row.spread is None
-        else f"± {row.spread:,.0f}"
-        if row.predicted
-        else f"± {format_figure(row.spread)}",
+        UNKNOWN if row.spread is None else f"± {row.spread:,.{digits}f}",
         UNKNOWN if row.accepted is None else f"{100 * row.accepted:.0f} %",
         _format_number(row.tokens_per_step, 2),
         _format_number(row.vram_mib, 0),

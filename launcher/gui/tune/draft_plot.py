@@ -232,7 +232,7 @@ def point_text(curve: Curve, point: Point) -> str:
     """Return a point as text."""
     rate = format_figure(point.rate)
     if point.spread is not None:
-        rate = f"{rate} ± {format_figure(point.spread)}"
+        rate = f"{rate} ± {point.spread:,.1f}"
     facts = {"curve": curve.name, "setting": point.setting, "rate": rate}
     if point.starts:
         return tr("{curve}, {setting}: {rate} t/s, measured, {starts}", starts=point.starts, **facts)
