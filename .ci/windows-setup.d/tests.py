@@ -10,6 +10,7 @@ from pathlib import Path
 SUBSET = [
     *("tests/base/test_background_file.py", "tests/base/test_errors.py"),
     *("tests/base/test_net.py", "tests/base/test_prompts.py", "tests/base/test_redact.py"),
+    "tests/engine/test_process.py",
     *("tests/export/test_clients.py", "tests/export/test_files.py", "tests/export/test_recipe.py"),
     *("tests/models/test_allocation.py", "tests/models/test_catalogue.py", "tests/models/test_choice.py"),
     *("tests/models/test_compute.py", "tests/models/test_fitting.py", "tests/models/test_folders.py"),

@@ -1,4 +1,4 @@
-"""Engine processes whose start is cancelled: none remains."""
+"""Engine processes whose start or use is cancelled by the end of the event loop: none remains, and nothing waits."""
 
 import asyncio
 import os
@@ -10,20 +10,48 @@ import pytest
 
 from launcher.engine.server.process import EngineCommand, start_process
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="on Windows no process exists before its start")
+
+def _waiting_command(folder: Path) -> EngineCommand:
+    return EngineCommand([sys.executable, "-c", "input()", str(folder)], dict(os.environ), folder)
+
+
+async def _use_process(command: EngineCommand, started: asyncio.Event) -> None:
+    process = await start_process(command, lambda _stream, _line: None)
+    started.set()
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await process.stop((0.1, 0.1))
+
+
+def _list_left(folder: Path) -> list[psutil.Process]:
+    return [each for each in psutil.Process().children(recursive=True) if str(folder) in each.cmdline()]
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3, 4, 6, 10, 20])
 def test_a_start_that_the_end_of_the_event_loop_cancels_leaves_no_process(tmp_path: Path, turns: int) -> None:
-    command = EngineCommand([sys.executable, "-c", "input()", str(tmp_path)], dict(os.environ), tmp_path)
-
-    async def begin_start() -> asyncio.Task[object]:
-        starting = asyncio.create_task(start_process(command, lambda _stream, _line: None))
+    async def begin_start() -> asyncio.Task[None]:
+        using = asyncio.create_task(_use_process(_waiting_command(tmp_path), asyncio.Event()))
         for _ in range(turns):
             await asyncio.sleep(0)
-        assert not starting.done()
-        return starting  # asyncio.run cancels it, and each task that it has made, all at once
+        return using  # asyncio.run cancels it, and each task that it has made, all at once
 
-    starting = asyncio.run(begin_start())
-    assert starting.cancelled()
-    assert not [each for each in psutil.Process().children(recursive=True) if str(tmp_path) in each.cmdline()]
+    using = asyncio.run(begin_start())
+    assert using.cancelled()
+    assert not _list_left(tmp_path)
+
+
+def test_a_process_is_stopped_before_the_cancelled_task_that_watches_it_has_ended(tmp_path: Path) -> None:
+    async def cancel_all() -> None:
+        started = asyncio.Event()
+        using = asyncio.create_task(_use_process(_waiting_command(tmp_path), started))
+        await started.wait()
+        assert _list_left(tmp_path)
+        made = asyncio.all_tasks() - {using, asyncio.current_task()}
+        for task in (using, *made):  # as the end of the event loop does, in an order that only it knows
+            task.cancel()
+        async with asyncio.timeout(60):
+            await asyncio.wait([using])
+
+    asyncio.run(cancel_all())
+    assert not _list_left(tmp_path)

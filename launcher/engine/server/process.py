@@ -122,6 +122,15 @@ def start_error(command: EngineCommand, reason: str) -> EngineMissing:
     )
 
 
+async def open_reader(pipe: object) -> tuple[asyncio.StreamReader, asyncio.ReadTransport]:
+    """Return a stream that reads `pipe`, and the transport that closes it."""
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), pipe
+    )
+    return reader, transport
+
+
 async def read_lines(reader: asyncio.StreamReader, half_line_s: float = _HALF_LINE_S) -> AsyncIterator[str]:
     """Yield lines without line ends; an incomplete line is yielded after `half_line_s` seconds.
 

@@ -19,6 +19,7 @@ from launcher.engine.server.process import (
     OnLine,
     OutputReaders,
     ProcessExit,
+    open_reader,
     start_error,
 )
 
@@ -73,7 +74,7 @@ class KeeperProcess:
 
     async def stop(self, patience_s: tuple[float, float] = STOP_PATIENCE_S) -> ProcessExit:
         """See EngineProcess.stop."""
-        if self._watch_task.cancelled():  # the event loop is shutting down and has cancelled all tasks
+        if self._watch_task.cancelling():  # the event loop is shutting down and cancels all tasks
             self._watch_task = asyncio.create_task(self._watch())
         for request, seconds in (("stop", patience_s[0]), (f"signal {signal.SIGTERM:d}", patience_s[1])):
             self._send_to_keeper(request)
@@ -168,10 +169,7 @@ class _Pipes:
 
     async def open_reader(self, pipe: IO[bytes]) -> asyncio.StreamReader:
         """Return a stream that reads `pipe`."""
-        reader = asyncio.StreamReader()
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), pipe
-        )
+        reader, transport = await open_reader(pipe)
         self._transports.append(transport)
         return reader
 

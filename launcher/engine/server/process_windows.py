@@ -5,7 +5,10 @@ The kernel closes the job handle however this process ends, and closing the last
 
 import asyncio
 import ctypes
+import subprocess
 import sys
+import threading
+from asyncio import windows_utils
 from contextlib import suppress
 from ctypes import wintypes
 
@@ -18,6 +21,7 @@ from launcher.engine.server.process import (
     OnLine,
     OutputReaders,
     ProcessExit,
+    open_reader,
     start_error,
 )
 
@@ -96,30 +100,37 @@ class _Job:
 
 
 class JobProcess:
-    """An engine process in a separate Job Object. Implements EngineProcess."""
+    """An engine process in a separate Job Object. Implements EngineProcess.
 
-    def __init__(self, process: asyncio.subprocess.Process, job: _Job, readers: OutputReaders) -> None:
+    The process is a Popen whose pipes the event loop can read, and not one of `asyncio.create_subprocess_exec`: if the
+    end of the event loop cancels that in its middle, `asyncio.run` waits for ever (seen with Python 3.11.9).
+    """
+
+    def __init__(
+        self, process: "windows_utils.Popen[bytes]", job: _Job, pipes: "_Pipes", readers: OutputReaders
+    ) -> None:
         self.identity = ProcessId.from_pid(process.pid) or ProcessId(process.pid, 0.0)
         self.exited: asyncio.Future[ProcessExit] = asyncio.get_running_loop().create_future()
-        self._process = process
+        self._ended = _signal_end(process)
         self._job = job
+        self._pipes = pipes
         self._readers = readers
         self._watch_task = asyncio.create_task(self._watch())
 
     async def _watch(self) -> None:
-        code = await self._process.wait()
+        code = await asyncio.shield(self._ended)
         self._job.end()
         await self._readers.drain()
+        self._pipes.close()
         self._job.close()  # not before, because stop() may still end the job
         self.exited.set_result(ProcessExit(code))
 
     async def stop(self, patience_s: tuple[float, float] = STOP_PATIENCE_S) -> ProcessExit:
         """See EngineProcess.stop. Sends the exit line, then ends the job: signals need a console."""
-        if self._watch_task.cancelled():  # the event loop is shutting down and has cancelled all tasks
+        if self._watch_task.cancelling():  # the event loop is shutting down and cancels all tasks
             self._watch_task = asyncio.create_task(self._watch())
         with suppress(OSError):
-            if self._process.stdin is not None:
-                self._process.stdin.write(_EXIT_LINE)
+            self._pipes.input.write(_EXIT_LINE)
         done, _ = await asyncio.wait([self.exited], timeout=patience_s[0])
         if not done:
             self._job.end()
@@ -134,34 +145,87 @@ class PreparedJob:
 
     async def start(self, on_line: OnLine) -> JobProcess:
         """See PreparedProcess."""
-        return await start_in_job(self._command, on_line)
+        process, job = _start_in_job(self._command)
+        pipes = _Pipes(process)
+        try:
+            await pipes.connect()
+        except BaseException:  # cancelled
+            job.end()
+            process.wait()
+            pipes.close()
+            job.close()
+            raise
+        return JobProcess(process, job, pipes, OutputReaders(pipes.output, pipes.errors, on_line))
 
     def discard(self) -> None:
         """See PreparedProcess."""
 
 
-async def start_in_job(command: EngineCommand, on_line: OnLine) -> JobProcess:
-    """Start `command` in a kill-on-close Job Object. See process.start_process."""
+class _Pipes:
+    """The launcher's ends of an engine's pipes, as streams of the event loop."""
+
+    input: asyncio.WriteTransport
+    output: asyncio.StreamReader
+    errors: asyncio.StreamReader
+
+    def __init__(self, process: "windows_utils.Popen[bytes]") -> None:
+        self._process = process
+        self._transports: list[asyncio.BaseTransport] = []
+
+    async def connect(self) -> None:
+        """Connect them with the event loop."""
+        self.input, _ = await asyncio.get_running_loop().connect_write_pipe(asyncio.BaseProtocol, self._process.stdin)
+        self._transports.append(self.input)
+        self.output, transport = await open_reader(self._process.stdout)
+        self._transports.append(transport)
+        self.errors, transport = await open_reader(self._process.stderr)
+        self._transports.append(transport)
+
+    def close(self) -> None:
+        """Close those that are connected, and those that are not."""
+        for transport in self._transports:
+            transport.close()
+        pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
+        for pipe in pipes[len(self._transports) :]:
+            if pipe is not None:
+                pipe.close()
+
+
+def _start_in_job(command: EngineCommand) -> tuple["windows_utils.Popen[bytes]", _Job]:
+    """Start `command` in a kill-on-close Job Object. Nothing can cancel it half-way. Raises EngineMissing."""
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command.arguments,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+        process = windows_utils.Popen[bytes](
+            [*command.arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             env=dict(command.environment),
             cwd=command.folder,
             creationflags=_CREATE_NO_WINDOW | _CREATE_NEW_PROCESS_GROUP | _CREATE_SUSPENDED,
         )
     except OSError as error:
         raise start_error(command, error.strerror or str(error)) from error
-    assert process.stdout is not None  # noqa: S101 -- stdout is a pipe
-    assert process.stderr is not None  # noqa: S101
     try:  # resumed only once it is in the job: before that, it could start processes outside of the job
         job = _Job()
         job.add(process.pid)
         psutil.Process(process.pid).resume()
     except (OSError, psutil.Error) as error:
         process.kill()
-        await process.wait()
+        process.wait()
+        _Pipes(process).close()
         raise start_error(command, str(error)) from error
-    return JobProcess(process, job, OutputReaders(process.stdout, process.stderr, on_line))
+    return process, job
+
+
+def _signal_end(process: "windows_utils.Popen[bytes]") -> "asyncio.Future[int]":
+    """Return a future that gets the exit code of `process`, which a thread waits for."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def wait_for_end() -> None:
+        code = process.wait()
+        with suppress(RuntimeError):  # the event loop is closed
+            loop.call_soon_threadsafe(ended.set_result, code)
+
+    threading.Thread(target=wait_for_end, name="engine-exit", daemon=True).start()
+    return ended
