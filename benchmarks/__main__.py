@@ -1,104 +1,37 @@
-"""Command line: `python -m benchmarks [--quick] [--only NAME]`. Exit code 1 when a limit is missed."""
+"""Command line: `python -m benchmarks [--quick] [--only NAME]`.
 
-import argparse
+The benchmarks run in a process that ends with this one, as an engine does, with all that it has started. The server
+process of a window would otherwise go on for ten minutes after a benchmark that was broken off.
+"""
+
+import asyncio
 import os
-import signal
 import sys
-import time
-from collections.abc import Callable, Iterable
 
-from benchmarks import (
-    chat_stream,
-    demo_speed,
-    diagnosis,
-    gateway,
-    header,
-    health,
-    history,
-    idle_supervision,
-    log_flood,
-    monitoring,
-    own_cpu,
-    pages,
-    plan,
-    plots,
-    ready,
-    restart,
-    small_work,
-    stores,
-    streams,
-    transfer,
-    tuner,
-    version,
-    window,
-)
-from benchmarks.report import Row, describe_machine, format_table, read_load
-from benchmarks.workplace import own_home, slow_model
+from benchmarks.workplace import ROOT, raise_on_signals
+from launcher.engine.server.process import EngineCommand, Stream, start_process
 
-BENCHMARKS: dict[str, Callable[..., Iterable[Row]]] = {
-    "version": version.run,
-    "header": header.run,
-    "transfer": transfer.run,
-    "plan": plan.run,
-    "stores": stores.run,
-    "ready": ready.run,
-    "restart": restart.run,
-    "gateway": gateway.run,
-    "diagnosis": diagnosis.run,
-    "log-flood": log_flood.run,
-    "chat-stream": chat_stream.run,
-    "idle-supervision": idle_supervision.run,
-    "own-cpu": own_cpu.run,
-    "window": window.run,
-    "pages": pages.run,
-    "plots": plots.run,
-    "small-work": small_work.run,
-    "monitoring": monitoring.run,
-    "health": health.run,
-    "history": history.run,
-    "tuner": tuner.run,
-    "streams": streams.run,
-    "demo-speed": demo_speed.run,
-}
+_STOP_PATIENCE_S = (10.0, 2.0)
 
 
-WITHOUT_LIMITS = ("streams", "demo-speed")
+def _print_line(stream: Stream, line: str) -> None:
+    print(line, file=sys.stdout if stream == "stdout" else sys.stderr, flush=True)
 
 
-def main() -> int:
-    """Run the benchmarks that the command line names; print each row when it is measured, and all of them as a
-    table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Speed of the program itself.")
-    parser.add_argument(
-        "--quick", action="store_true", help="fewer repetitions, and only rows with a limit (3 minutes, not 5 to 30)"
-    )
-    parser.add_argument("--only", choices=BENCHMARKS, metavar="NAME", help=f"only one of {', '.join(BENCHMARKS)}")
-    chosen = parser.parse_args()
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed program has its bytecode: `plan` takes half as long
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a script that runs this in the background ignores SIGINT
-    # SIGTERM ends the benchmarks as Ctrl-C does, so that no process is left.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    names = [chosen.only] if chosen.only else list(BENCHMARKS)
-    if chosen.quick and not chosen.only:
-        names = [name for name in names if name not in WITHOUT_LIMITS]
-    if {"own-cpu", "monitoring", "window", "streams"} & set(names):
-        slow_model()
-    before = read_load()
-    rows: list[Row] = []
-    for name in names:
-        print(f"{name} ...", file=sys.stderr, flush=True)
-        began_s = time.perf_counter()
-        with own_home():
-            for row in BENCHMARKS[name](quick=chosen.quick):
-                print(row, flush=True)
-                rows.append(row)
-        print(f"{name}: {time.perf_counter() - began_s:.0f} s", file=sys.stderr, flush=True)
-    print("", format_table(rows), "", describe_machine(before), sep="\n")
-    return 1 if any(row.kept is False for row in rows) else 0
+async def run_suite(arguments: list[str]) -> int:
+    """Run suite.py with these arguments, print what it prints, and return its exit code."""
+    words = [sys.executable, "-m", "benchmarks.suite", *arguments]
+    process = await start_process(EngineCommand(words, os.environ, ROOT), _print_line)
+    try:
+        return (await asyncio.shield(process.exited)).code
+    except asyncio.CancelledError:
+        await process.stop(_STOP_PATIENCE_S)
+        raise
 
 
 if __name__ == "__main__":
+    raise_on_signals()
     try:
-        sys.exit(main())
+        sys.exit(asyncio.run(run_suite(sys.argv[1:])))
     except KeyboardInterrupt:
         sys.exit(130)

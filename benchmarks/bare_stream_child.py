@@ -16,8 +16,6 @@ from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QTextCursor
 from PySide6.QtWidgets import QApplication, QHBoxLayout, QPlainTextEdit, QVBoxLayout, QWidget
 
-from benchmarks.workplace import end_with_parent
-
 _SAMPLES_PER_S, _TEXTS_PER_S = 10, 60
 _WARM_UP_MS = 3_000
 _KEPT_CHARACTERS = 20_000
@@ -59,7 +57,6 @@ class BareWindow(QWidget):
 def main() -> None:
     """Open the window, let it warm up, and count its processor time."""
     seconds, curves, text = float(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
-    end_with_parent()
     application = QApplication([])
     window = BareWindow(curves, text)
     window.resize(1_280, 800)

@@ -22,7 +22,7 @@ from PySide6.QtCore import QAbstractEventDispatcher, QTimer
 from PySide6.QtWidgets import QApplication
 
 from benchmarks.window_child import Stalls
-from benchmarks.workplace import ROOT, end_with_parent
+from benchmarks.workplace import ROOT
 from launcher.base.paths import state_dir
 from launcher.gui import theme
 from launcher.gui.chat.pane import ChatPane
@@ -70,7 +70,6 @@ def _fake_options(tokens: int) -> ServeOptions:
 def main() -> None:
     """Stream one reply and print the measurements."""
     tokens = int(sys.argv[1])
-    end_with_parent()
     application = QApplication([])
     theme.apply_theme(application, theme.current())
     controller = Controller()

@@ -21,7 +21,7 @@ from PySide6.QtWidgets import QApplication
 
 from benchmarks.chat_stream_child import TurnTimes
 from benchmarks.window_child import Stalls
-from benchmarks.workplace import ROOT, end_with_parent
+from benchmarks.workplace import ROOT
 from launcher.base.paths import state_dir
 from launcher.engine.server.state import ServerState
 from launcher.gui import theme
@@ -147,7 +147,6 @@ def _flood(window: Window, seconds: float) -> None:
 def main() -> None:
     """Run one mode and print what it measured."""
     mode, *arguments = sys.argv[1:]
-    end_with_parent()
     application = QApplication([])
     theme.apply_theme(application, theme.current())
     collect_garbage_in_this_thread(application)

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QEventLoop, QTimer
 
 from benchmarks.window_child import IdleMeasurement
-from benchmarks.workplace import end_with_parent
 from launcher.base.units import process_age_s
 from launcher.gui import application
 
@@ -123,7 +122,6 @@ def _run_loop(milliseconds: int) -> None:
 def main() -> None:
     """Open the window and do all steps in it."""
     rounds, settle_s, seconds = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
-    end_with_parent()
     painted = application._on_first_paint
 
     def first_paint(window: Window, options: argparse.Namespace, file: Path | None, picture: Path | None) -> None:

@@ -19,7 +19,6 @@ from PySide6.QtCore import QObject, Qt, QTimer
 from PySide6.QtWidgets import QApplication
 
 from benchmarks.reference import Waker, count_wakes
-from benchmarks.workplace import end_with_parent
 
 if TYPE_CHECKING:
     from launcher.gui.window import Window
@@ -86,7 +85,6 @@ def main() -> None:
     """Run one mode and print what it measured."""
     mode, *arguments = sys.argv[1:]
     seconds = float(arguments[-1])
-    end_with_parent()
     application = QApplication([])
     if mode == "empty":
         _begin(application, seconds, replies=[], read_figures=dict, closing=application.quit)

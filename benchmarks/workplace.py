@@ -4,10 +4,10 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,11 +32,10 @@ def command() -> list[str]:
 
 @contextmanager
 def child(module: str, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
-    """Run `benchmarks.MODULE` offscreen while the block runs. It also ends with this process: see `end_with_parent`."""
+    """Run `benchmarks.MODULE` offscreen while the block runs."""
     words = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
     environment = os.environ | {"QT_QPA_PLATFORM": "offscreen"}
-    pipe = subprocess.PIPE
-    with subprocess.Popen(words, env=environment, stdin=pipe, stdout=pipe, text=True, cwd=ROOT) as process:
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
             yield process
         except BaseException:
@@ -47,7 +46,7 @@ def child(module: str, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
 def read_result(process: "subprocess.Popen[str]", seconds: float) -> dict[str, Any]:
     """Return the JSON object that a child prints at its end, which is expected after about `seconds`."""
     try:
-        process.wait(60 + 2 * seconds)  # its output fits into the pipe, and its input stays open until then
+        process.wait(60 + 2 * seconds)  # its output fits into the pipe
     except subprocess.TimeoutExpired:
         process.kill()
         raise
@@ -64,15 +63,10 @@ def run_beside_empty_loop(seconds: float, module: str, *arguments: str) -> tuple
         return read_result(measured, seconds), read_result(empty, seconds)
 
 
-def end_with_parent() -> None:
-    """End this process at once when its input ends, which happens in whatever way the parent ends."""
-
-    def watch() -> None:
-        while os.read(0, 4_096):  # not by sys.stdin, whose lock would stop the interpreter's own end
-            pass
-        os._exit(1)
-
-    threading.Thread(target=watch, name="parent", daemon=True).start()
+def raise_on_signals() -> None:
+    """Have Ctrl-C and SIGTERM raise KeyboardInterrupt, also where a script in the background has Ctrl-C ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
 @contextmanager

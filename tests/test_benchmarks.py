@@ -1,31 +1,44 @@
-"""A benchmark's child processes end with it, also after a failure."""
+"""What a benchmark has started ends with it, also after a failure."""
 
 import subprocess
 import sys
+import time
+from contextlib import suppress
 
 import psutil
 import pytest
 
 from benchmarks.workplace import ROOT
 
-_PARENT = """
-from benchmarks.workplace import child, read_result
-with child("window_child", "empty", "300") as process:
-    print(process.pid, flush=True)
-    read_result(process, 300)
-"""
-
 
 @pytest.mark.parametrize("how", ["kill", "terminate"])
-def test_a_child_process_ends_with_the_benchmark(how: str) -> None:
-    with subprocess.Popen([sys.executable, "-c", _PARENT], stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
-        assert parent.stdout is not None
-        process = psutil.Process(int(parent.stdout.readline()))
-        getattr(parent, how)()
-        _, alive = psutil.wait_procs([process], timeout=120)
+def test_all_that_a_benchmark_has_started_ends_with_it(how: str) -> None:
+    words = [sys.executable, "-m", "benchmarks", "--quick", "--only", "log-flood"]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, cwd=ROOT) as benchmark:
+        try:
+            started = _wait_for_engine(psutil.Process(benchmark.pid))
+        finally:
+            getattr(benchmark, how)()
+        _, alive = psutil.wait_procs(started, timeout=120)
         for each in alive:
             each.kill()
     assert not alive
+
+
+def _wait_for_engine(benchmark: psutil.Process) -> list[psutil.Process]:
+    """Return all processes of the benchmark once the server process of its window has an engine."""
+    while benchmark.status() != psutil.STATUS_ZOMBIE:
+        started = benchmark.children(recursive=True)
+        if any(_serves_window(each) for each in started):
+            return started
+        time.sleep(0.05)
+    raise AssertionError("the benchmark has ended before")
+
+
+def _serves_window(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return "session_host" in " ".join(process.cmdline()) and bool(process.children())
+    return False
 
 
 def test_a_child_that_fails_is_reported() -> None:
