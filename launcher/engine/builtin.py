@@ -160,7 +160,7 @@ def _make_parser() -> _Parser:
         "--cache-idle-slots",
         to="cache_idle_slots",
         action="store_true",
-        help="save idle slots in the prompt cache, and clear them",
+        help="save idle slots to the prompt cache on a new task, and clear them if the KV cache is unified",
     )
     add_flag("--no-cache-idle-slots", to="cache_idle_slots", action="store_false", dest="cache_idle_slots")
     add_flag("-ctxcp", "--ctx-checkpoints", to="n_ctx_checkpoints", type=int)
