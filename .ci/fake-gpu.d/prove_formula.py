@@ -5,15 +5,19 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 from harness import FOLDER, engine, launcher, model, planned, planned_flags, proof, run
 
 from launcher.app.planner import estimate_by_formula, read_source
-from launcher.engine.builds.probe import probe_engine
+from launcher.engine.builds.probe import list_devices, probe_engine
 from launcher.models.memory import PlanSettings
+from launcher.models.overhead import USUAL_MIB
 from tools.accuracy.grid import COUNTS, PARTS, Case, Outcome, draw_cases, measure_cases
 
 MOST_PERCENT = 3.0
+MOST_MIB = 3.0
+"""Allowed difference of a card's share: the engine cuts each figure to whole MiB."""
 CACHES = ("model_mib", "context_mib", "draft_context_mib")
 MOE, DENSE = "qwen35moe-35b-q3_k_xl", "qwen35-27b-q4_k_s"
 
@@ -48,6 +52,28 @@ def _two() -> str:
     counts: Mapping[str, int] = {MOE: 30, DENSE: 30}
     wanted = [Case(one.model, replace(one.setting, gpus=2)) for one in draw_cases(counts, gpu=True)]
     return compare_figures("2x24g", list(dict.fromkeys(wanted)))
+
+
+@proof("two cards, of one size and of two: what each of them holds")
+def _shares() -> str:
+    apart = []
+    for cards in ("24g+12g", "2x12g"):
+        build = asyncio.run(probe_engine(engine(cards)))
+        free = tuple(device.free_mib for device in asyncio.run(list_devices(build)))
+        for name, context, (kv, draft) in product(
+            (MOE, DENSE), (32_768, 131_072), (("q8_0", 2), ("f16", 4), ("q4_0", 0))
+        ):
+            setting = PlanSettings(context=context, kv=kv, draft=draft, ubatch=512, backend="vulkan", gpus=2)
+            setting = replace(setting, gpu_free_mib=free)
+            flags = ["-m", str(model(name)), *planned_flags(setting, build)]
+            target, *head = planned(cards, *flags, tables=2 if draft else 1)
+            ours = estimate_by_formula(read_source(str(model(name))), setting).by_gpu
+            for card, in_bytes in enumerate(ours):
+                # The head's table has the weights, too, which are there once.
+                of_engine = target[card]["self"] + sum(rows[card]["context"] + rows[card]["compute"] for rows in head)
+                apart.append(in_bytes / 2**20 - USUAL_MIB["vulkan"] - of_engine)
+                assert abs(apart[-1]) < MOST_MIB, (cards, name, setting, card, apart[-1])
+    return f"{len(apart) // 2} settings, at most {max(apart, key=abs):+.1f} MiB apart"
 
 
 @proof("what stays on the host: embedding, experts and buffers")
