@@ -1,6 +1,7 @@
 """Compiles the modules below a folder, with no date in them: python compile_all.py TREE FOLDER.
 
-To be run by the Python that they are for. Their names in tracebacks are their paths from TREE.
+The Python version that will run the modules must run this script too. Tracebacks name the modules by their paths from
+TREE.
 """
 
 import py_compile

@@ -130,7 +130,7 @@ def _change_text(text: str, name: str, value: AppSettingValue | None) -> str:
         if assignment.match(lines[index]):
             after, comment = _end_of_value(lines, index)
             return _join_lines([*lines[:index], *(f"{line}{comment}" for line in new_lines), *lines[after:]])
-    while end > begin + 1 and not lines[end - 1].strip():  # add it above the empty lines that end the table
+    while end > begin + 1 and not lines[end - 1].strip():  # the new lines go above the empty lines that end the table
         end -= 1
     return _join_lines([*lines[:end], *new_lines, *lines[end:]])
 

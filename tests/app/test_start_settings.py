@@ -71,7 +71,7 @@ def this(memory_gib: float = 24.0) -> Situation:
 
 @pytest.fixture
 def local_situation(monkeypatch: pytest.MonkeyPatch) -> list[Situation]:
-    """The situation that starts find; a test may replace it."""
+    """The situation in which every start is planned; a test may replace it."""
     found = [this()]
 
     async def read(_criteria: object, **_kwargs: object) -> Situation:

@@ -38,7 +38,7 @@ def test_the_load_of_others_excludes_the_engine_and_this_program(
     spent: dict[str, float], busy: float, ours: float, engine: float, percent: float
 ) -> None:
     others, parent = OtherProgramsLoad(), os.getppid()
-    assert others.read_percent(parent) is None  # a share needs two questions
+    assert others.read_percent(parent) is None  # a share needs two readings
     spent["busy"] += busy
     spent["idle"] += 4.0 - busy
     spent["ours"] += ours

@@ -17,7 +17,7 @@ NOISE = (1.0, 1.01, 0.99, 1.005)
 
 
 def started(*settings: tuple[RunSettings, float], times: int) -> tuple[Run, ...]:
-    """Runs of so many starts of each, in turns: those of a round share what else slows the computer."""
+    """Runs of `times` starts of each of the settings, in turns; the runs of one round share the same noise."""
     rates = [(of, NOISE[turn] * rate * (1 + 0.3 * turn)) for turn in range(times) for of, rate in settings]
     return tuple(run(rate, of) for of, rate in rates)
 

@@ -273,7 +273,8 @@ def switch_after_install(name: str) -> bool:
 
 
 def settle_update(name: str, *, keeps_old: bool) -> None:
-    """Record that engine `name` was compared with the one before it, which is put in use again with `keeps_old`.
+    """Record that engine `name` was compared with the one before it; with `keeps_old` the older one is put in use
+    again.
 
     Does nothing if another engine is in use by now.
     """
