@@ -13,7 +13,7 @@ from tools.tuner_simulation.bench import SimulatedBench
 from tools.tuner_simulation.machine import Machine, Surroundings, draw_machine
 from tools.tuner_simulation.run import WORK
 
-_LIMIT = 1.25
+_LIMIT_STARTS_PER_S = 1.25
 _TEN_MINUTES_S, _HOUR_S = 600.0, 3_600.0
 
 
@@ -28,7 +28,7 @@ def run(*, quick: bool) -> Iterator[Row]:
             bare.start()
             tunes.append(_time_tune(draw_machine(number, Surroundings(small=small)), budget_s))
         what = f"the tuner's share of a core during a tune: {name}, the largest"
-        yield bare.share_row(what, [share for share, _ in tunes], 3, _LIMIT, worst=True)
+        yield bare.share_row(what, [share for share, _ in tunes], 3, _LIMIT_STARTS_PER_S, worst=True)
         waits_ms = [max(waits) for _, waits in tunes]
         shown = f"{statistics.median(waits_ms):.0f} ms (most {max(waits_ms):.0f})"
         yield Row(f"its longest computation between two trials: {name}", shown)

@@ -35,7 +35,7 @@ from launcher.tuning.workloads import load_workload
 from launcher.updates.check import RELEASES_VARIABLE, check_weekly
 from tests import forked
 from tests.conftest import ReleaseServer
-from tests.tuning.test_tuned_settings import kept as keep_a_preset
+from tests.tuning.test_tuned_settings import saved_tune as keep_a_preset
 
 MODEL = Path("/models/some.gguf")
 SHA256 = "0" * 64

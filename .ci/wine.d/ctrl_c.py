@@ -45,7 +45,7 @@ def _typed(command: list[str], cue: bytes) -> tuple[int | None, float, str]:
     return None, _PATIENCE_S, text
 
 
-def _left(command: list[str]) -> str:
+def _list_python_pids(command: list[str]) -> str:
     """Return the IDs of the Windows processes that still run Python, except the one that lists them."""
     asks = "import os, psutil; print(*(p for p in psutil.pids() if p != os.getpid() and _python(p)), sep=',')"
     names = "import ctypes\n"
@@ -64,7 +64,7 @@ def main(command: list[str]) -> None:
     )
     for arguments, cue, wanted, name in proofs:
         code, seconds, text = _typed([*command, "-m", "launcher", *arguments], cue)
-        left = _left(command)
+        left = _list_python_pids(command)
         if code == wanted and not left and "Traceback" not in text:
             print(f"ok   Ctrl-C in a terminal: {name} after {seconds:.1f} s, no process is left")
         else:

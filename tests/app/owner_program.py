@@ -9,7 +9,7 @@ from launcher.app.remote_session import RemoteSession
 from launcher.engine.serve_options import ServeOptions
 
 
-async def own(model: str, idle_limit_s: str) -> None:
+async def run_server(model: str, idle_limit_s: str) -> None:
     """Print where the server is as a line of JSON, and wait."""
     session = RemoteSession(idle_limit_s=float(idle_limit_s))
     await session.start(ServeOptions(Path(model), built_in=True, threads=1), model_name="the demo")
@@ -21,4 +21,4 @@ async def own(model: str, idle_limit_s: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(own(*sys.argv[1:]))
+    asyncio.run(run_server(*sys.argv[1:]))

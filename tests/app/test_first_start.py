@@ -98,20 +98,20 @@ def catalogue_with(home: Path, repo: str = REPO) -> None:
     (folder / "mine.toml").write_text(f"[[models]]\n{about}\n[models.geometry]\n{shape}\nffn = 0\n{preset}\n")
 
 
-def aim(*, gpu: bool = False) -> FirstStartRequest:
+def make_request(*, gpu: bool = False) -> FirstStartRequest:
     """The first plan of that model for a described computer."""
     situation = describe_machine(24.0, host_gib=32.0, backend=None if gpu else "cpu")
     return make_first_start_request(make_plans(load_catalogue(), situation, PlanWish(model="mine"))[0])
 
 
 @pytest.fixture
-def mine(home: Path, repository: Path) -> FirstStartRequest:
+def own_request(home: Path, repository: Path) -> FirstStartRequest:
     catalogue_with(home)
-    return aim()
+    return make_request()
 
 
-async def start(aim: FirstStartRequest, session: ServerSession, recorder: StepRecorder) -> Reply:
-    return await perform_first_start(aim, make_server_starter(session), recorder)
+async def start(request: FirstStartRequest, session: ServerSession, recorder: StepRecorder) -> Reply:
+    return await perform_first_start(request, make_server_starter(session), recorder)
 
 
 async def test_the_demo_needs_no_download(session: ServerSession, recorder: StepRecorder) -> None:
@@ -149,9 +149,9 @@ async def test_the_demo_is_served_with_the_settings_of_the_last_time(
 
 
 async def test_a_model_is_downloaded_verified_and_served_as_planned(
-    mine: FirstStartRequest, session: ServerSession, recorder: StepRecorder, demo_model: Path
+    own_request: FirstStartRequest, session: ServerSession, recorder: StepRecorder, demo_model: Path
 ) -> None:
-    await start(mine, session, recorder)
+    await start(own_request, session, recorder)
     assert recorder.began() == [Step.MODEL, Step.VERIFY, Step.LOAD, Step.WARM_UP, Step.SELF_TEST]
     assert recorder.last(Step.MODEL).detail is StepDetail.RECEIVED
     assert recorder.last(Step.MODEL).progress.bytes == demo_model.stat().st_size
@@ -163,29 +163,33 @@ async def test_a_model_is_downloaded_verified_and_served_as_planned(
 
 
 async def test_a_file_without_a_published_checksum_is_not_reported_as_verified(
-    mine: FirstStartRequest, session: ServerSession, recorder: StepRecorder, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    own_request: FirstStartRequest,
+    session: ServerSession,
+    recorder: StepRecorder,
+    hub: Hub,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("no-hash"))
-    await start(mine, session, recorder)
+    await start(own_request, session, recorder)
     assert recorder.last(Step.VERIFY).detail is StepDetail.NO_CHECKSUM
 
 
 async def test_finished_steps_are_reported_as_done_and_not_repeated(
-    mine: FirstStartRequest, session: ServerSession, recorder: StepRecorder, hub: Hub
+    own_request: FirstStartRequest, session: ServerSession, recorder: StepRecorder, hub: Hub
 ) -> None:
-    await start(mine, session, recorder)
+    await start(own_request, session, recorder)
     hub.requests()
     again = StepRecorder()
-    await start(mine, session, again)
+    await start(own_request, session, again)
     assert hub.requests() == []
     assert again.began() == [Step.LOAD, Step.SELF_TEST]
     assert again.last(Step.MODEL).detail is StepDetail.ALREADY_DOWNLOADED
     assert again.last(Step.LOAD).detail is StepDetail.SERVED
-    assert [each.stage for each in initial_steps(await survey_start(mine))][:3] == [Stage.DONE] * 3
+    assert [each.stage for each in initial_steps(await survey_start(own_request))][:3] == [Stage.DONE] * 3
 
 
 async def test_an_engine_for_the_gpu_is_installed_first(
-    mine: FirstStartRequest,
+    own_request: FirstStartRequest,
     session: ServerSession,
     recorder: StepRecorder,
     releases: ReleaseServer,
@@ -194,7 +198,7 @@ async def test_an_engine_for_the_gpu_is_installed_first(
     monkeypatch.setattr(first_checks, "describe_computer", lambda _machine: WITH_GPU)
     releases.publish("b11400", "cpu", "vulkan", "cuda-13.4", devices={"cuda-13.4": [CUDA]})
     releases.publish("v0.7.0", points_at="b11400")
-    wanted = aim(gpu=True)
+    wanted = make_request(gpu=True)
     await start(wanted, session, recorder)
     assert recorder.began()[0] is not Step.LOAD
     assert recorder.all.index(recorder.last(Step.ENGINE)) < [each.step for each in recorder.all].index(Step.LOAD, 7)
@@ -215,11 +219,11 @@ async def test_an_engine_for_the_gpu_is_installed_first(
 
 
 async def test_a_server_of_another_process_must_be_stopped_first(
-    mine: FirstStartRequest, monkeypatch: pytest.MonkeyPatch
+    own_request: FirstStartRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plan counts this memory as free, as that of a server which it replaces."""
-    del mine
-    wanted = replace(aim(gpu=True), needed_mib=20_000)
+    del own_request
+    wanted = replace(make_request(gpu=True), needed_mib=20_000)
     other = ServerShare(7, "Other", (9_000,), 0, measured=True)
     here = replace(describe_machine(24.0), described=False, own=(other,), by_device_now_mib=(14_000,))
 
@@ -248,85 +252,93 @@ class TestBeforeAnythingLarge:
         releases.publish("v0.7.0", points_at="b11400")
         catalogue_with(home, "gated/model")
         with pytest.raises(Refused, match="is gated") as refused:
-            await start(aim(gpu=True), session, recorder)
+            await start(make_request(gpu=True), session, recorder)
         assert "accept the terms" in refused.value.hint
         assert recorder.last(Step.MODEL).error is refused.value
         assert not [request for request in releases.requests() if "/download/" in request["target"]]
 
     async def test_a_full_disk_is_reported(
-        self, mine: FirstStartRequest, session: ServerSession, recorder: StepRecorder, monkeypatch: pytest.MonkeyPatch
+        self,
+        own_request: FirstStartRequest,
+        session: ServerSession,
+        recorder: StepRecorder,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         def full(folders: list[Path]) -> tuple[Disk, ...]:
             return tuple(Disk(folder, 10**12, 2**28, "ext4") for folder in folders)
 
         monkeypatch.setattr(first_checks, "read_disks", full)
         with pytest.raises(DiskFull, match="The download needs"):
-            await start(mine, session, recorder)
+            await start(own_request, session, recorder)
         assert recorder.last(Step.MODEL).stage is Stage.FAILED
         assert not models_dir().exists()
 
-    @pytest.mark.usefixtures("mine")
+    @pytest.mark.usefixtures("own_request")
     async def test_an_unavailable_engine_is_reported_before_the_model_is_downloaded(
         self, session: ServerSession, recorder: StepRecorder, releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("MTP_LAUNCHER_GITHUB_API", releases.with_faults("limited"))
         with pytest.raises(LauncherError):
-            await start(aim(gpu=True), session, recorder)
+            await start(make_request(gpu=True), session, recorder)
         assert recorder.last(Step.ENGINE).stage is Stage.FAILED
         assert not models_dir().exists()
 
     async def test_local_files_are_served_without_a_network(
-        self, mine: FirstStartRequest, session: ServerSession, recorder: StepRecorder, monkeypatch: pytest.MonkeyPatch
+        self,
+        own_request: FirstStartRequest,
+        session: ServerSession,
+        recorder: StepRecorder,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        await start(mine, session, recorder)
+        await start(own_request, session, recorder)
         await session.stop()
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-        assert (await start(mine, session, StepRecorder())).text
+        assert (await start(own_request, session, StepRecorder())).text
         shutil.rmtree(models_dir())
         with pytest.raises(Unreachable):
-            await start(mine, session, recorder)
+            await start(own_request, session, recorder)
         assert recorder.last(Step.MODEL).stage is Stage.FAILED
 
 
 class TestPausing:
     async def test_an_interrupted_download_is_resumed(
         self,
-        mine: FirstStartRequest,
+        own_request: FirstStartRequest,
         session: ServerSession,
         recorder: StepRecorder,
         hub: Hub,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
-        starting = asyncio.ensure_future(start(mine, session, recorder))
+        starting = asyncio.ensure_future(start(own_request, session, recorder))
         while not (recorder.all and recorder.last(Step.MODEL).progress.done_bytes > 0):
             await asyncio.sleep(0.01)
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
         assert recorder.last(Step.MODEL).stage is Stage.PAUSED
-        waiting = {each.step: each for each in initial_steps(await survey_start(mine))}[Step.MODEL]
+        waiting = {each.step: each for each in initial_steps(await survey_start(own_request))}[Step.MODEL]
         assert waiting.stage is Stage.PAUSED
         assert 0 < waiting.progress.done_bytes < (waiting.progress.bytes or 0)
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         hub.requests()
-        await start(mine, session, recorder)
+        await start(own_request, session, recorder)
         (request,) = [each for each in hub.requests() if each["server"] == "store"]
         assert int(request["Range"].removeprefix("bytes=").split("-")[0]) > 0
 
     @pytest.mark.cases(1)
     @pytest.mark.parametrize("step", [Step.LOAD, Step.WARM_UP, Step.SELF_TEST])
     async def test_an_interrupted_later_step_is_resumed(
-        self, step: Step, mine: FirstStartRequest, session: ServerSession, recorder: StepRecorder
+        self, step: Step, own_request: FirstStartRequest, session: ServerSession, recorder: StepRecorder
     ) -> None:
-        starting = asyncio.ensure_future(start(mine, session, recorder))
+        starting = asyncio.ensure_future(start(own_request, session, recorder))
         await recorder.at(step, Stage.RUNNING).wait()
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
         assert recorder.all[-1].step is step
         assert recorder.all[-1].stage is Stage.PAUSED
-        assert (await start(mine, session, recorder)).text
+        assert (await start(own_request, session, recorder)).text
 
 
 async def test_a_model_without_its_mtp_head_fails_verification(
@@ -338,21 +350,25 @@ async def test_a_model_without_its_mtp_head_fails_verification(
     size = str(DEMO_ENTRY.files[0].size_bytes)
     toml.write_text(toml.read_text().replace(size, str(headless_model.stat().st_size)))
     with pytest.raises(ModelHasNoHead):
-        await start(aim(), session, recorder)
+        await start(make_request(), session, recorder)
     assert recorder.last(Step.VERIFY).stage is Stage.FAILED
     assert recorder.last(Step.MODEL).stage is Stage.DONE
 
 
 async def test_a_download_of_the_queue_is_awaited_and_then_used(
-    mine: FirstStartRequest, session: ServerSession, recorder: StepRecorder, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    own_request: FirstStartRequest,
+    session: ServerSession,
+    recorder: StepRecorder,
+    hub: Hub,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
-    added = await add_pull(mine.model)
+    added = await add_pull(own_request.model)
     line = download_queue()
     working = asyncio.create_task(QueueRunner(line, lambda _: None, round_s=0.02).run())
     while not list(models_dir().rglob("*.part")):
         await asyncio.sleep(0.01)
-    starting = asyncio.ensure_future(start(mine, session, recorder))
+    starting = asyncio.ensure_future(start(own_request, session, recorder))
     while not any(each.detail is StepDetail.DOWNLOADED_ELSEWHERE for each in recorder.all):
         await asyncio.sleep(0.01)
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
@@ -379,14 +395,14 @@ async def test_drafts_that_are_never_accepted_are_an_error(recorder: StepRecorde
 
 
 async def test_an_engine_added_by_the_user_is_used(
-    home: Path, real_engine: Path, mine: FirstStartRequest, monkeypatch: pytest.MonkeyPatch
+    home: Path, real_engine: Path, own_request: FirstStartRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from launcher.engine.builds import installed
 
-    assert (await survey_start(aim(gpu=True))).engine is None
+    assert (await survey_start(make_request(gpu=True))).engine is None
     engine = installed.add_engine(real_engine, "my-own")
     installed.use_engine(engine.name)
-    found = (await survey_start(aim(gpu=True))).engine
+    found = (await survey_start(make_request(gpu=True))).engine
     assert found is not None
     assert found.name == "my-own"
     assert not found.tested

@@ -30,5 +30,7 @@ def test_steady_replies_are_good_evidence() -> None:
         ([[reply(50.0), reply(None)]], CALM, "disturbed"),
     ],
 )
-def test_speeds_of_unsteady_replies_are_not(replies: list[list[Run]], pairs: list[Pair], doubt: str) -> None:
+def test_doubts_name_unsteady_disturbed_and_single_replies(
+    replies: list[list[Run]], pairs: list[Pair], doubt: str
+) -> None:
     assert doubt in find_doubts(replies, pairs)

@@ -45,7 +45,7 @@ SETTINGS = {"draft": 1, "ubatch": 256, "p_min": 0.25}
 RESULT = {"mtp": "on", "settings": SETTINGS, "speedup": 1.2, "sentence": "Draft 1 is 20 % faster than no MTP."}
 
 
-async def here(model: Path) -> Environment:
+async def local_environment(model: Path) -> Environment:
     build = await probe_engine(None)
     return Environment.for_model(model_facts(read_model(model)), build.name, build.version)
 
@@ -65,7 +65,7 @@ def imported(preset: TunedSettings) -> TunedSettings:
 
 
 async def test_matching_tuned_settings_are_used(demo_model: Path) -> None:
-    preset = tuned(await here(demo_model), demo_model)
+    preset = tuned(await local_environment(demo_model), demo_model)
     assert len(preset.evidence.environment.model.sha256[0]) == 64  # computed, as it was not known
     found = await find_tuned_match(ServeOptions(demo_model, built_in=True))
     assert found == TunedMatch(preset, (), used=True)
@@ -75,12 +75,12 @@ async def test_matching_tuned_settings_are_used(demo_model: Path) -> None:
 
 async def test_the_demo_shows_its_tuned_settings_in_place_of_the_usual_note(demo_model: Path) -> None:
     assert (await run_demo(seconds=0.0)).speed_note == read_demo_preset().speed_note
-    tuned(await here(demo_model), demo_model)
+    tuned(await local_environment(demo_model), demo_model)
     assert (await run_demo(seconds=0.0)).speed_note == f"Tuned on this machine: {RESULT['sentence']}"
 
 
 async def test_tuned_settings_of_another_machine_are_not_shown(demo_model: Path) -> None:
-    preset = tuned(await here(demo_model), demo_model)
+    preset = tuned(await local_environment(demo_model), demo_model)
     launch = Launch(
         EngineCommand([], {}, demo_model.parent),
         await probe_engine(None),
@@ -91,7 +91,7 @@ async def test_tuned_settings_of_another_machine_are_not_shown(demo_model: Path)
     assert measured_sentence(launch) == RESULT["sentence"]
     imported(preset)
     assert measured_sentence(launch) == ""
-    tuned(replace(await here(demo_model), cpu="another"), demo_model)
+    tuned(replace(await local_environment(demo_model), cpu="another"), demo_model)
     assert measured_sentence(launch) == ""
 
 
@@ -106,12 +106,12 @@ async def test_tuned_settings_of_another_model_do_not_match(demo_model: Path) ->
 
 
 async def test_an_unreadable_model_is_left_to_the_start(demo_model: Path, tmp_path: Path) -> None:
-    tuned(await here(demo_model), demo_model)
+    tuned(await local_environment(demo_model), demo_model)
     assert await find_tuned_match(ServeOptions(tmp_path / "none.gguf")) is None
 
 
 async def test_another_driver_is_reported_another_gpu_is_not_used(demo_model: Path) -> None:
-    now = await here(demo_model)
+    now = await local_environment(demo_model)
     gpu = GpuFacts("RTX 4090", "nvidia", 2**34, "580")
     preset = tuned(replace(now, gpus=(gpu,)), demo_model)
     driver = match_tuned_settings(preset, replace(preset.evidence.environment, gpus=(replace(gpu, driver="590"),)))
@@ -125,7 +125,7 @@ async def test_another_driver_is_reported_another_gpu_is_not_used(demo_model: Pa
 
 
 async def test_doctor_suggests_to_measure_again(demo_model: Path) -> None:
-    now = await here(demo_model)
+    now = await local_environment(demo_model)
     tuned(replace(now, engine_version="an older one"), demo_model)
     (found,) = await find_outdated_matches(read_machine())
     assert found.used
@@ -138,7 +138,7 @@ async def test_doctor_suggests_to_measure_again(demo_model: Path) -> None:
 async def test_a_changed_file_is_detected(demo_model: Path, tmp_path: Path) -> None:
     own = tmp_path / "own.gguf"
     own.write_bytes(demo_model.read_bytes())
-    tuned(await here(own), own)
+    tuned(await local_environment(own), own)
     assert await find_outdated_matches(read_machine()) == ()
     with own.open("ab") as file:
         file.write(b"\0" * 32)
@@ -148,7 +148,7 @@ async def test_a_changed_file_is_detected(demo_model: Path, tmp_path: Path) -> N
 
 
 async def test_imported_tuned_settings_wait_for_confirmation(demo_model: Path) -> None:
-    preset = imported(tuned(await here(demo_model), demo_model))
+    preset = imported(tuned(await local_environment(demo_model), demo_model))
     found = await find_tuned_match(ServeOptions(demo_model, built_in=True))
     assert found is not None
     assert not found.used
@@ -157,7 +157,7 @@ async def test_imported_tuned_settings_wait_for_confirmation(demo_model: Path) -
         one: RunSettings = {"draft": 1, "kv": "q8_0"}
         ids = []
         for off_rate, rate in ((50.0, 60.0), (51.0, 61.0), (50.5, 60.5)):
-            ids.append(history.begin_session("bench", await here(demo_model), OFF, workload="code"))
+            ids.append(history.begin_session("bench", await local_environment(demo_model), OFF, workload="code"))
             history.add_runs(ids[-1], [run(off_rate), run(rate, one)])
     found = await find_tuned_match(ServeOptions(demo_model, built_in=True))
     assert found is not None
@@ -172,7 +172,7 @@ async def test_a_plan_for_this_machine_uses_them_and_one_for_another_does_not(ho
     store_record(Record(paths=(path,), bytes=path.stat().st_size, model="own", quant="Q"))
     result = RESULT | {"settings": {"draft": 3, "kv": "q4_0", "threads": 4}}
     with History() as history:
-        id_ = history.begin_session("tune", await here(path), {"draft": 0}, workload="code")
+        id_ = history.begin_session("tune", await local_environment(path), {"draft": 0}, workload="code")
         history.finish(id_, result)
         save_tuned_settings(
             TunedSettings.from_session(history.load(id_), path=path)
@@ -201,7 +201,7 @@ async def test_a_plan_for_this_machine_uses_them_and_one_for_another_does_not(ho
 async def test_applying_a_tune_stores_its_verdict(
     demo_model: Path, same: bool, named: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    environment = await here(demo_model)
+    environment = await local_environment(demo_model)
     with History() as history:
         id_ = history.begin_session("tune", environment, {"draft": 0}, workload="code")
         history.finish(id_, RESULT)
@@ -234,7 +234,7 @@ async def test_serve_uses_them_reports_it_and_ignores_them_on_request() -> None:
     from launcher.engine.demo import unpack_demo_model
 
     model = unpack_demo_model()
-    preset = tuned(await here(model), model)
+    preset = tuned(await local_environment(model), model)
     save_model_settings(model, {"draft": 1, "slots": 1})  # applying a tune leaves these kept settings
     result = served()
     assert result["preset"] == {"settings": SETTINGS, "note": f"{preset.summary}; --no-preset ignores them"}

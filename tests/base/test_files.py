@@ -34,7 +34,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def old(tmp_path: Path) -> Path:
+def existing_file(tmp_path: Path) -> Path:
     """An existing file, alone in its folder."""
     path = tmp_path / "settings" / "server.json"
     path.parent.mkdir()
@@ -49,78 +49,78 @@ def test_a_new_file_and_its_folders_are_created(tmp_path: Path) -> None:
     assert names_in(path.parent) == ["key"]
 
 
-def test_an_old_file_is_replaced_completely(old: Path) -> None:
-    write_atomically(old, b"n")
-    assert old.read_bytes() == b"n"
-    assert names_in(old.parent) == [old.name]
+def test_an_old_file_is_replaced_completely(existing_file: Path) -> None:
+    write_atomically(existing_file, b"n")
+    assert existing_file.read_bytes() == b"n"
+    assert names_in(existing_file.parent) == [existing_file.name]
 
 
-def test_an_open_old_file_keeps_its_content(old: Path) -> None:
-    with old.open("rb") as reader:
-        write_atomically(old, b"new")
+def test_an_open_old_file_keeps_its_content(existing_file: Path) -> None:
+    with existing_file.open("rb") as reader:
+        write_atomically(existing_file, b"new")
         assert reader.read() == b"old"
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
-def test_a_file_is_readable_by_its_owner_only_for_every_umask(old: Path, mask: int) -> None:
-    old.chmod(0o666)
+def test_a_file_is_readable_by_its_owner_only_for_every_umask(existing_file: Path, mask: int) -> None:
+    existing_file.chmod(0o666)
     before = os.umask(mask)
     try:
-        write_atomically(old, b"secret")
+        write_atomically(existing_file, b"secret")
     finally:
         os.umask(before)
-    assert stat.S_IMODE(old.stat().st_mode) == 0o600
+    assert stat.S_IMODE(existing_file.stat().st_mode) == 0o600
 
 
-def test_another_mode_can_be_chosen(old: Path) -> None:
-    write_atomically(old, b"program", mode=0o755)
-    assert stat.S_IMODE(old.stat().st_mode) == 0o755
+def test_another_mode_can_be_chosen(existing_file: Path) -> None:
+    write_atomically(existing_file, b"program", mode=0o755)
+    assert stat.S_IMODE(existing_file.stat().st_mode) == 0o755
 
 
-def test_a_full_disk_leaves_the_old_content_and_no_temporary_file(old: Path) -> None:
-    assert write_elsewhere(ON_A_DISK_THAT_IS_FULL_AFTER_4_KIB, old, 4096) == ""
-    assert old.read_bytes() == b"n" * 4096
-    assert write_elsewhere(ON_A_DISK_THAT_IS_FULL_AFTER_4_KIB, old, 4097) == "OSError"
-    assert old.read_bytes() == b"n" * 4096
-    assert names_in(old.parent) == [old.name]
+def test_a_full_disk_leaves_the_old_content_and_no_temporary_file(existing_file: Path) -> None:
+    assert write_elsewhere(ON_A_DISK_THAT_IS_FULL_AFTER_4_KIB, existing_file, 4096) == ""
+    assert existing_file.read_bytes() == b"n" * 4096
+    assert write_elsewhere(ON_A_DISK_THAT_IS_FULL_AFTER_4_KIB, existing_file, 4097) == "OSError"
+    assert existing_file.read_bytes() == b"n" * 4096
+    assert names_in(existing_file.parent) == [existing_file.name]
 
 
-def test_a_read_only_folder_leaves_the_old_content(old: Path) -> None:
-    old.parent.chmod(0o555)
+def test_a_read_only_folder_leaves_the_old_content(existing_file: Path) -> None:
+    existing_file.parent.chmod(0o555)
     try:
-        assert write_elsewhere(WITHOUT_ROOTS_PRIVILEGE, old, 3) == "PermissionError"
+        assert write_elsewhere(WITHOUT_ROOTS_PRIVILEGE, existing_file, 3) == "PermissionError"
     finally:
-        old.parent.chmod(0o755)
-    assert write_elsewhere(WITHOUT_ROOTS_PRIVILEGE, old.with_name("other"), 3) == ""
-    assert old.read_bytes() == b"old"
-    assert names_in(old.parent) == ["other", old.name]
+        existing_file.parent.chmod(0o755)
+    assert write_elsewhere(WITHOUT_ROOTS_PRIVILEGE, existing_file.with_name("other"), 3) == ""
+    assert existing_file.read_bytes() == b"old"
+    assert names_in(existing_file.parent) == ["other", existing_file.name]
 
 
-def test_a_folder_in_place_of_the_file_is_not_changed(old: Path) -> None:
+def test_a_folder_in_place_of_the_file_is_not_changed(existing_file: Path) -> None:
     with pytest.raises(OSError, match="directory"):
-        write_atomically(old.parent, b"new")
-    assert old.read_bytes() == b"old"
-    assert names_in(old.parent.parent) == [old.parent.name]
+        write_atomically(existing_file.parent, b"new")
+    assert existing_file.read_bytes() == b"old"
+    assert names_in(existing_file.parent.parent) == [existing_file.parent.name]
 
 
-def test_a_file_in_place_of_the_folder_is_not_changed(old: Path) -> None:
+def test_a_file_in_place_of_the_folder_is_not_changed(existing_file: Path) -> None:
     with pytest.raises(OSError):
-        write_atomically(old / "inner", b"new")
-    assert old.read_bytes() == b"old"
+        write_atomically(existing_file / "inner", b"new")
+    assert existing_file.read_bytes() == b"old"
 
 
-def test_a_temporary_file_of_a_killed_program_is_deleted_later(old: Path) -> None:
+def test_a_temporary_file_of_a_killed_program_is_deleted_later(existing_file: Path) -> None:
     killed = (
         "import os, sys, launcher.base.files as files; files.replace_file = lambda *_: os._exit(9); "
         "files.write_atomically(files.Path(sys.argv[1]), b'new')"
     )
-    assert subprocess.run([sys.executable, "-c", killed, str(old)], check=False, timeout=120).returncode == 9
-    (temporary,) = [path for path in old.parent.iterdir() if path != old]
-    write_atomically(old, b"another")
+    assert subprocess.run([sys.executable, "-c", killed, str(existing_file)], check=False, timeout=120).returncode == 9
+    (temporary,) = [path for path in existing_file.parent.iterdir() if path != existing_file]
+    write_atomically(existing_file, b"another")
     assert temporary.exists()  # another process may be writing a young temporary file now
     os.utime(temporary, (0, 0))
-    write_atomically(old, b"a third")
-    assert names_in(old.parent) == [old.name]
+    write_atomically(existing_file, b"a third")
+    assert names_in(existing_file.parent) == [existing_file.name]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes are POSIX's")

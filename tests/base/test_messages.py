@@ -38,33 +38,33 @@ class German(gettext.NullTranslations):
         return {"{n} file": "{n} Datei", "{n} files": "{n} Dateien"}[one if n == 1 else many]
 
 
-def taken(name: str = "nginx") -> Message:
+def port_taken(name: str = "nginx") -> Message:
     return message("Port {port} is taken by {name}.", port=80, name=name)
 
 
 def test_a_message_is_its_english_text() -> None:
-    assert taken() == "Port 80 is taken by nginx."
-    assert f"{taken()} See." == "Port 80 is taken by nginx. See."
-    assert json.dumps({"text": taken()}) == '{"text": "Port 80 is taken by nginx."}'
-    assert {taken(): 1}["Port 80 is taken by nginx."] == 1
+    assert port_taken() == "Port 80 is taken by nginx."
+    assert f"{port_taken()} See." == "Port 80 is taken by nginx. See."
+    assert json.dumps({"text": port_taken()}) == '{"text": "Port 80 is taken by nginx."}'
+    assert {port_taken(): 1}["Port 80 is taken by nginx."] == 1
 
 
 def test_a_message_is_rendered_with_its_facts_in_order() -> None:
-    assert taken().render(German()) == "nginx hat Port 80."
-    whole = message("{count:,} files of {who}: {what}", count=1_200, who="me", what=taken())
+    assert port_taken().render(German()) == "nginx hat Port 80."
+    whole = message("{count:,} files of {who}: {what}", count=1_200, who="me", what=port_taken())
     assert whole == "1,200 files of me: Port 80 is taken by nginx."
     assert whole.render(German()) == "nginx hat Port 80. (me: 1,200 Dateien)"
 
 
 def test_a_text_without_a_translation_stays_english_with_its_facts_translated() -> None:
-    whole = message("It did not start: {why}", why=taken())
+    whole = message("It did not start: {why}", why=port_taken())
     assert whole.render(German()) == "It did not start: nginx hat Port 80."
 
 
 def test_a_fact_is_never_read_as_a_template() -> None:
     file = "{port} {} {0.__class__}.gguf"
-    assert taken(file) == f"Port 80 is taken by {file}."
-    assert taken(file).render(German()) == f"{file} hat Port 80."
+    assert port_taken(file) == f"Port 80 is taken by {file}."
+    assert port_taken(file).render(German()) == f"{file} hat Port 80."
 
 
 @pytest.mark.parametrize(("n", "english", "german"), [(1, "1 file", "1 Datei"), (2, "2 files", "2 Dateien")])
@@ -83,16 +83,16 @@ def test_the_window_can_have_another_text() -> None:
 
 
 def test_messages_are_joined_without_the_empty_ones() -> None:
-    joined = join_messages(taken(), "", None, message("Take another port."))
+    joined = join_messages(port_taken(), "", None, message("Take another port."))
     assert joined == "Port 80 is taken by nginx. Take another port."
     assert joined.render(German()) == "nginx hat Port 80. Nimm einen anderen Port."
-    assert join_messages(taken(), "b", separator=", ").render(German()) == "nginx hat Port 80.; b"
+    assert join_messages(port_taken(), "b", separator=", ").render(German()) == "nginx hat Port 80.; b"
     assert join_messages() == ""
-    assert join_messages("", taken()).render(German()) == "nginx hat Port 80."
+    assert join_messages("", port_taken()).render(German()) == "nginx hat Port 80."
 
 
 def test_an_error_is_a_message_and_can_be_a_fact_of_another() -> None:
-    error = LauncherError(taken(), message("Take another port."), port=80)
+    error = LauncherError(port_taken(), message("Take another port."), port=80)
     assert str(error) == "Port 80 is taken by nginx. Take another port."
     assert error.message.render(German()) == "nginx hat Port 80. Nimm einen anderen Port."
     quoting = message("It failed: {error}", error=error)
@@ -102,11 +102,11 @@ def test_an_error_is_a_message_and_can_be_a_fact_of_another() -> None:
 @pytest.mark.parametrize(
     "original",
     [
-        taken("{a}"),
+        port_taken("{a}"),
         plural_message("{n} file", "{n} files", 2),
         message("Take another --port.", window="Choose another port in Settings."),
-        join_messages(taken(), message("Take another port.")),
-        message("{count:,} files of {who}: {what}", count=3, who="me", what=taken()),
+        join_messages(port_taken(), message("Take another port.")),
+        message("{count:,} files of {who}: {what}", count=3, who="me", what=port_taken()),
         Message("somebody else's {text}"),
     ],
 )
@@ -121,7 +121,7 @@ def test_a_message_survives_copies_and_json(original: Message) -> None:
 
 
 def test_message_data_adds_one_key_to_json() -> None:
-    result = add_message_data({"sentence": taken(), "n": 1})
+    result = add_message_data({"sentence": port_taken(), "n": 1})
     assert result["sentence"] == "Port 80 is taken by nginx."
     assert set(result) == {"sentence", "n", "messages"}
     assert add_message_data({"sentence": "plain"}) == {"sentence": "plain"}

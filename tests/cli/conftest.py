@@ -60,7 +60,7 @@ def own_model(home: Path, model: Model) -> Path:
 
 
 @pytest.fixture
-def two(home: Path) -> tuple[str, str]:
+def two_sessions(home: Path) -> tuple[str, str]:
     """A bench in 2026-11-01, and a tune with other hardware and two settings on 2026-11-02."""
     now_s = 1_793_534_400.0
     other = replace(

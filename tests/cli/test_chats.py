@@ -23,7 +23,7 @@ def answer(*arguments: str) -> Any:  # noqa: ANN401 -- any JSON value
 
 
 @pytest.fixture
-def two(home: Path) -> tuple[str, str]:
+def two_conversations(home: Path) -> tuple[str, str]:
     """Two conversations, the second one the newer."""
     with Conversations() as kept:
         for id_, text in (("aaa111", "Why is the sky blue?"), ("bbb222", "Name a fish.")):
@@ -39,19 +39,19 @@ def test_an_empty_list_says_what_stores_conversations() -> None:
     assert answer() == {"conversations": []}
 
 
-def test_conversations_are_listed_newest_first(two: tuple[str, str]) -> None:
-    assert [each["id"] for each in answer("list")["conversations"]] == [two[1], two[0]]
+def test_conversations_are_listed_newest_first(two_conversations: tuple[str, str]) -> None:
+    assert [each["id"] for each in answer("list")["conversations"]] == [two_conversations[1], two_conversations[0]]
     first = run().stdout.splitlines()[1]
     assert first.startswith("bbb222")
     assert "Name a fish." in first
 
 
-def test_one_conversation_is_shown(two: tuple[str, str]) -> None:
+def test_one_conversation_is_shown(two_conversations: tuple[str, str]) -> None:
     assert "## You\n\nWhy is the sky blue?" in run("show", "aaa").stdout
     assert answer("show", "AAA")["messages"][1]["footer"] == "9 t/s"
 
 
-def test_conversations_are_searched_by_words(two: tuple[str, str]) -> None:
+def test_conversations_are_searched_by_words(two_conversations: tuple[str, str]) -> None:
     result = run("search", "sky", "REPLY")
     assert result.returncode == 0
     assert result.stdout.startswith("aaa111  Why is the sky blue?\n              The reply to Why is")
@@ -61,7 +61,7 @@ def test_conversations_are_searched_by_words(two: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("ending", ["md", "json", "txt"])
-def test_one_conversation_is_exported(two: tuple[str, str], tmp_path: Path, ending: str) -> None:
+def test_one_conversation_is_exported(two_conversations: tuple[str, str], tmp_path: Path, ending: str) -> None:
     file = tmp_path / f"talk.{ending}"
     assert run("export", "aaa", "--to", str(file)).returncode == 0
     assert "Why is the sky blue?" in file.read_text("utf-8")
@@ -71,7 +71,7 @@ def test_one_conversation_is_exported(two: tuple[str, str], tmp_path: Path, endi
     assert run("export", "aaa", "--to", str(tmp_path / "talk.pdf")).returncode == 1
 
 
-def test_conversations_are_deleted(two: tuple[str, str]) -> None:
+def test_conversations_are_deleted(two_conversations: tuple[str, str]) -> None:
     assert answer("delete", "aaa")["deleted"] == 1
     assert [each["id"] for each in answer()["conversations"]] == ["bbb222"]
     unasked = run("delete", "all")
@@ -84,7 +84,9 @@ def test_conversations_are_deleted(two: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize(("typed", "left"), [("\n", 2), ("n\n", 2), ("Y\n", 0)])
-def test_deleting_all_asks_for_confirmation_on_a_terminal(two: tuple[str, str], typed: str, left: int) -> None:
+def test_deleting_all_asks_for_confirmation_on_a_terminal(
+    two_conversations: tuple[str, str], typed: str, left: int
+) -> None:
     controlling, terminal = os.openpty()
     command = [*forked.COMMAND, "chats", "delete", "all"]
     with subprocess.Popen(command, stdin=terminal, stderr=terminal, stdout=subprocess.PIPE) as program:
@@ -100,7 +102,7 @@ def test_deleting_all_asks_for_confirmation_on_a_terminal(two: tuple[str, str], 
     assert len(answer("list")["conversations"]) == left
 
 
-def test_an_unknown_conversation_is_reported(two: tuple[str, str]) -> None:
+def test_an_unknown_conversation_is_reported(two_conversations: tuple[str, str]) -> None:
     result = answer("show", "zzz")
     assert result["error"]["code"] == "conversation_missing"
     assert run("delete", "aaa", "zzz").returncode == 1

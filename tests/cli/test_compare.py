@@ -15,7 +15,7 @@ def answer(*arguments: str) -> Any:  # noqa: ANN401 -- any JSON value
     return json.loads(run(*arguments, "--json").stdout)
 
 
-def test_two_measurements_are_compared_and_their_differences_listed(two: tuple[str, str]) -> None:
+def test_two_measurements_are_compared_and_their_differences_listed(two_sessions: tuple[str, str]) -> None:
     result = run("compare", "aaa", "bbb")
     assert result.returncode == 0
     assert "A  aaa0000001  bench of Qwen3.6-35B-A3B UD-Q3_K_XL, code" in result.stdout
@@ -28,7 +28,7 @@ def test_two_measurements_are_compared_and_their_differences_listed(two: tuple[s
     assert row["second"]["settings"]["draft"] == 0
 
 
-def test_single_starts_give_no_interval(two: tuple[str, str]) -> None:
+def test_single_starts_give_no_interval(two_sessions: tuple[str, str]) -> None:
     for named in (("aaa", "bbb"), ("last:draft=0", "last:draft=2")):
         result = " ".join(run("compare", *named).stdout.split())
         assert "times as fast (too few starts for limits)" in result
@@ -38,9 +38,11 @@ def test_single_starts_give_no_interval(two: tuple[str, str]) -> None:
         assert (row["ratio"]["low"], row["ratio"]["high"], row["told_apart"]) == (0.0, None, False)
 
 
-def test_settings_of_one_measurement_are_compared_in_pairs(two: tuple[str, str]) -> None:
+def test_settings_of_one_measurement_are_compared_in_pairs(two_sessions: tuple[str, str]) -> None:
     with History() as history:  # two starts more of each, in turns
-        history.add_runs(two[1], [measured(rate, ON if rate > 25 else OFF) for rate in (20.1, 28.9, 20.0, 29.1)])
+        history.add_runs(
+            two_sessions[1], [measured(rate, ON if rate > 25 else OFF) for rate in (20.1, 28.9, 20.0, 29.1)]
+        )
     output = run("compare", "last:draft=0", "last:draft=2").stdout
     assert "MTP off -> draft 2" in output
     assert "% faster (" in output
@@ -54,7 +56,7 @@ def test_settings_of_one_measurement_are_compared_in_pairs(two: tuple[str, str])
     assert row["ratio"]["high"] < 1
 
 
-def test_measurements_that_cannot_be_compared_are_reported(two: tuple[str, str]) -> None:
+def test_measurements_that_cannot_be_compared_are_reported(two_sessions: tuple[str, str]) -> None:
     for words, what in (
         (("aaa", "bbb:draft=2,kv=q8_0"), ""),
         (("aaa:draft=5", "bbb"), "has not measured draft 5. "),
@@ -68,7 +70,7 @@ def test_measurements_that_cannot_be_compared_are_reported(two: tuple[str, str])
         assert what.strip() in result.stderr
 
 
-def test_a_measurement_is_compared_with_a_published_table(two: tuple[str, str]) -> None:
+def test_a_measurement_is_compared_with_a_published_table(two_sessions: tuple[str, str]) -> None:
     output = run("compare", "published:olares-one/ten-runs", "aaa").stdout
     assert "249.3 ± 2.2" in output
     assert "different: the prompts were those of published and are those of code" in " ".join(output.split())

@@ -23,7 +23,7 @@ def test_an_empty_history_names_the_commands_that_measure() -> None:
     assert answer("history") == {"measurements": []}
 
 
-def test_measurements_are_listed_newest_first(two: tuple[str, str]) -> None:
+def test_measurements_are_listed_newest_first(two_sessions: tuple[str, str]) -> None:
     output = run("history").stdout
     head, first, second = output.splitlines()
     assert head.split() == ["ID", "WHEN", "KIND", "MODEL", "WORKLOAD", "RUNS", "TOKENS/S", "RESULT"]
@@ -46,12 +46,14 @@ def test_measurements_are_listed_newest_first(two: tuple[str, str]) -> None:
         (["--kind", "endure"], []),
     ],
 )
-def test_filters_work_before_and_after_the_action(two: tuple[str, str], filters: list[str], wanted: list[str]) -> None:
+def test_filters_work_before_and_after_the_action(
+    two_sessions: tuple[str, str], filters: list[str], wanted: list[str]
+) -> None:
     for words in (["history", *filters], ["history", "list", *filters]):
         assert [each["id"][:3] for each in answer(*words)["measurements"]] == wanted
 
 
-def test_an_empty_result_of_a_filter_is_reported(two: tuple[str, str]) -> None:
+def test_an_empty_result_of_a_filter_is_reported(two_sessions: tuple[str, str]) -> None:
     assert run("history", "--kind", "endure").stdout == "No measurement matches.\n"
     wrong = run("history", "--since", "yesterday")
     assert wrong.returncode == 2
@@ -61,7 +63,7 @@ def test_an_empty_result_of_a_filter_is_reported(two: tuple[str, str]) -> None:
     assert "must be 1 or more" in none.stderr
 
 
-def test_one_measurement_is_shown(two: tuple[str, str]) -> None:
+def test_one_measurement_is_shown(two_sessions: tuple[str, str]) -> None:
     output = run("history", "show", "bbb").stdout
     assert "\x1b" not in output
     assert "Draft 2 is 45 % faster than no MTP for prose." in output
@@ -77,10 +79,10 @@ def test_one_measurement_is_shown(two: tuple[str, str]) -> None:
     assert rows[1]["acceptance_by_position"] == [0.9, 0.6]
 
 
-def test_a_tune_is_listed_with_the_speed_of_its_winner(two: tuple[str, str]) -> None:
+def test_a_tune_is_listed_with_the_speed_of_its_winner(two_sessions: tuple[str, str]) -> None:
     with History() as history:
         assert [each.decode_rate for each in history.find_sessions(kind="tune")] == [None]  # nothing is recommended
-        history.finish(two[1], {"sentence": "Draft 2.", "settings": dict(ON)})
+        history.finish(two_sessions[1], {"sentence": "Draft 2.", "settings": dict(ON)})
         assert [each.decode_rate for each in history.find_sessions(kind="tune")] == [
             pytest.approx((29.0 + 29.2 + 28.7) / 3)
         ]
@@ -105,7 +107,7 @@ def test_a_measurement_without_runs_is_not_shared(home: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("ending", ["md", "csv", "json"])
-def test_one_measurement_is_exported(two: tuple[str, str], tmp_path: Path, ending: str) -> None:
+def test_one_measurement_is_exported(two_sessions: tuple[str, str], tmp_path: Path, ending: str) -> None:
     file = tmp_path / f"result.{ending}"
     assert run("history", "export", "aaa", "--to", str(file)).returncode == 0
     assert "code" in file.read_text("utf-8")
@@ -119,16 +121,16 @@ def test_one_measurement_is_exported(two: tuple[str, str], tmp_path: Path, endin
     assert "End its name in" in run("history", "export", "aaa", "--to", str(tmp_path / "x.pdf")).stderr
 
 
-def test_a_shared_measurement_can_be_compared(two: tuple[str, str], tmp_path: Path) -> None:
+def test_a_shared_measurement_can_be_compared(two_sessions: tuple[str, str], tmp_path: Path) -> None:
     file = tmp_path / "shared.json"
-    assert answer("history", "share", "aaa", "--to", str(file)) == {"id": two[0], "path": str(file), "runs": 3}
+    assert answer("history", "share", "aaa", "--to", str(file)) == {"id": two_sessions[0], "path": str(file), "runs": 3}
     run("history", "delete", "aaa")
     assert "50.0 ± 2.5" in run("history", "show", str(file)).stdout
     assert answer("compare", str(file), "bbb:draft=0")["rows"][0]["ratio"]["estimate"] == pytest.approx(0.4, abs=0.01)
     assert run("history", "share", "bbb", "--to", str(tmp_path / "x.md")).returncode == 1
 
 
-def test_measurements_are_deleted(two: tuple[str, str]) -> None:
+def test_measurements_are_deleted(two_sessions: tuple[str, str]) -> None:
     with History() as history:
         history.add_use("place", [UseCounts({"draft": 2}, 100, 2.0, 40, (35, 25))])
     assert answer("history", "delete", "aaa")["deleted"] == 1
@@ -145,7 +147,7 @@ def test_measurements_are_deleted(two: tuple[str, str]) -> None:
         assert history.load_use("place") == ()
 
 
-def test_a_damaged_database_is_reported(home: Path, two: tuple[str, str]) -> None:
+def test_a_damaged_database_is_reported(home: Path, two_sessions: tuple[str, str]) -> None:
     file = home / "data" / "history" / "history.db"
     file.write_bytes(b"damaged " * 1_000)
     result = run("history")

@@ -15,7 +15,7 @@ from launcher.models.compute_buffers import Backend
 from launcher.models.preset import Intent
 from tests import forked
 from tests.cli.conftest import own_model
-from tests.machine.conftest import compiled
+from tests.machine.conftest import compile_driver
 from tools.sparse_models.models import model
 
 MOE = "qwen3.6-35b-a3b-mtp"
@@ -43,7 +43,7 @@ def answer(*arguments: str, code: int = 0, extra: Sequence[str] = (), **environm
     return value
 
 
-def first(*arguments: str, extra: Sequence[str] = (), **environment: str) -> dict[str, Any]:
+def first_plan(*arguments: str, extra: Sequence[str] = (), **environment: str) -> dict[str, Any]:
     plan: dict[str, Any] = answer(*arguments, extra=extra, **environment)["plans"][0]
     return plan
 
@@ -60,7 +60,7 @@ class TestJson:
             assert all(isinstance(text, str) and text for text in plan["reasons"] + plan["evidence"] + plan["argv"])
 
     def test_the_default_for_24_gb(self) -> None:
-        plan = first("--gpu-memory", "24")
+        plan = first_plan("--gpu-memory", "24")
         known = {name: plan[name] for name in ("model", "quant", "ctx", "kv", "draft", "ubatch", "n_cpu_moe", "slots")}
         assert known == {
             "model": MOE, "quant": "UD-Q3_K_XL", "ctx": 262_144, "kv": "q8_0", "draft": 2, "ubatch": 512,
@@ -90,11 +90,11 @@ class TestJson:
         assert (unknown["limit_tokens_per_second"], unknown["expected"]) == (None, None)
 
     def test_the_expected_speed_has_a_range(self) -> None:
-        plan = first("--gpu", "RTX 3090")
+        plan = first_plan("--gpu", "RTX 3090")
         expected = plan["expected"]
         assert expected["low"] < expected["tokens_per_second"] < expected["high"]
         assert expected["without_mtp"] < expected["tokens_per_second"]
-        without = first("--gpu", "RTX 3090", "--no-mtp", "--quant", plan["quant"])["expected"]
+        without = first_plan("--gpu", "RTX 3090", "--no-mtp", "--quant", plan["quant"])["expected"]
         assert without["without_mtp"] == without["tokens_per_second"] == expected["without_mtp"]
 
     @pytest.mark.thorough
@@ -127,7 +127,7 @@ class TestJson:
         assert result["plans"][0]["backend"] == "vulkan"
 
     def test_every_option_is_used(self) -> None:
-        plan = first(
+        plan = first_plan(
             "--model", MOE, "--gpu-memory", "80", "--quant", "UD-Q4_K_M", "--ctx", "65536", "--kv", "q4_0",
             "--draft", "1", "--ubatch", "1024", "--n-cpu-moe", "5", "--slots", "2",
         )  # fmt: skip
@@ -138,11 +138,11 @@ class TestJson:
         assert plan["status"] == "OFFLOADS"
 
     def test_the_same_quantisation_may_be_named_twice(self) -> None:
-        assert first(f"{MOE}:UD-IQ4_XS", "--quant", "ud-iq4_xs", "--gpu-memory", "24")["quant"] == "UD-IQ4_XS"
+        assert first_plan(f"{MOE}:UD-IQ4_XS", "--quant", "ud-iq4_xs", "--gpu-memory", "24")["quant"] == "UD-IQ4_XS"
 
     def test_options_that_turn_mtp_off(self) -> None:
         for words in (["--no-mtp"], ["--draft", "0"], ["--no-mtp", "--draft", "0"]):
-            plan = first("--gpu-memory", "24", *words)
+            plan = first_plan("--gpu-memory", "24", *words)
             assert (plan["draft"], plan["parts"]["draft_kv"]) == (0, 0)
             assert "--spec-type" not in plan["argv"]
 
@@ -153,7 +153,7 @@ class TestExtra:
         result = run("--gpu-memory", "24", "--json", "--", *words)
         plan = json.loads(result.stdout)["plans"][0]
         assert plan["argv"][-len(words) :] == words == plan["extra"]
-        assert plan["argv"][: -len(words)] == first("--gpu-memory", "24")["argv"]
+        assert plan["argv"][: -len(words)] == first_plan("--gpu-memory", "24")["argv"]
 
     def test_extra_arguments_are_marked_in_the_text(self) -> None:
         result = run("--gpu-memory", "24", "--", "--threads", "8", "two words")
@@ -176,7 +176,7 @@ class TestExtra:
     def test_extra_arguments_that_change_the_memory_are_warned_about(
         self, words: list[str], expected: str | None
     ) -> None:
-        plain, plan = first("--gpu-memory", "24"), first("--gpu-memory", "24", extra=words)
+        plain, plan = first_plan("--gpu-memory", "24"), first_plan("--gpu-memory", "24", extra=words)
         assert plan["required_mib"] == plain["required_mib"]
         more = plan["cautions"][len(plain["cautions"]) :]
         assert (len(more), expected is None or expected in more[0]) == (0 if expected is None else 1, True)
@@ -324,7 +324,7 @@ class TestExitCodes:
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A folder with the library of a present NVIDIA driver."""
-    return str(compiled(tmp_path_factory.mktemp("driver")))
+    return str(compile_driver(tmp_path_factory.mktemp("driver")))
 
 
 class TestThisMachine:

@@ -29,7 +29,7 @@ def answer(*arguments: str, code: int = 0, **environment: str) -> dict[str, Any]
     return value
 
 
-def first(*arguments: str, code: int = 0, **environment: str) -> dict[str, Any]:
+def first_plan(*arguments: str, code: int = 0, **environment: str) -> dict[str, Any]:
     plan: dict[str, Any] = answer(*arguments, code=code, **environment)["plans"][0]
     return plan
 
@@ -53,24 +53,24 @@ class TestInstalledEngine:
 
     def test_the_plan_uses_the_path_and_flags_of_the_engine(self, tmp_path: Path) -> None:
         engine = llama_server(tmp_path, self.FLAGS)
-        plan = first("--host-memory", "64", PATH=f"{tmp_path}:{os.environ['PATH']}")
+        plan = first_plan("--host-memory", "64", PATH=f"{tmp_path}:{os.environ['PATH']}")
         assert plan["argv"][0] == str(engine)
         assert "--gpu-layers" in plan["argv"]
-        plan = first("--host-memory", "64", "--backend", "cpu", PATH=f"{tmp_path}:{os.environ['PATH']}")
+        plan = first_plan("--host-memory", "64", "--backend", "cpu", PATH=f"{tmp_path}:{os.environ['PATH']}")
         assert plan["argv"][0] == str(engine)
         assert "--device none" in " ".join(plan["argv"])
 
     def test_an_engine_that_lists_no_gpu_is_not_used_for_the_plan(self, tmp_path: Path) -> None:
         engine = llama_server(tmp_path, self.FLAGS)
         engine.write_text(engine.read_text().replace("A card (24082", "A card (none"))
-        plan = first("--host-memory", "64", PATH=f"{tmp_path}:{os.environ['PATH']}")
+        plan = first_plan("--host-memory", "64", PATH=f"{tmp_path}:{os.environ['PATH']}")
         assert plan["argv"][0] == sys.executable
         assert plan["argv"][2].endswith("builtin.py")
         assert plan["env"].keys() == {"XDG_CONFIG_HOME"}
 
     def test_an_engine_that_is_too_old_does_not_prevent_a_plan(self, tmp_path: Path) -> None:
         llama_server(tmp_path, "--model --ctx-size --parallel --flash-attn")
-        plan = first("--host-memory", "64", PATH=f"{tmp_path}:{os.environ['PATH']}")
+        plan = first_plan("--host-memory", "64", PATH=f"{tmp_path}:{os.environ['PATH']}")
         assert plan["argv"][0] == "llama-server"
         (lack,) = [text for text in plan["cautions"] if "The engine in use cannot run this plan." in text]
         assert "--spec-type" in lack
@@ -83,7 +83,7 @@ class TestInstalledEngine:
         card = "NVIDIA GeForce RTX 3060 (12288 MiB, 11882"
         engine.write_text(engine.read_text().replace("A card (24082 MiB, 23500", card))
         path = f"{tmp_path}:{os.environ['PATH']}"
-        plan = first("qwen3.6-35b-a3b-mtp:UD-Q4_K_M", "--host-memory", "32", PATH=path)
+        plan = first_plan("qwen3.6-35b-a3b-mtp:UD-Q4_K_M", "--host-memory", "32", PATH=path)
         assert plan["status"] == "OFFLOADS"
         assert (plan["moe_cache_mib"] > 2_048) is has_cache
         assert ("--moe-cache-mib" in plan["argv"]) is has_cache
@@ -95,18 +95,18 @@ class TestInstalledEngine:
 
     def test_a_described_machine_has_no_engine(self, tmp_path: Path) -> None:
         llama_server(tmp_path, "--model")
-        assert first("--gpu-memory", "24", PATH=f"{tmp_path}:{os.environ['PATH']}")["argv"][0] == "llama-server"
+        assert first_plan("--gpu-memory", "24", PATH=f"{tmp_path}:{os.environ['PATH']}")["argv"][0] == "llama-server"
 
 
 class TestAskEngine:
     @pytest.fixture
-    def own(self, home: Path) -> Path:
+    def own_file(self, home: Path) -> Path:
         """A model of true geometry in the user's own catalogue."""
         return own_model(home, model("qwen35-9b-q4_k_m"))
 
-    @pytest.mark.usefixtures("own")
+    @pytest.mark.usefixtures("own_file")
     def test_the_first_plan_shows_the_figures_of_the_engine(self) -> None:
-        plan = first("--model", "own", "--gpu-memory", "16", "--ask-engine")
+        plan = first_plan("--model", "own", "--gpu-memory", "16", "--ask-engine")
         assert plan["engine"].keys() >= {
             "model_mib", "context_mib", "compute_mib", "draft_context_mib", "draft_compute_mib", "seconds",
         }  # fmt: skip
@@ -119,11 +119,11 @@ class TestAskEngine:
         assert "MiB by built-in xllamacpp" in text
         assert "the formula for cpu says" in text
 
-    @pytest.mark.usefixtures("own")
+    @pytest.mark.usefixtures("own_file")
     def test_plans_are_printed_if_the_engine_cannot_be_asked(self, home: Path) -> None:
         (home / "cache").mkdir()
         (home / "cache" / "twins").touch()  # a file in the folder's place, so that the folder cannot be made
-        plan = first("--model", "own", "--gpu-memory", "16", "--ask-engine", code=1)
+        plan = first_plan("--model", "own", "--gpu-memory", "16", "--ask-engine", code=1)
         assert plan["engine"] is None
         assert plan["engine_error"]["code"] == "twin_impossible"
         assert (plan["status"], plan["difference_percent"]) == ("FITS", None)
@@ -135,14 +135,14 @@ class TestAskEngine:
         folder = hub.folder / "unsloth" / "Qwen3.6-35B-A3B-MTP-GGUF"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "Qwen3.6-35B-A3B-UD-Q3_K_XL.gguf").write_bytes(demo_model.read_bytes())
-        plan = first("--gpu-memory", "24", "--ask-engine")
+        plan = first_plan("--gpu-memory", "24", "--ask-engine")
         assert (plan["engine_error"], abs(plan["difference_percent"]) < 3) == (None, True)
         assert 0 < plan["engine"]["model_mib"] < 10
         assert {request["method"] for request in hub.requests()} == {"HEAD", "GET"}
 
     @pytest.mark.usefixtures("hub")
     def test_a_file_missing_on_the_hub_does_not_prevent_a_plan(self) -> None:
-        plan = first("--gpu-memory", "16", "--ask-engine", code=1)
+        plan = first_plan("--gpu-memory", "16", "--ask-engine", code=1)
         assert plan["engine"] is None
         assert plan["engine_error"]["message"]
         assert plan["status"] == "TIGHT"

@@ -28,32 +28,32 @@ def _no_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def nine(tmp_path: Path) -> Path:
+def unlisted_path(tmp_path: Path) -> Path:
     """A 9B model that is not in the catalogue."""
     path = tmp_path / "my nine-Q4_K_M.gguf"
     write(path, "Nine", model("qwen35-9b-q4_k_m"))
     return path
 
 
-def first(*arguments: str) -> dict[str, Any]:
+def first_plan(*arguments: str) -> dict[str, Any]:
     plan: dict[str, Any] = answer(*arguments)["plans"][0]
     return plan
 
 
-def test_a_file_is_planned_from_its_header_like_a_catalogue_model(nine: Path) -> None:
-    (plan,) = answer(str(nine), *CARD)["plans"]
-    assert plan.keys() == first("qwen3.5-9b-mtp", *CARD).keys() >= KEYS
+def test_a_file_is_planned_from_its_header_like_a_catalogue_model(unlisted_path: Path) -> None:
+    (plan,) = answer(str(unlisted_path), *CARD)["plans"]
+    assert plan.keys() == first_plan("qwen3.5-9b-mtp", *CARD).keys() >= KEYS
     assert plan["parts"].keys() == PARTS
-    assert (plan["model"], plan["quant"], plan["path"]) == (str(nine), "Q4_K_M", str(nine))
+    assert (plan["model"], plan["quant"], plan["path"]) == (str(unlisted_path), "Q4_K_M", str(unlisted_path))
     assert (plan["status"], plan["weights_exact"]) == ("FITS", True)
     assert plan["draft"] > 0
-    assert plan["argv"][plan["argv"].index("--model") + 1] == str(nine)
-    assert plan == first("--model", str(nine), *CARD)
-    assert run(str(nine), "--model", str(nine)).returncode == 2
+    assert plan["argv"][plan["argv"].index("--model") + 1] == str(unlisted_path)
+    assert plan == first_plan("--model", str(unlisted_path), *CARD)
+    assert run(str(unlisted_path), "--model", str(unlisted_path)).returncode == 2
 
 
-def test_the_context_is_the_longest_that_fits(nine: Path) -> None:
-    found = {gib: first(str(nine), "--gpu-memory", gib) for gib in ("6", "8", "12", "16", "24")}
+def test_the_context_is_the_longest_that_fits(unlisted_path: Path) -> None:
+    found = {gib: first_plan(str(unlisted_path), "--gpu-memory", gib) for gib in ("6", "8", "12", "16", "24")}
     contexts = [plan["ctx"] for plan in found.values()]
     assert contexts == sorted(contexts)
     assert contexts[0] < 32_768 < contexts[2]
@@ -61,8 +61,8 @@ def test_the_context_is_the_longest_that_fits(nine: Path) -> None:
     for plan in found.values():
         assert plan["needed_mib"] + plan["margin_mib"] // 2 <= plan["free_mib"]
         assert plan["kv"] in ("f16", "q8_0")
-    assert first(str(nine), "--backend", "cpu")["ctx"] == 32_768
-    assert first(str(nine), *CARD, "--ctx", "8K")["ctx"] == 8_192
+    assert first_plan(str(unlisted_path), "--backend", "cpu")["ctx"] == 32_768
+    assert first_plan(str(unlisted_path), *CARD, "--ctx", "8K")["ctx"] == 8_192
     longest = f"A context of {found['8']['ctx']:,} tokens is the longest that "
     assert any(each.startswith(longest) for each in found["8"]["reasons"])
 
@@ -70,7 +70,7 @@ def test_the_context_is_the_longest_that_fits(nine: Path) -> None:
 def test_a_file_without_a_head_is_planned_without_mtp(tmp_path: Path) -> None:
     path = tmp_path / "plain.gguf"
     write(path, "Plain", model("qwen35-9b-q4_k_m-nomtp"))
-    plan = first(str(path), *CARD)
+    plan = first_plan(str(path), *CARD)
     assert plan["draft"] == 0
     assert "This file has no MTP head." in plan["reasons"]
     assert answer(str(path), *CARD, "--draft", "3", code=1)["error"]["code"] == "model_has_no_mtp_head"
@@ -81,13 +81,13 @@ def test_a_catalogue_file_has_the_same_plan_under_any_name() -> None:
     path = models_dir() / NINE.repo / FILE.file
     path.parent.mkdir(parents=True)
     write(path, "Qwen3.5 9B", model("qwen35-9b-q4_k_m"))
-    by_id = first("qwen3.5-9b-mtp:Q4_K_M", *CARD)
+    by_id = first_plan("qwen3.5-9b-mtp:Q4_K_M", *CARD)
     assert by_id["path"] is None  # the file's size differs from the catalogue's, so it is another file
-    assert by_id == first("qwen3.5-9b-mtp", "--quant", "Q4_K_M", *CARD)
-    by_path = first(str(path), *CARD)
+    assert by_id == first_plan("qwen3.5-9b-mtp", "--quant", "Q4_K_M", *CARD)
+    by_path = first_plan(str(path), *CARD)
     assert (by_path["model"], by_path["quant"]) == ("qwen3.5-9b-mtp", "Q4_K_M")
     assert by_path["ctx"] == by_id["ctx"]
-    assert first(f"{NINE.repo}:{FILE.file}", *CARD)["model"] == "qwen3.5-9b-mtp"
+    assert first_plan(f"{NINE.repo}:{FILE.file}", *CARD)["model"] == "qwen3.5-9b-mtp"
 
 
 def test_another_model_with_a_catalogue_file_name_is_planned_as_itself(demo_model: Path) -> None:
@@ -95,7 +95,7 @@ def test_another_model_with_a_catalogue_file_name_is_planned_as_itself(demo_mode
     path = models_dir() / NINE.repo / FILE.file
     path.parent.mkdir(parents=True)
     shutil.copy(demo_model, path)
-    plan = first(str(path), *CARD)
+    plan = first_plan(str(path), *CARD)
     assert (plan["model"], plan["bytes"]) == (str(path), demo_model.stat().st_size)
 
 
@@ -103,7 +103,7 @@ def test_a_downloaded_hub_file_is_planned(demo_model: Path) -> None:
     path = models_dir() / "someone" / "Demo-GGUF" / "demo-F16.gguf"
     path.parent.mkdir(parents=True)
     shutil.copy(demo_model, path)
-    assert first("someone/Demo-GGUF:demo-F16.gguf", *CARD)["path"] == str(path)
+    assert first_plan("someone/Demo-GGUF:demo-F16.gguf", *CARD)["path"] == str(path)
 
 
 def test_a_missing_or_invalid_file_is_reported(tmp_path: Path) -> None:
@@ -134,7 +134,11 @@ class TestImpossiblePlans:
         (plan,) = result["plans"]
         assert (plan["status"], plan["host_short"]) == ("TOO BIG", True)
         smaller = result["smaller"]
-        assert first(f"{smaller['model']}:{smaller['quant']}", *self.SMALL)["status"] == smaller["status"] != "TOO BIG"
+        assert (
+            first_plan(f"{smaller['model']}:{smaller['quant']}", *self.SMALL)["status"]
+            == smaller["status"]
+            != "TOO BIG"
+        )
         text = " ".join(run("qwen3.6-35b-a3b-mtp:UD-Q4_K_M", *self.SMALL).stdout.split())
         assert "cannot work well here: there is too little host memory. What fits: " in text
         assert f"{smaller['name']}, {smaller['quant']}, {smaller['bytes'] / 2**30:.1f} GiB" in text
@@ -162,8 +166,8 @@ class TestOnTheHub:
         plan = result["plans"][0]
         assert (plan["repo"], plan["path"], plan["weights_exact"]) == ("someone/Planned-GGUF", None, True)
         assert plan["estimated_by"] == "formula"
-        named = first("someone/Planned-GGUF:q8_0", *CARD)
-        assert named == first(f"{hub.url}/someone/Planned-GGUF/blob/main/planned-Q8_0.gguf", *CARD)
+        named = first_plan("someone/Planned-GGUF:q8_0", *CARD)
+        assert named == first_plan(f"{hub.url}/someone/Planned-GGUF/blob/main/planned-Q8_0.gguf", *CARD)
         assert named["quant"] == "Q8_0"
         text = run("someone/Planned-GGUF:Q8_0", *CARD).stdout
         assert "`mtp-launcher pull someone/Planned-GGUF:Q8_0` downloads it" in " ".join(text.split())
@@ -185,7 +189,7 @@ class TestOnTheHub:
 
     def test_a_repository_of_the_catalogue_is_planned_as_its_entry(self, hub: Hub) -> None:
         assert NINE.repo
-        assert first(NINE.repo, *CARD) == first(NINE.id, *CARD)
+        assert first_plan(NINE.repo, *CARD) == first_plan(NINE.id, *CARD)
         assert hub.requests() == []
 
 
@@ -193,35 +197,35 @@ class TestEstimateSource:
     def test_a_model_without_a_formula_is_planned_by_the_engine(self, tmp_path: Path) -> None:
         path = tmp_path / "bert.gguf"
         write_bert(path)
-        plan = first(str(path))
+        plan = first_plan(str(path))
         assert plan["estimated_by"].startswith("built-in ")
         assert (plan["status"], plan["draft"], plan["compute_exact"]) == ("FITS", 0, True)
         assert plan["parts"]["weights"] > 0
         assert plan["reasons"][0].startswith(
             f"The memory figures are the engine's own ({plan['estimated_by']}), because"
         )
-        described = first(str(path), *CARD)
+        described = first_plan(str(path), *CARD)
         assert not described["compute_exact"]  # the engine here computes by cpu
         assert described["low_mib"] < described["high_mib"]
 
     def test_the_engine_is_asked_about_an_unknown_graph(self, tmp_path: Path) -> None:
         path = tmp_path / "stable.gguf"
         write_decoder(path)
-        plan = first(str(path))
+        plan = first_plan(str(path))
         assert plan["estimated_by"].startswith("built-in ")
         assert plan["exact"]
-        described = first(str(path), *CARD)
+        described = first_plan(str(path), *CARD)
         assert (described["estimated_by"], described["compute_exact"]) == ("formula", False)
         assert any("the formula is not exact" in text for text in described["cautions"])
 
-    def test_the_formula_is_used_for_a_known_graph(self, nine: Path) -> None:
-        assert first(str(nine))["estimated_by"] == "formula"
+    def test_the_formula_is_used_for_a_known_graph(self, unlisted_path: Path) -> None:
+        assert first_plan(str(unlisted_path))["estimated_by"] == "formula"
 
 
 def test_an_embedding_model_has_a_reading_speed_and_no_draft(tmp_path: Path) -> None:
     path = tmp_path / "embedding.gguf"
     write_decoder(path, architecture="qwen3", embedding=True)
-    plan = first(str(path), *CARD)
+    plan = first_plan(str(path), *CARD)
     assert (plan["draft"], plan["expected"], plan["limit_tokens_per_second"]) == (0, None, None)
     assert 0 < plan["reading"]["low"] < plan["reading"]["tokens_per_second"] < plan["reading"]["high"]
     assert "generates no text" in run(str(path), *CARD).stdout

@@ -10,7 +10,7 @@ import pytest
 from launcher.tuning.tuned_settings import load_tuned_settings
 from tests.cli.in_process import run
 from tests.tuning.measured import ENVIRONMENT, MODEL
-from tests.tuning.test_tuned_settings import kept, measured
+from tests.tuning.test_tuned_settings import measured, saved_tune
 
 
 def answer(*arguments: str) -> Any:  # noqa: ANN401 -- any JSON value
@@ -23,7 +23,7 @@ def test_an_empty_list_names_the_command_that_saves_tuned_settings(home: Path) -
 
 
 def test_tuned_settings_are_listed_with_what_has_changed(home: Path) -> None:
-    kept()
+    saved_tune()
     result = " ".join(run("preset").stdout.split())
     assert result.startswith("Qwen3.6-35B-A3B UD-Q3_K_XL draft 2, kv q8_0, p-min 0.5 (Draft 2 is 41 % faster")
     assert "measured under other conditions:" in result  # this computer is not the one that was measured
@@ -34,7 +34,7 @@ def test_tuned_settings_are_listed_with_what_has_changed(home: Path) -> None:
 
 
 def test_tuned_settings_are_exported_and_imported(home: Path, tmp_path: Path) -> None:
-    preset = kept()
+    preset = saved_tune()
     file = tmp_path / "preset.json"
     assert answer("export", "q3_k", "--to", str(file)) == {"model": preset.model.label_with_quant, "path": str(file)}
     assert "already exists" in run("preset", "export", "q3_k", "--to", str(file)).stderr
@@ -62,7 +62,7 @@ def test_tuned_settings_are_exported_and_imported(home: Path, tmp_path: Path) ->
 )
 def test_unknown_settings_are_not_imported(home: Path, tmp_path: Path, settings: dict[str, Any], what: str) -> None:
     file = tmp_path / "preset.json"
-    exported = json.loads(kept().export_text())
+    exported = json.loads(saved_tune().export_text())
     run("preset", "forget", "qwen")
     file.write_text(json.dumps(exported | {"settings": settings}))
     result = run("preset", "import", str(file))
@@ -72,7 +72,7 @@ def test_unknown_settings_are_not_imported(home: Path, tmp_path: Path, settings:
 
 
 def test_unknown_names_and_files_are_reported(home: Path, tmp_path: Path) -> None:
-    kept()
+    saved_tune()
     measured(environment=replace(ENVIRONMENT, model=replace(MODEL, name="Another")))
     for words, what in (
         (("forget", "gemma"), "There are no tuned settings for gemma."),

@@ -24,7 +24,7 @@ from tests import forked
 from tests.cli.test_json_keys import documented
 from tests.cli.test_tune import WORKLOAD
 from tests.conftest import FAKES
-from tests.machine.conftest import compiled
+from tests.machine.conftest import compile_driver
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ("--set", "ctx=4096", "--set", "draft=2", "--no-preset")
@@ -131,7 +131,7 @@ def card(tmp_path: Path, demo_model: Path) -> dict[str, str]:
     return {
         "FAKE_FAULTS": "says",
         "FAKE_SAYS": str(tmp_path / "says"),
-        "LD_LIBRARY_PATH": str(compiled(folder)),
+        "LD_LIBRARY_PATH": str(compile_driver(folder)),
         "PATH": f"{folder}:{os.environ['PATH']}",
         "STUB_PROGRAMS": str(tmp_path / "programs"),
         "SMI_USED": "5662",

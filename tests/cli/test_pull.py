@@ -58,7 +58,7 @@ def target(home: Path) -> Path:
 
 
 @pytest.fixture
-def mine(home: Path) -> str:
+def own_hub_model(home: Path) -> str:
     """A model of the user's own catalogue that is on the hub: the demo's shape, one preset."""
     folder = home / "config" / "models"
     folder.mkdir(parents=True)
@@ -98,8 +98,8 @@ class TestOutput:
         assert (again.returncode, again.stdout) == (0, result.stdout)
         assert "Already downloaded, and verified." in again.stderr
 
-    def test_the_file_that_suits_this_machine_is_chosen(self, mine: str, target: Path) -> None:
-        result = run("pull", mine)
+    def test_the_file_that_suits_this_machine_is_chosen(self, own_hub_model: str, target: Path) -> None:
+        result = run("pull", own_hub_model)
         assert result.returncode == 0, result.stderr
         assert result.stdout == f"{target}\n"
         first, second, *_ = result.stderr.splitlines()
@@ -121,39 +121,41 @@ class TestOutput:
         assert done["mtp_head"] == "present"
 
     def test_a_file_without_its_promised_head_is_reported(
-        self, mine: str, headless_model: Path, repository: Path, home: Path
+        self, own_hub_model: str, headless_model: Path, repository: Path, home: Path
     ) -> None:
         shutil.copy(headless_model, repository / FILE)
         toml = home / "config" / "models" / "mine.toml"
         size = headless_model.stat().st_size
         toml.write_text(toml.read_text().replace(str(DEMO.files[0].size_bytes), str(size)))
-        *_, done, error = lines("pull", f"{mine}:F16", code=1)
+        *_, done, error = lines("pull", f"{own_hub_model}:F16", code=1)
         assert (done["event"], done["mtp_head"]) == ("done", "none")
         assert error["error"]["code"] == "model_has_no_mtp_head"
         (local,) = lines("models", "list")[0]["models"]
         assert "should have an MTP head" in local["problem"]
-        for wanted in (mine, f"{mine}:F16"):
+        for wanted in (own_hub_model, f"{own_hub_model}:F16"):
             refused = run("serve", wanted, "--draft", "2")
             assert (refused.returncode, refused.stdout) == (1, "")
             assert refused.stderr.startswith(f"Error: {FILE} has no MTP head (no MTP tensors).")
             assert "Start it with --draft 0" in refused.stderr
 
     @pytest.mark.parametrize("here", [["Q8_0"], ["F16", "Q8_0"]])
-    def test_the_plan_names_the_downloaded_file(self, here: list[str], mine: str, repository: Path, home: Path) -> None:
+    def test_the_plan_names_the_downloaded_file(
+        self, here: list[str], own_hub_model: str, repository: Path, home: Path
+    ) -> None:
         shutil.copy(repository / FILE, repository / "small.gguf")
         toml = home / "config" / "models" / "mine.toml"
         file = f"{{ quant = 'Q8_0', file = 'small.gguf', size_bytes = {DEMO.files[0].size_bytes} }}, "
         text = toml.read_text().replace("files = [", f"files = [{file}")
         toml.write_text(f"{text}[[models.presets]]\nquant = 'Q8_0'\nctx = 4096\nkv = 'f16'\ndraft = 2\n")
         expected = "`mtp-launcher serve mine` starts Q8_0, which is here; `serve mine:F16` starts this."
-        *_, last = [run("pull", f"{mine}:{quant}").stdout.strip() for quant in here]
-        assert select_model(mine, load_catalogue()).local_path == Path(last)
-        plans = lines("plan", mine)[0]["plans"]
+        *_, last = [run("pull", f"{own_hub_model}:{quant}").stdout.strip() for quant in here]
+        assert select_model(own_hub_model, load_catalogue()).local_path == Path(last)
+        plans = lines("plan", own_hub_model)[0]["plans"]
         assert [plan["quant"] for plan in plans] == ["F16", "Q8_0"]
         assert [plan["quant"] for plan in plans if plan["path"]] == here
         assert plans[1]["path"] == last
-        assert expected in " ".join(run("plan", mine).stdout.split())
-        assert "which is here" not in run("plan", f"{mine}:F16").stdout
+        assert expected in " ".join(run("plan", own_hub_model).stdout.split())
+        assert "which is here" not in run("plan", f"{own_hub_model}:F16").stdout
 
     @pytest.mark.parametrize(
         ("what", "code"),
@@ -256,27 +258,27 @@ _ON_TERMINAL = (
 
 class TestAfterwards:
     @pytest.mark.thorough
-    def test_a_downloaded_model_is_planned_estimated_and_served(self, mine: str, target: Path) -> None:
-        missing = run("serve", mine)
+    def test_a_downloaded_model_is_planned_estimated_and_served(self, own_hub_model: str, target: Path) -> None:
+        missing = run("serve", own_hub_model)
         assert missing.returncode == 1
         assert "Download it first: `mtp-launcher pull mine`." in missing.stderr
-        assert "`mtp-launcher pull mine:F16` downloads it" in run("plan", "--model", mine).stdout
-        run("pull", mine)
-        planned = " ".join(run("plan", "--model", mine).stdout.split())
+        assert "`mtp-launcher pull mine:F16` downloads it" in run("plan", "--model", own_hub_model).stdout
+        run("pull", own_hub_model)
+        planned = " ".join(run("plan", "--model", own_hub_model).stdout.split())
         assert f"on this machine: {target}" in planned
         assert f"--model {target}" in planned
-        assert lines("plan", "--model", mine)[0]["plans"][0]["path"] == str(target)
+        assert lines("plan", "--model", own_hub_model)[0]["plans"][0]["path"] == str(target)
         assert lines("estimate", "mine:F16")[0]["mtp_head"] == "present"
         with forked.start("serve", "mine:f16", "--json", stdout=subprocess.PIPE) as server:
             assert server.stdout
             assert json.loads(server.stdout.readline())["state"] == "ready"
-            refused = lines("models", "remove", mine, "--yes", code=1)[-1]["error"]
+            refused = lines("models", "remove", own_hub_model, "--yes", code=1)[-1]["error"]
             assert refused["code"] == "model_in_use"
             assert "mtp-launcher stop" in refused["hint"]
             assert target.exists()
             server.send_signal(signal.SIGINT)
             assert server.wait(30) == 0
-        (removed,) = lines("models", "remove", mine, "--yes")
+        (removed,) = lines("models", "remove", own_hub_model, "--yes")
         assert removed["freed_bytes"] == DEMO.files[0].size_bytes
         assert not target.exists()
 

@@ -42,7 +42,7 @@ def place(name: str, program: str = "#!/bin/sh\n") -> installed.InstalledEngine:
 
 
 @pytest.fixture
-def two() -> tuple[str, str]:
+def two_builds() -> tuple[str, str]:
     """Two installed builds, the newer one in use."""
     names = "b11434-vulkan-x64", "b11500-vulkan-x64"
     for name in names:
@@ -58,20 +58,20 @@ def test_the_list_is_empty_at_first_and_nothing_is_written(home: Path) -> None:
     assert not home.exists()
 
 
-def test_versions_are_installed_side_by_side_and_listed_newest_first(two: tuple[str, str]) -> None:
+def test_versions_are_installed_side_by_side_and_listed_newest_first(two_builds: tuple[str, str]) -> None:
     place("b9999-cpu-x64")
     store = read_store()
     assert [engine.name for engine in store.engines] == ["b11500-vulkan-x64", "b11434-vulkan-x64", "b9999-cpu-x64"]
-    assert (store.current, store.previous) == (two[1], two[0])
+    assert (store.current, store.previous) == (two_builds[1], two_builds[0])
     current = installed.engine_in_use()
     assert current is not None
-    assert current.program == store_dir() / two[1] / PROGRAM
+    assert current.program == store_dir() / two_builds[1] / PROGRAM
     assert current.number == 11_500
 
 
-def test_rollback_switches_between_two_engines(two: tuple[str, str]) -> None:
-    assert installed.roll_back().current == two[0]
-    assert installed.roll_back().current == two[1]
+def test_rollback_switches_between_two_engines(two_builds: tuple[str, str]) -> None:
+    assert installed.roll_back().current == two_builds[0]
+    assert installed.roll_back().current == two_builds[1]
 
 
 def test_rollback_after_the_first_installation_restores_the_automatic_choice() -> None:
@@ -85,15 +85,15 @@ def test_rollback_without_an_earlier_engine_is_refused() -> None:
         installed.roll_back()
 
 
-def test_rollback_to_a_removed_engine_is_refused(two: tuple[str, str]) -> None:
-    shutil.rmtree(store_dir() / two[0])
+def test_rollback_to_a_removed_engine_is_refused(two_builds: tuple[str, str]) -> None:
+    shutil.rmtree(store_dir() / two_builds[0])
     with pytest.raises(EngineMissing, match="The previous engine, b11434-vulkan-x64, no longer exists"):
         installed.roll_back()
-    assert read_store().current == two[1]
+    assert read_store().current == two_builds[1]
 
 
-def test_an_engine_is_used_by_its_name_or_its_tag(two: tuple[str, str]) -> None:
-    assert installed.use_engine("b11434").current == two[0]
+def test_an_engine_is_used_by_its_name_or_its_tag(two_builds: tuple[str, str]) -> None:
+    assert installed.use_engine("b11434").current == two_builds[0]
     assert installed.use_engine("built-in").current == "built-in"
     assert installed.is_built_in_chosen()
     assert installed.use_engine("auto").current == "auto"
@@ -104,18 +104,18 @@ def test_an_engine_is_used_by_its_name_or_its_tag(two: tuple[str, str]) -> None:
         installed.use_engine("b1")
 
 
-def test_a_pinned_engine_stays_in_use_when_another_is_installed(two: tuple[str, str]) -> None:
+def test_a_pinned_engine_stays_in_use_when_another_is_installed(two_builds: tuple[str, str]) -> None:
     assert installed.pin_engine("b11434").pinned
     place("b11600-vulkan-x64")
     assert not installed.switch_after_install("b11600-vulkan-x64")
-    assert read_store().current == two[0]
+    assert read_store().current == two_builds[0]
     assert not installed.unpin_engine().pinned
     assert installed.switch_after_install("b11600-vulkan-x64")
 
 
-def test_a_pin_ends_when_the_user_chooses_another_engine(two: tuple[str, str]) -> None:
+def test_a_pin_ends_when_the_user_chooses_another_engine(two_builds: tuple[str, str]) -> None:
     installed.pin_engine()
-    assert not installed.use_engine(two[0]).pinned
+    assert not installed.use_engine(two_builds[0]).pinned
     installed.pin_engine()
     assert not installed.roll_back().pinned
 
@@ -125,11 +125,11 @@ def test_the_automatic_choice_cannot_be_pinned() -> None:
         installed.pin_engine()
 
 
-def test_the_engine_in_use_is_not_removed(two: tuple[str, str]) -> None:
+def test_the_engine_in_use_is_not_removed(two_builds: tuple[str, str]) -> None:
     installed.pin_engine()
     with pytest.raises(EngineInUse, match="b11500-vulkan-x64 is in use and pinned, so it was kept"):
-        installed.remove_engine(two[1])
-    assert (store_dir() / two[1] / PROGRAM).exists()
+        installed.remove_engine(two_builds[1])
+    assert (store_dir() / two_builds[1] / PROGRAM).exists()
 
 
 def test_the_built_in_engine_is_not_removed() -> None:
@@ -137,43 +137,43 @@ def test_the_built_in_engine_is_not_removed() -> None:
         installed.remove_engine("built-in")
 
 
-def test_another_engine_is_removed_completely(two: tuple[str, str]) -> None:
+def test_another_engine_is_removed_completely(two_builds: tuple[str, str]) -> None:
     engine, freed = installed.remove_engine("b11434")
-    assert engine.name == two[0]
+    assert engine.name == two_builds[0]
     assert freed > 0
     assert read_store().previous is None
-    assert [path.name for path in store_dir().iterdir() if path.is_dir()] == [two[1]]
+    assert [path.name for path in store_dir().iterdir() if path.is_dir()] == [two_builds[1]]
 
 
-def test_an_engine_that_runs_is_not_removed(two: tuple[str, str]) -> None:
+def test_an_engine_that_runs_is_not_removed(two_builds: tuple[str, str]) -> None:
     sleep = shutil.which("sleep")
     assert sleep
-    program = store_dir() / two[0] / PROGRAM
+    program = store_dir() / two_builds[0] / PROGRAM
     shutil.copy(sleep, program)
     with subprocess.Popen([program, "60"]) as running:
         while Path(psutil.Process(running.pid).exe()) != program:  # the process is still between fork and exec
             time.sleep(0.001)
         with pytest.raises(EngineBusy, match=f"is running .process {running.pid}."):
-            installed.remove_engine(two[0])
+            installed.remove_engine(two_builds[0])
         running.kill()
-    installed.remove_engine(two[0])
+    installed.remove_engine(two_builds[0])
 
 
-def test_an_engine_that_runs_is_not_replaced(two: tuple[str, str]) -> None:
+def test_an_engine_that_runs_is_not_replaced(two_builds: tuple[str, str]) -> None:
     sleep = shutil.which("sleep")
     assert sleep
-    program = store_dir() / two[0] / PROGRAM
+    program = store_dir() / two_builds[0] / PROGRAM
     shutil.copy(sleep, program)
     with subprocess.Popen([program, "60"]) as running:
         while Path(psutil.Process(running.pid).exe()) != program:  # the process is still between fork and exec
             time.sleep(0.001)
         with pytest.raises(EngineBusy, match=f"is running .process {running.pid}."):
-            place(two[0], "new")
+            place(two_builds[0], "new")
         running.kill()
-    assert place(two[0], "new").program.read_text() == "new"
+    assert place(two_builds[0], "new").program.read_text() == "new"
 
 
-def test_a_list_of_a_newer_version_is_not_changed(two: tuple[str, str]) -> None:
+def test_a_list_of_a_newer_version_is_not_changed(two_builds: tuple[str, str]) -> None:
     file = store_dir() / "engines.json"
     assert json.loads(file.read_bytes())["version"] == 1
     file.write_text(newer := '{"version": 2, "current": ["b11500-vulkan-x64"]}')
@@ -183,13 +183,13 @@ def test_a_list_of_a_newer_version_is_not_changed(two: tuple[str, str]) -> None:
     assert file.read_text() == newer
 
 
-def test_an_engine_that_serves_is_not_removed(two: tuple[str, str]) -> None:
+def test_an_engine_that_serves_is_not_removed(two_builds: tuple[str, str]) -> None:
     assert ProcessId.from_pid(os.getpid())
-    _, registration = registry.register_server(None, model="m", engine=two[0], draft=2)
+    _, registration = registry.register_server(None, model="m", engine=two_builds[0], draft=2)
     with pytest.raises(EngineBusy, match=r"is running \(the server at http://127\.0\.0\.1:\d+\), so it was kept"):
-        installed.remove_engine(two[0])
+        installed.remove_engine(two_builds[0])
     registration.remove()
-    installed.remove_engine(two[0])
+    installed.remove_engine(two_builds[0])
 
 
 def test_an_engine_of_the_user_is_added_and_forgotten_in_place(real_engine: Path, tmp_path: Path) -> None:
@@ -212,9 +212,9 @@ def test_invalid_names_are_refused(name: str, real_engine: Path) -> None:
         installed.add_engine(real_engine, name)
 
 
-def test_two_engines_do_not_share_a_name(two: tuple[str, str], real_engine: Path) -> None:
+def test_two_engines_do_not_share_a_name(two_builds: tuple[str, str], real_engine: Path) -> None:
     with pytest.raises(BadOption, match="name b11434-vulkan-x64 is already used"):
-        installed.add_engine(real_engine, two[0])
+        installed.add_engine(real_engine, two_builds[0])
 
 
 def test_paths_without_an_engine_are_refused(tmp_path: Path) -> None:
@@ -224,15 +224,15 @@ def test_paths_without_an_engine_are_refused(tmp_path: Path) -> None:
         installed.add_engine(tmp_path / "nothing")
 
 
-def test_a_missing_engine_in_use_is_an_error_with_a_hint(two: tuple[str, str]) -> None:
-    shutil.rmtree(store_dir() / two[1])
+def test_a_missing_engine_in_use_is_an_error_with_a_hint(two_builds: tuple[str, str]) -> None:
+    shutil.rmtree(store_dir() / two_builds[1])
     with pytest.raises(EngineMissing, match="b11500-vulkan-x64, no longer exists") as caught:
         installed.engine_in_use()
     assert "engine rollback" in caught.value.hint
-    assert installed.roll_back().current == two[0]
+    assert installed.roll_back().current == two_builds[0]
 
 
-def test_a_damaged_list_is_renamed_and_no_engine_is_lost(two: tuple[str, str]) -> None:
+def test_a_damaged_list_is_renamed_and_no_engine_is_lost(two_builds: tuple[str, str]) -> None:
     (store_dir() / "engines.json").write_text("{")
     store = read_store()
     assert len(store.engines) == 2
@@ -242,10 +242,10 @@ def test_a_damaged_list_is_renamed_and_no_engine_is_lost(two: tuple[str, str]) -
     assert read_store().notice is None
 
 
-def test_a_folder_without_a_manifest_is_not_an_engine(two: tuple[str, str]) -> None:
-    (store_dir() / two[0] / "installed.json").write_text("{")
+def test_a_folder_without_a_manifest_is_not_an_engine(two_builds: tuple[str, str]) -> None:
+    (store_dir() / two_builds[0] / "installed.json").write_text("{")
     (store_dir() / "other").mkdir()
-    assert [engine.name for engine in read_store().engines] == [two[1]]
+    assert [engine.name for engine in read_store().engines] == [two_builds[1]]
 
 
 def test_one_program_installs_at_a_time() -> None:
@@ -253,7 +253,7 @@ def test_one_program_installs_at_a_time() -> None:
         pass
 
 
-def test_an_interrupted_installation_is_deleted_by_the_next(two: tuple[str, str]) -> None:
+def test_an_interrupted_installation_is_deleted_by_the_next(two_builds: tuple[str, str]) -> None:
     script = (
         "from launcher.engine.builds.installed import installation_folder\n"
         "import os, signal\n"
@@ -266,13 +266,13 @@ def test_an_interrupted_installation_is_deleted_by_the_next(two: tuple[str, str]
     with installation_folder():
         assert not list(store_dir().glob(".new-*/*"))
     assert not list(store_dir().glob(".new-*"))
-    assert read_store().current == two[1]
+    assert read_store().current == two_builds[1]
 
 
-def test_a_folder_is_removed_in_one_step(two: tuple[str, str]) -> None:
-    discard_folder(store_dir() / two[0])
+def test_a_folder_is_removed_in_one_step(two_builds: tuple[str, str]) -> None:
+    discard_folder(store_dir() / two_builds[0])
     assert not list(store_dir().glob(".old-*"))
-    assert [engine.name for engine in read_store().engines] == [two[1]]
+    assert [engine.name for engine in read_store().engines] == [two_builds[1]]
 
 
 def test_an_incomplete_engine_is_replaced() -> None:

@@ -19,7 +19,7 @@ KEEPER = Path(__file__).parents[2] / "launcher" / "engine" / "server" / "keeper.
 ECHO = "import sys; [print('got', line.strip(), flush=True) for line in sys.stdin]"
 
 
-class Kept:
+class KeptEngine:
     def __init__(self, keeper: subprocess.Popen[bytes], status: IO[bytes]) -> None:
         self.keeper = keeper
         self.status = status
@@ -38,7 +38,7 @@ class Kept:
 
 
 @contextmanager
-def kept(*command: str, starts: bool = True) -> Iterator[Kept]:
+def run_under_keeper(*command: str, starts: bool = True) -> Iterator[KeptEngine]:
     read, write = os.pipe()
     arguments = [sys.executable, "-I", "-S", str(KEEPER), str(write), *command]
     pipe = subprocess.PIPE
@@ -47,7 +47,7 @@ def kept(*command: str, starts: bool = True) -> Iterator[Kept]:
     ) as keeper:
         os.close(write)
         with os.fdopen(read, "rb") as status:
-            engine = Kept(keeper, status)
+            engine = KeptEngine(keeper, status)
             if starts:
                 engine.tell("start")
             yield engine
@@ -67,19 +67,19 @@ def gone_within(identity: ProcessId, seconds: float) -> bool:
 
 
 def test_it_reports_the_exit_code() -> None:
-    with kept("/bin/sh", "-c", "exit 7") as engine:
+    with run_under_keeper("/bin/sh", "-c", "exit 7") as engine:
         engine.status.readline()
         assert engine.status.readline() == b"exited 7\n"
 
 
 def test_it_reports_the_signal_that_ended_the_engine() -> None:
-    with kept("/bin/sh", "-c", "kill -SEGV $$") as engine:
+    with run_under_keeper("/bin/sh", "-c", "kill -SEGV $$") as engine:
         engine.status.readline()
         assert engine.status.readline() == f"exited {-signal.SIGSEGV}\n".encode()
 
 
 def test_without_a_start_command_it_ends_with_the_launcher_and_runs_nothing(tmp_path: Path) -> None:
-    with kept("/bin/sh", "-c", f"echo up > {tmp_path}/run", starts=False) as engine:
+    with run_under_keeper("/bin/sh", "-c", f"echo up > {tmp_path}/run", starts=False) as engine:
         assert engine.keeper.stdin is not None
         engine.keeper.stdin.close()
         assert engine.keeper.wait(60) == 0
@@ -88,12 +88,12 @@ def test_without_a_start_command_it_ends_with_the_launcher_and_runs_nothing(tmp_
 
 
 def test_it_reports_why_a_program_cannot_be_started() -> None:
-    with kept("/no/such/program") as engine:
+    with run_under_keeper("/no/such/program") as engine:
         assert engine.status.readline() == b"failed 2\n"
 
 
 def test_the_engine_writes_directly_into_the_pipes_of_the_launcher() -> None:
-    with kept("/bin/sh", "-c", "echo out; echo err >&2") as engine:
+    with run_under_keeper("/bin/sh", "-c", "echo out; echo err >&2") as engine:
         assert engine.keeper.stdout is not None
         assert engine.keeper.stderr is not None
         assert engine.keeper.stdout.read() == b"out\n"
@@ -101,7 +101,7 @@ def test_the_engine_writes_directly_into_the_pipes_of_the_launcher() -> None:
 
 
 def test_a_signal_reaches_the_whole_group() -> None:
-    with kept("/bin/sh", "-c", "sleep 600 & echo $!; wait") as engine:
+    with run_under_keeper("/bin/sh", "-c", "sleep 600 & echo $!; wait") as engine:
         assert engine.keeper.stdout is not None
         grandchild = ProcessId.from_pid(int(engine.keeper.stdout.readline()))
         assert grandchild is not None
@@ -110,7 +110,7 @@ def test_a_signal_reaches_the_whole_group() -> None:
 
 
 def test_child_processes_of_the_engine_end_with_it() -> None:
-    with kept("/bin/sh", "-c", "sleep 600 & echo $!") as engine:
+    with run_under_keeper("/bin/sh", "-c", "sleep 600 & echo $!") as engine:
         assert engine.keeper.stdout is not None
         grandchild = ProcessId.from_pid(int(engine.keeper.stdout.readline()))
         assert grandchild is None or gone_within(grandchild, 2)
@@ -119,7 +119,7 @@ def test_child_processes_of_the_engine_end_with_it() -> None:
 def test_stop_writes_the_exit_line_and_sends_sigterm() -> None:
     on_signal = "import os, signal; signal.signal(15, lambda *_: os.write(1, b'term\\n'))"
     program = f"{on_signal}; print('up', flush=True); {ECHO}"
-    with kept(sys.executable, "-c", program) as engine:
+    with run_under_keeper(sys.executable, "-c", program) as engine:
         assert engine.keeper.stdout is not None
         assert engine.keeper.stdout.readline() == b"up\n"
         engine.tell("stop")
@@ -130,7 +130,7 @@ def test_stop_writes_the_exit_line_and_sends_sigterm() -> None:
 @pytest.mark.parametrize("stubborn", [False, True], ids=["obedient", "ignores SIGTERM"])
 def test_the_engine_ends_soon_after_the_pipe_closes(stubborn: bool) -> None:
     trap = "trap '' TERM; " if stubborn else ""
-    with kept("/bin/sh", "-c", f"{trap}echo up; while :; do sleep 0.1; done") as engine:
+    with run_under_keeper("/bin/sh", "-c", f"{trap}echo up; while :; do sleep 0.1; done") as engine:
         assert engine.keeper.stdout is not None
         identity = engine.started()
         engine.keeper.stdout.readline()
@@ -157,14 +157,14 @@ def test_the_engine_ends_within_two_seconds_after_kill_9_of_the_launcher() -> No
 
 
 def test_a_terminated_keeper_ends_the_engine() -> None:
-    with kept("/bin/sleep", "600") as engine:
+    with run_under_keeper("/bin/sleep", "600") as engine:
         identity = engine.started()
         engine.keeper.terminate()
         assert gone_within(identity, 2)
 
 
 def test_it_uses_little_memory() -> None:
-    with kept("/bin/sleep", "600") as engine:
+    with run_under_keeper("/bin/sleep", "600") as engine:
         engine.started()
         assert psutil.Process(engine.keeper.pid).memory_info().rss < 16 * 2**20
 
@@ -184,7 +184,7 @@ def away(*, twice: bool, parent: str = "time.sleep(600)") -> tuple[str, str, str
     return sys.executable, "-c", AWAY.format(parent=parent, twice=twice)
 
 
-def child_of(engine: Kept) -> ProcessId:
+def child_of(engine: KeptEngine) -> ProcessId:
     assert engine.keeper.stdout is not None
     child = ProcessId.from_pid(int(engine.keeper.stdout.readline()))
     assert child is not None
@@ -196,7 +196,7 @@ def child_of(engine: Kept) -> ProcessId:
 @pytest.mark.parametrize("end", ["stop", f"signal {signal.SIGKILL:d}", None], ids=["stop", "kill", "no launcher"])
 def test_processes_that_left_the_group_of_the_engine_end_with_it(twice: bool, end: str | None) -> None:
     with subprocess.Popen(["/bin/sleep", "600"], start_new_session=True) as other:
-        with kept(*away(twice=twice)) as engine:
+        with run_under_keeper(*away(twice=twice)) as engine:
             child = child_of(engine)
             if end is not None:
                 engine.tell(end)
@@ -211,7 +211,7 @@ def test_processes_that_left_the_group_of_the_engine_end_with_it(twice: bool, en
 
 @pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux only")
 def test_processes_that_left_the_group_of_a_crashing_engine_end_with_it() -> None:
-    with kept(*away(twice=True, parent="time.sleep(0.2); os.abort()")) as engine:
+    with run_under_keeper(*away(twice=True, parent="time.sleep(0.2); os.abort()")) as engine:
         child = child_of(engine)
         engine.status.readline()
         assert engine.status.readline() == f"exited {-signal.SIGABRT}\n".encode()
@@ -221,7 +221,7 @@ def test_processes_that_left_the_group_of_a_crashing_engine_end_with_it() -> Non
 @pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux only")
 def test_orphans_leave_no_zombies() -> None:
     start_and_leave = "(sleep 0.01 &) ; (sleep 0.01 &) ; echo up; exec sleep 600"
-    with kept("/bin/sh", "-c", start_and_leave) as engine:
+    with run_under_keeper("/bin/sh", "-c", start_and_leave) as engine:
         identity = engine.started()
         assert engine.keeper.stdout is not None
         assert engine.keeper.stdout.readline() == b"up\n"

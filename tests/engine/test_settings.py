@@ -13,7 +13,7 @@ from launcher.models.server_settings import format_settings
 MODEL = Path("/models/a model.gguf")
 
 
-def kept(home: Path) -> Path:
+def settings_path(home: Path) -> Path:
     return home / "state" / "model-settings.json"
 
 
@@ -88,7 +88,7 @@ def test_settings_are_kept_for_each_model(home: Path) -> None:
     save_model_settings(Path("/models/other.gguf"), {"slots": 2})
     assert load_model_settings(MODEL) == {"ctx": 4_096, "draft": 0}
     assert load_model_settings(Path("/models/other.gguf")) == {"slots": 2}
-    assert kept(home).stat().st_mode & 0o077 == 0
+    assert settings_path(home).stat().st_mode & 0o077 == 0
     save_model_settings(MODEL, {})
     assert load_model_settings(MODEL) == {}
 
@@ -97,36 +97,39 @@ def test_settings_are_kept_for_each_model(home: Path) -> None:
     "damage", ["", "{", "\0\0", '{"models": []}', '{"models": {"x": {"ctx": "many"}}}', '{"models": {"x": {"y": 1}}}']
 )
 def test_a_damaged_file_is_kept_and_reported(home: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
-    kept(home).parent.mkdir(parents=True)
+    settings_path(home).parent.mkdir(parents=True)
     for count, before in ((1, {}), (2, {"draft": 1})):  # in the second round there is an earlier version to copy
-        kept(home).write_text(damage)
+        settings_path(home).write_text(damage)
         assert load_model_settings(MODEL) == before
         save_model_settings(MODEL, {"draft": 1})
         assert load_model_settings(MODEL) == {"draft": 1}
         assert caplog.text.count("The list of models' settings was damaged") == count
     assert "its copy takes its place" in caplog.text
-    assert [path.read_text() for path in sorted(kept(home).parent.glob("model-settings.json.bad*"))] == [damage, damage]
+    assert [path.read_text() for path in sorted(settings_path(home).parent.glob("model-settings.json.bad*"))] == [
+        damage,
+        damage,
+    ]
 
 
 def test_a_damaged_copy_is_not_restored(home: Path) -> None:
     save_model_settings(MODEL, {"draft": 1})
-    for path in (kept(home), kept(home).with_name("model-settings.json.copy")):
+    for path in (settings_path(home), settings_path(home).with_name("model-settings.json.copy")):
         path.write_text("{")
     assert load_model_settings(MODEL) == {}
 
 
 def test_a_deleted_file_is_not_restored(home: Path) -> None:
     save_model_settings(MODEL, {"draft": 1})
-    kept(home).unlink()
+    settings_path(home).unlink()
     assert load_model_settings(MODEL) == {}
 
 
 def test_an_unreadable_file_is_not_overwritten(home: Path, caplog: pytest.LogCaptureFixture) -> None:
-    kept(home).parent.mkdir(parents=True, mode=0o700)
-    kept(home).symlink_to(kept(home))
+    settings_path(home).parent.mkdir(parents=True, mode=0o700)
+    settings_path(home).symlink_to(settings_path(home))
     save_model_settings(MODEL, {"draft": 1})
     assert load_model_settings(MODEL) == {"draft": 1}
-    assert kept(home).with_name("model-settings.json.bad").is_symlink()
+    assert settings_path(home).with_name("model-settings.json.bad").is_symlink()
     assert "The list of models' settings was damaged" in caplog.text
 
 
@@ -142,5 +145,5 @@ def test_settings_of_a_limited_number_of_models_are_kept(home: Path, monkeypatch
     monkeypatch.setattr("launcher.engine.settings._MOST_MODELS", 3)
     for number in range(9):
         save_model_settings(Path(f"/models/{number}.gguf"), {"draft": 1})
-    assert list(json.loads(kept(home).read_text())["models"])[-1] == "/models/8.gguf"
-    assert len(json.loads(kept(home).read_text())["models"]) <= 4
+    assert list(json.loads(settings_path(home).read_text())["models"])[-1] == "/models/8.gguf"
+    assert len(json.loads(settings_path(home).read_text())["models"]) <= 4

@@ -46,7 +46,7 @@ int ftruncate64(int file, off64_t length) { return fill(file, length); }
 """
 
 
-def made(**options: object) -> subprocess.CompletedProcess[str]:
+def make_twin(**options: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", MAKE], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, **options
     )  # type: ignore[call-overload, no-any-return]
@@ -119,7 +119,7 @@ def test_other_files_are_not_deleted(home: Path) -> None:
 
 
 def test_a_limit_on_file_sizes_is_reported(home: Path) -> None:
-    result = made(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (GIB, GIB)))
+    result = make_twin(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (GIB, GIB)))
     title, hint = result.stdout.splitlines()
     assert title.startswith("The engine cannot compute the memory: ")
     assert "File too large" in title
@@ -133,7 +133,7 @@ def test_a_file_system_without_sparse_files_is_detected(home: Path, tmp_path: Pa
     cc = shutil.which("cc")
     assert cc, "a C compiler is needed: ./test installs one"
     subprocess.run([cc, "-shared", "-fPIC", "-Wall", "-Werror", "-o", library, source], check=True)
-    result = made(env=os.environ | {"LD_PRELOAD": str(library)})
+    result = make_twin(env=os.environ | {"LD_PRELOAD": str(library)})
     assert "(its file system has no sparse files)." in result.stdout
     assert places(home) == []
 

@@ -67,7 +67,7 @@ class Server:
         async with self._news:
             await self._news.wait_for(lambda: self._reached[name] >= n_bytes)
 
-    async def left(self, name: str) -> None:
+    async def wait_until_unread(self, name: str) -> None:
         """Wait until no client reads a file."""
         async with self._news:
             await self._news.wait_for(lambda: not self.open[name])

@@ -40,7 +40,7 @@ BROKEN = JobFailure.from_error(DownloadBroken("The file is not what was promised
 FULL = JobFailure.from_error(DiskFull("The disk is full."))
 
 
-def some(*names: str) -> JobList:
+def jobs_named(*names: str) -> JobList:
     jobs = JobList()
     for name in names:
         jobs, _ = jobs.add_job("copy", {"name": name}, name, size_bytes=100, now_s=0.0)
@@ -64,7 +64,7 @@ def order(jobs: JobList) -> list[int]:
 
 
 def test_a_job_is_added_once() -> None:
-    jobs = some("a", "b")
+    jobs = jobs_named("a", "b")
     same, result = jobs.add_job("copy", {"name": "a"}, "a", size_bytes=None, now_s=9.0)
     assert same == jobs
     assert not result.is_new
@@ -73,7 +73,7 @@ def test_a_job_is_added_once() -> None:
 
 @pytest.mark.parametrize("requested", [RequestedState.CANCEL, RequestedState.DISCARD])
 def test_a_job_that_is_added_again_while_being_cancelled_goes_on(requested: RequestedState) -> None:
-    jobs = claimed(some("a")).request_state(1, requested)
+    jobs = claimed(jobs_named("a")).request_state(1, requested)
     jobs, result = jobs.add_job("copy", {"name": "a"}, "a", size_bytes=None, now_s=9.0)
     assert result.is_new
     assert states(ended(jobs, 1, JobStopped())) == {1: JobState.WAITING}
@@ -81,21 +81,21 @@ def test_a_job_that_is_added_again_while_being_cancelled_goes_on(requested: Requ
 
 def test_a_rate_limit_is_retried_at_its_time() -> None:
     limited = JobFailure.from_error(RateLimited("It answers no more until 10:00.", until_s=120.0))
-    jobs = ended(claimed(some("a")), 1, limited, now_s=20.0)
+    jobs = ended(claimed(jobs_named("a")), 1, limited, now_s=20.0)
     assert jobs.find_job(1).retry_at_s == 120.0
     assert ended(claimed(jobs, now_s=120.0), 1, limited, now_s=121.0).find_job(1).retry_at_s == 121.0 + 30
     hours = replace(limited, until_s=9_999.0)
-    assert ended(claimed(some("a")), 1, hours, now_s=20.0).find_job(1).retry_at_s == 20.0 + 600
+    assert ended(claimed(jobs_named("a")), 1, hours, now_s=20.0).find_job(1).retry_at_s == 20.0 + 600
 
 
 def test_a_certificate_error_is_not_retried() -> None:
-    jobs = ended(claimed(some("a")), 1, JobFailure.from_error(Untrusted("Its certificate is another one's.")))
+    jobs = ended(claimed(jobs_named("a")), 1, JobFailure.from_error(Untrusted("Its certificate is another one's.")))
     assert states(jobs) == {1: JobState.FAILED}
 
 
 @pytest.mark.parametrize("outcome", [JobDone({}), BROKEN])
 def test_an_ended_job_is_added_again_under_its_number(outcome: Outcome) -> None:
-    jobs = ended(claimed(some("a", "b")), 1, outcome)
+    jobs = ended(claimed(jobs_named("a", "b")), 1, outcome)
     jobs, result = jobs.add_job("copy", {"name": "a"}, "a", size_bytes=100, now_s=9.0)
     assert result.is_new
     assert order(jobs) == [2, 1]
@@ -104,24 +104,24 @@ def test_an_ended_job_is_added_again_under_its_number(outcome: Outcome) -> None:
 
 
 def test_numbers_are_never_used_again() -> None:
-    jobs = ended(claimed(some("a")), 1, JobDone({})).clear_ended()
+    jobs = ended(claimed(jobs_named("a")), 1, JobDone({})).clear_ended()
     jobs, result = jobs.add_job("copy", {"name": "b"}, "b", size_bytes=None, now_s=0.0)
     assert result.job.id == 2
 
 
 def test_at_most_the_allowed_number_of_jobs_run_over_all_processes() -> None:
-    jobs = claimed(some("a", "b"))
+    jobs = claimed(jobs_named("a", "b"))
     assert states(jobs) == {1: JobState.RUNNING, 2: JobState.WAITING}
     assert claimed(jobs, OTHER) == jobs
     assert states(claimed(jobs, OTHER, at_once=2))[2] is JobState.RUNNING
 
 
 def test_a_job_of_an_unknown_kind_is_not_claimed() -> None:
-    assert some("a").claim_due(US, {"other"}, at_once=1, now_s=0.0) == some("a")
+    assert jobs_named("a").claim_due(US, {"other"}, at_once=1, now_s=0.0) == jobs_named("a")
 
 
 def test_the_requested_and_the_actual_state_of_a_job_differ_until_it_stops() -> None:
-    jobs = claimed(some("a")).request_state(1, RequestedState.PAUSE)
+    jobs = claimed(jobs_named("a")).request_state(1, RequestedState.PAUSE)
     assert jobs.find_job(1).state is JobState.RUNNING
     assert jobs.find_job(1).is_changing
     jobs = ended(jobs, 1, JobStopped())
@@ -131,19 +131,19 @@ def test_the_requested_and_the_actual_state_of_a_job_differ_until_it_stops() -> 
 
 
 def test_a_requested_state_overrides_a_failure_but_not_a_success() -> None:
-    requested = claimed(some("a")).request_state(1, RequestedState.CANCEL)
+    requested = claimed(jobs_named("a")).request_state(1, RequestedState.CANCEL)
     assert ended(requested, 1, BROKEN).find_job(1).state is JobState.CANCELLED
     assert ended(requested, 1, FULL).hold is None
     assert ended(requested, 1, JobDone({"path": "x"})).find_job(1).state is JobState.DONE
 
 
 def test_a_pause_can_be_withdrawn_before_it_takes_effect() -> None:
-    jobs = claimed(some("a")).request_state(1, RequestedState.PAUSE).request_state(1, RequestedState.RUN)
+    jobs = claimed(jobs_named("a")).request_state(1, RequestedState.PAUSE).request_state(1, RequestedState.RUN)
     assert ended(jobs, 1, JobStopped()).find_job(1).state is JobState.WAITING
 
 
 def test_a_failed_job_does_not_stop_the_next_and_keeps_its_reason() -> None:
-    jobs = claimed(ended(claimed(some("a", "b")), 1, BROKEN))
+    jobs = claimed(ended(claimed(jobs_named("a", "b")), 1, BROKEN))
     assert states(jobs) == {1: JobState.FAILED, 2: JobState.RUNNING}
     assert jobs.find_job(1).failure == BROKEN
     again = jobs.request_state(1, RequestedState.RUN).find_job(1)
@@ -151,7 +151,7 @@ def test_a_failed_job_does_not_stop_the_next_and_keeps_its_reason() -> None:
 
 
 def test_a_full_disk_holds_the_queue_until_one_job_is_resumed() -> None:
-    jobs = ended(claimed(some("a", "b")), 1, FULL)
+    jobs = ended(claimed(jobs_named("a", "b")), 1, FULL)
     assert states(jobs) == {1: JobState.WAITING, 2: JobState.WAITING}
     assert jobs.hold == FULL
     assert claimed(jobs, now_s=1e9) == jobs
@@ -160,7 +160,7 @@ def test_a_full_disk_holds_the_queue_until_one_job_is_resumed() -> None:
 
 
 def test_an_unreachable_server_is_retried_with_growing_pauses_while_other_jobs_run() -> None:
-    jobs = ended(claimed(some("a", "b")), 1, AWAY, now_s=100.0)
+    jobs = ended(claimed(jobs_named("a", "b")), 1, AWAY, now_s=100.0)
     assert states(claimed(jobs, now_s=100.0)) == {1: JobState.WAITING, 2: JobState.RUNNING}
     jobs = jobs.request_state(2, RequestedState.PAUSE)
     waits = []
@@ -181,7 +181,7 @@ def test_an_unreachable_server_is_retried_with_growing_pauses_while_other_jobs_r
 
 
 def test_a_wrong_clock_delays_no_job_for_long() -> None:
-    jobs = ended(claimed(some("a")), 1, AWAY, now_s=2e9)
+    jobs = ended(claimed(jobs_named("a")), 1, AWAY, now_s=2e9)
     assert states(claimed(jobs, now_s=1e9))[1] is JobState.RUNNING
 
 
@@ -204,7 +204,7 @@ def test_errors_are_temporary_or_hold_the_queue(error: DiskFull, temporary: bool
 
 def test_jobs_of_an_ended_process_are_recovered_with_their_requested_state() -> None:
     jobs = (
-        claimed(some("a", "b", "c", "d"), at_once=3)
+        claimed(jobs_named("a", "b", "c", "d"), at_once=3)
         .request_state(2, RequestedState.PAUSE)
         .request_state(3, RequestedState.DISCARD)
     )
@@ -216,7 +216,7 @@ def test_jobs_of_an_ended_process_are_recovered_with_their_requested_state() -> 
 
 
 def test_jobs_are_moved() -> None:
-    jobs = some(*"abcd")
+    jobs = jobs_named(*"abcd")
     assert order(jobs.move_job(3, "first")) == [3, 1, 2, 4]
     assert order(jobs.move_job(3, "up")) == [1, 3, 2, 4]
     assert order(jobs.move_job(1, "up")) == [1, 2, 3, 4]
@@ -228,13 +228,13 @@ def test_jobs_are_moved() -> None:
 
 
 def test_ended_jobs_do_not_count_when_moving() -> None:
-    jobs = ended(claimed(some(*"abc").request_state(2, RequestedState.CANCEL)), 1, JobDone({}))
+    jobs = ended(claimed(jobs_named(*"abc").request_state(2, RequestedState.CANCEL)), 1, JobDone({}))
     assert [job.id for job in jobs.move_job(3, "first").jobs if job.state in QUEUED_STATES] == [3]
     assert jobs.move_job(1, "last") == jobs
 
 
 def test_ended_jobs_are_cleared() -> None:
-    jobs = claimed(ended(claimed(some(*"abcd")), 1, JobDone({})))
+    jobs = claimed(ended(claimed(jobs_named(*"abcd")), 1, JobDone({})))
     jobs = claimed(ended(jobs, 2, BROKEN)).request_state(4, RequestedState.CANCEL)
     assert order(jobs.clear_ended()) == [2, 3]
     assert order(jobs.clear_ended(failed=True)) == [3]
@@ -242,7 +242,7 @@ def test_ended_jobs_are_cleared() -> None:
 
 def test_an_unknown_number_is_reported() -> None:
     with pytest.raises(JobUnknown, match="Download 7 not found"):
-        some("a").request_state(7, RequestedState.RUN)
+        jobs_named("a").request_state(7, RequestedState.RUN)
 
 
 def kept_order(before: list[int], after: list[int]) -> bool:
@@ -250,7 +250,7 @@ def kept_order(before: list[int], after: list[int]) -> bool:
     return [each for each in before if each in both] == [each for each in after if each in both]
 
 
-class Verbs(RuleBasedStateMachine):
+class AnyRequests(RuleBasedStateMachine):
     """Any requests in any order, with two processes that run the queue and may be killed."""
 
     def __init__(self) -> None:
@@ -286,7 +286,7 @@ class Verbs(RuleBasedStateMachine):
 
     @precondition(lambda self: self.jobs.jobs)
     @rule(pick=st.integers(0, 9), requested=st.sampled_from(RequestedState))
-    def ask(self, pick: int, requested: RequestedState) -> None:
+    def request(self, pick: int, requested: RequestedState) -> None:
         job_id = self.id_of(pick)
         was = self.jobs.find_job(job_id)
         self.changed(self.jobs.request_state(job_id, requested))
@@ -339,21 +339,21 @@ class Verbs(RuleBasedStateMachine):
         self.changed(ended(self.jobs, job_id, outcome, moved=moved, now_s=self.now_s))
 
     @rule(owner=st.sampled_from([US, OTHER]))
-    def die(self, owner: ProcessId) -> None:
+    def kill_owner(self, owner: ProcessId) -> None:
         self.at_work = {job_id: by for job_id, by in self.at_work.items() if by != owner}
         self.changed(self.jobs.recover_abandoned(lambda who: who != owner))
 
     @rule(owner=st.sampled_from([US, OTHER]))
-    def leave(self, owner: ProcessId) -> None:
+    def quit_owner(self, owner: ProcessId) -> None:
         self.at_work = {job_id: by for job_id, by in self.at_work.items() if by != owner}
         self.changed(self.jobs.release_owned_by(owner))
 
     @rule(seconds=st.floats(0, 1_000))
-    def wait(self, seconds: float) -> None:
+    def let_time_pass(self, seconds: float) -> None:
         self.now_s += seconds
 
     @rule()
-    def lift(self) -> None:
+    def release_hold(self) -> None:
         self.changed(self.jobs.release_hold())
         assert self.jobs.hold is None
 
@@ -376,8 +376,8 @@ class Verbs(RuleBasedStateMachine):
             assert store.change_jobs(lambda jobs: (jobs, None)) == (self.jobs, None, ())
 
 
-TestVerbs = Verbs.TestCase
-TestVerbs.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
+TestAnyRequests = AnyRequests.TestCase
+TestAnyRequests.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
 
 
 def test_a_job_of_unknown_size_keeps_its_received_bytes() -> None:

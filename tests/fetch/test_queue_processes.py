@@ -67,7 +67,7 @@ async def test_after_any_kill_the_next_process_resumes(tmp_path: Path) -> None:
                 assert queue.read_snapshot().jobs.find_job(1).state is JobState.RUNNING
                 process.send_signal(signal.SIGKILL)
                 await process.wait()
-            await server.left("a")
+            await server.wait_until_unread("a")
             assert queue.read_snapshot().jobs.find_job(1).state is JobState.WAITING
         await server.allow_all()
         async with worker() as process:
@@ -145,7 +145,7 @@ async def test_a_terminated_process_returns_its_job(tmp_path: Path) -> None:
             await server.reached("a", 10_000)
             process.send_signal(signal.SIGINT)
             await process.wait()
-        await server.left("a")
+        await server.wait_until_unread("a")
         job = queue.read_snapshot().jobs.find_job(1)
         assert (job.state, job.owner) == (JobState.WAITING, None)
         assert job.done_bytes == 10_000

@@ -193,7 +193,7 @@ async def test_another_process_pauses_a_running_job(tmp_path: Path) -> None:
             await recorder.wait_for_state(1, JobState.PAUSED)
             states = [(each.job.state, each.job.is_changing) for each in recorder.list_events(JobChanged)]
             assert (JobState.RUNNING, True) in states or states[-1] == (JobState.PAUSED, False)
-            await server.left("a")
+            await server.wait_until_unread("a")
 
 
 async def test_cancelling_deletes_the_partial_file_only_on_request(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ async def test_the_end_of_the_program_leaves_waiting_jobs_that_the_next_one_resu
         async with running(queue, recorder) as task:
             await server.reached("a", 10_000)
         assert task.cancelled()
-        await server.left("a")
+        await server.wait_until_unread("a")
         job = queue.read_snapshot().jobs.find_job(1)
         assert (job.state, job.requested, job.owner) == (JobState.WAITING, RequestedState.RUN, None)
         await server.allow_all()
@@ -364,7 +364,7 @@ async def test_an_unwritable_list_loses_no_outcome(tmp_path: Path, home: Path) -
             file.parent.write_text("in its place")
             await recorder.wait_for_event(lambda event: isinstance(event, QueueNotice))
             await server.allow_all()
-            await server.left("a")
+            await server.wait_until_unread("a")
             assert not recorder.list_events(JobFinished)
             file.parent.unlink()
             kept.rename(file.parent)
@@ -384,7 +384,7 @@ async def test_a_list_damaged_while_running_is_renamed_and_reported(tmp_path: Pa
             notice = await recorder.wait_for_event(lambda event: isinstance(event, QueueNotice))
             assert isinstance(notice, QueueNotice)
             assert "queue.json.bad" in notice.text
-            await server.left("a")
+            await server.wait_until_unread("a")
             add(queue, server, tmp_path, "b")
             await recorder.wait_for_event(lambda event: isinstance(event, JobFinished))
         assert (tmp_path / "b").read_bytes() == DATA

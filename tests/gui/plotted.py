@@ -97,7 +97,7 @@ def chart_of(row: PlotRow) -> Chart:
     return row.chart
 
 
-def kept(panel: PlotPanel) -> Samples:
+def panel_samples(panel: PlotPanel) -> Samples:
     assert panel.samples is not None
     return panel.samples
 

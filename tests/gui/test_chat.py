@@ -206,7 +206,7 @@ def test_the_legend_is_under_the_first_reply_with_drafts_alone(idle_controller: 
 
 
 @pytest.mark.parametrize("kept", [None, 7, "", "3 x", "5x2 3", "5+2 4", "4++4", "1e3", "999999999+999 1"])
-def test_kept_steps_that_do_not_fit_colour_nothing(kept: object) -> None:
+def test_invalid_saved_steps_colour_nothing(kept: object) -> None:
     steps = VerificationSteps()
     steps.restore_steps(8, {"draft_steps": kept})
     assert list(steps.split_by_position(0, 8)) == [(0, 8, 0)]
@@ -233,7 +233,7 @@ def test_a_conversation_is_kept_and_comes_back(chat: ChatPane, qtbot: QtBot) -> 
     assert len(in_file(chat, qtbot, lambda kept: kept.list_all())) == 1
 
 
-def test_an_edited_question_keeps_what_was(pane: ChatPane, qtbot: QtBot) -> None:
+def test_the_question_before_an_edit_is_kept_as_an_earlier_version(pane: ChatPane, qtbot: QtBot) -> None:
     say(pane, "One?", "1")
     say(pane, "Two?", "2")
     pane.prompt.clear()
@@ -293,7 +293,7 @@ def test_another_reply_is_a_version(pane: ChatPane, qtbot: QtBot) -> None:
     )
 
 
-def test_the_drawer_searches_renames_deletes_and_brings_back(pane: ChatPane, qtbot: QtBot) -> None:
+def test_the_drawer_searches_renames_deletes_and_restores_conversations(pane: ChatPane, qtbot: QtBot) -> None:
     say(pane, "About cats", "They purr.")
     pane.start_conversation()
     say(pane, "About dogs", "They bark.")

@@ -75,7 +75,7 @@ def test_a_setting_that_needs_a_restart_is_compared_and_taken_back(
     assert launch.options.draft == 2
 
 
-def test_a_comparison_of_which_nothing_came_is_asked_again(pane: ChatPane, qtbot: QtBot) -> None:
+def test_an_unanswered_comparison_can_be_asked_again(pane: ChatPane, qtbot: QtBot) -> None:
     pane.compare_button.setChecked(True)
     pane.compare_bar.fields["temperature"].setText("0.2")
     pane.send_question("Lost?")
@@ -92,7 +92,7 @@ def test_a_comparison_of_which_nothing_came_is_asked_again(pane: ChatPane, qtbot
 
 
 @pytest.mark.thorough
-def test_a_comparison_whose_b_cannot_be_comes_back(
+def test_after_a_comparison_with_impossible_settings_of_b_the_server_has_those_of_a_again(
     window: Window, chat: ChatPane, qtbot: QtBot, wait_for: Callable[..., None]
 ) -> None:
     pair = compared(chat, qtbot, kv="q9_9")

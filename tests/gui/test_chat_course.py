@@ -98,7 +98,7 @@ def test_a_comparison_whose_conversation_is_deleted_leaves_the_server_as_it_was(
     assert chat.messages == []
 
 
-def test_another_conversation_is_not_opened_while_a_reply_comes_and_that_is_said(
+def test_opening_another_conversation_during_a_reply_is_refused_with_a_message(
     window: Window, chat: ChatPane, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_replies_endless(window, monkeypatch)

@@ -159,7 +159,7 @@ def test_texts_and_pdfs_are_dropped_with_their_tokens(
     assert tiles(chat.composer) == []
 
 
-def test_more_than_the_context_is_said(
+def test_a_file_larger_than_the_context_is_reported(
     serve: Callable[..., ChatPane], qtbot: QtBot, fake_engine: Path, tmp_path: Path
 ) -> None:
     chat = serve(fake_engine)
@@ -169,7 +169,7 @@ def test_more_than_the_context_is_said(
     qtbot.waitUntil(lambda: "the context has 4,096" in tiles(chat.composer)[0].note.text())
 
 
-def test_files_that_are_no_use_are_refused_with_the_reason(pane: ChatPane, qtbot: QtBot, tmp_path: Path) -> None:
+def test_unreadable_files_are_refused_with_the_reason(pane: ChatPane, qtbot: QtBot, tmp_path: Path) -> None:
     broken, binary, model = tmp_path / "broken.pdf", tmp_path / "data.bin", tmp_path / "model.gguf"
     broken.write_bytes(b"%PDF-1.4\nnothing")
     binary.write_bytes(b"\0\1\2\xff" * 50)
@@ -185,7 +185,9 @@ def test_files_that_are_no_use_are_refused_with_the_reason(pane: ChatPane, qtbot
     assert not dragged(pane, model), "the window opens it"
 
 
-def test_a_model_that_cannot_see_says_so(chat: ChatPane, qtbot: QtBot, tmp_path: Path) -> None:
+def test_a_picture_for_a_model_without_vision_is_refused_with_the_reason(
+    chat: ChatPane, qtbot: QtBot, tmp_path: Path
+) -> None:
     file = tmp_path / "chart.png"
     make_image().save(str(file))
     assert dropped(chat, file)

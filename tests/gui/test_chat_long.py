@@ -66,7 +66,7 @@ def shown(answer: ReplyView) -> str:
     return "\n".join(each.toPlainText() for each in answer.findChildren(ReadOnlyText))
 
 
-def test_only_what_is_near_is_built(column: TurnColumn, qapp: QApplication) -> None:
+def test_only_blocks_near_the_visible_part_are_built(column: TurnColumn, qapp: QApplication) -> None:
     (answer,), bar = column.replies, column.verticalScrollBar()
     body = answer.body
     assert len(body) > 20
@@ -109,7 +109,7 @@ def test_the_scroll_bar_takes_no_width_from_the_text(empty_column: TurnColumn, q
     assert len(widths) == 1, widths
 
 
-def test_long_thoughts_are_built_where_they_are_seen_too(column: TurnColumn, qtbot: QtBot) -> None:
+def test_blocks_of_long_reasoning_too_are_built_only_near_the_visible_part(column: TurnColumn, qtbot: QtBot) -> None:
     (answer,) = column.replies
     answer.reasoning.button.click()
     thoughts = answer.reasoning.body
@@ -119,7 +119,7 @@ def test_long_thoughts_are_built_where_they_are_seen_too(column: TurnColumn, qtb
     assert not thoughts.isVisible()
 
 
-def test_what_is_selected_is_not_let_go_of(column: TurnColumn) -> None:
+def test_a_block_with_selected_text_is_not_removed(column: TurnColumn) -> None:
     (answer,), bar = column.replies, column.verticalScrollBar()
     bar.setValue(0)
     (first,) = [each for each in answer.body.findChildren(ReadOnlyText) if "Paragraph 0 " in each.toPlainText()]

@@ -95,7 +95,7 @@ def shown_blocks(body: Body) -> list[Any]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 40, 1_000])
-def test_pieces_do_not_matter(qtbot: QtBot, size: int) -> None:
+def test_the_blocks_do_not_depend_on_the_size_of_the_pieces(qtbot: QtBot, size: int) -> None:
     body = Body()
     qtbot.addWidget(body)
     stream = BlockStream(body, None)

@@ -13,9 +13,7 @@ figures = pytest.fixture(autouse=True)(no_figures)
 
 
 @pytest.mark.parametrize("before", [[], ["What is MTP?"]])
-def test_a_question_of_which_nothing_came_is_kept_with_how_it_ended(
-    pane: ChatPane, qtbot: QtBot, before: list[str]
-) -> None:
+def test_an_unanswered_question_is_kept_with_its_ending(pane: ChatPane, qtbot: QtBot, before: list[str]) -> None:
     for each in before:
         say(pane, each, "A head.")
     pane.send_question("Lost?")
@@ -39,7 +37,7 @@ def test_a_question_of_which_nothing_came_is_kept_with_how_it_ended(
 
 @pytest.mark.parametrize("reopened", [False, True])
 @pytest.mark.parametrize("before", [[], ["What is MTP?"]])
-def test_a_question_of_which_nothing_came_is_asked_again_and_changed(
+def test_an_unanswered_question_can_be_asked_again_and_edited(
     pane: ChatPane, qtbot: QtBot, before: list[str], reopened: bool
 ) -> None:
     for each in before:

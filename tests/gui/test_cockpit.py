@@ -25,7 +25,7 @@ from launcher.gui.viewmodel import ViewModel
 from launcher.gui.window import Window
 from launcher.monitor.health_event import Finding, FindingCode
 from tests.app.test_preview import described
-from tests.app.test_tuned_match import here, tuned
+from tests.app.test_tuned_match import local_environment, tuned
 
 Wait = Callable[..., None]
 
@@ -75,7 +75,7 @@ def check_that_the_sliders_show_the_settings_of_the_server(page: CockpitPage) ->
 
 def test_the_result_of_a_tune_is_shown_in_place_of_the_usual_note(window: Window, wait_for: Wait, qtbot: QtBot) -> None:
     model = unpack_demo_model()
-    tuned(asyncio.run(here(model)), model)
+    tuned(asyncio.run(local_environment(model)), model)
     window.start_demo()
     wait_for(ServerState.READY)
     window.resize(1440, 900)

@@ -105,7 +105,7 @@ def test_a_picture_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", ["big", "10x10", "1280"])
-def test_a_size_that_is_none_is_wrong_usage(size: str) -> None:
+def test_an_invalid_window_size_is_wrong_usage(size: str) -> None:
     assert gui("--size", size).returncode == 2
 
 
@@ -149,7 +149,7 @@ def test_a_library_that_a_display_needs_is_named_before_qt_aborts(tmp_path: Path
     assert "libxcb-cursor0" in result.stderr
 
 
-def test_started_from_a_menu_an_error_is_reported_in_a_dialog(tmp_path: Path) -> None:
+def test_an_error_of_a_start_from_a_menu_is_reported_in_a_dialog(tmp_path: Path) -> None:
     completed, dialog = tmp_path / "completed", tmp_path / "zenity"
     os.mkfifo(completed)
     dialog.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >"{completed}"\n')
@@ -203,7 +203,7 @@ def test_a_display_server_that_has_ended_is_named_before_qt_aborts(
     assert result.stderr.startswith(expected)
 
 
-def test_what_a_slot_raises_is_shown_and_kept(home: Path) -> None:
+def test_an_exception_in_a_slot_is_shown_and_logged(home: Path) -> None:
     code = (
         "import sys\n"
         "from PySide6.QtWidgets import QApplication\n"
@@ -228,7 +228,7 @@ def test_what_a_slot_raises_is_shown_and_kept(home: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_damaged_file_of_settings_is_said_in_the_window(home: Path) -> None:
+def test_a_damaged_settings_file_is_reported_in_the_window(home: Path) -> None:
     code = (
         "import sys\n"
         "from launcher.gui import application\n"

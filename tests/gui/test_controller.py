@@ -43,7 +43,7 @@ def test_the_model_that_starts_is_named_as_it_was_requested(window: Window, mode
     assert window.controller.inputs.starting == name
 
 
-def test_a_start_after_such_a_stop_runs(window: Window, wait_for: Wait) -> None:
+def test_a_start_after_the_stop_of_a_start_that_prepares_runs(window: Window, wait_for: Wait) -> None:
     controller = window.controller
     states: list[ServerState] = []
     controller.view_changed.connect(lambda _view: states.append(controller.inputs.status.state))

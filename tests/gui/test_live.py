@@ -25,7 +25,9 @@ def texts(live: LiveColumn) -> dict[str, str]:
     return {name: label.text() for name, label in live.values.items()}
 
 
-def test_it_has_the_values_of_now_and_of_the_open_chat(live: LiveColumn, demo: Window, qtbot: QtBot) -> None:
+def test_the_column_shows_current_values_and_those_of_the_open_chat(
+    live: LiveColumn, demo: Window, qtbot: QtBot
+) -> None:
     page: CockpitPage = demo.page("cockpit")
     qtbot.waitUntil(lambda: texts(live)["temperature"] == "0.80")
     assert texts(live) == {

@@ -18,7 +18,7 @@ from launcher.base.paths import models_dir
 from launcher.gui.widgets.read_age import ReadAge, format_age
 from launcher.models.gguf import read_header
 from launcher.models.header_summary import store_summary
-from tests.machine.conftest import compiled
+from tests.machine.conftest import compile_driver
 from tools.sparse_models.models import model
 from tools.sparse_models.write import write
 
@@ -76,7 +76,7 @@ def _entry(model_id: str, path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled(tmp_path_factory.mktemp("driver"))
+    return compile_driver(tmp_path_factory.mktemp("driver"))
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ def apply_changes(page: CockpitPage, qtbot: QtBot, window: Window, wait_for: Wai
     qtbot.waitUntil(lambda: page.state.change_count == 0 and not page.state.applying)
 
 
-def test_the_plan_that_runs_is_checked_and_settings_of_the_user_are_none(
+def test_the_running_plan_is_checked_and_none_is_for_settings_of_the_user(
     stops: PlanStops, demo: Window, qtbot: QtBot
 ) -> None:
     page: CockpitPage = demo.page("cockpit")
@@ -121,7 +121,7 @@ def test_a_server_with_a_context_one_step_from_the_plan_of_now_runs_the_recommen
     qtbot.waitUntil(lambda: stops.state_label.text() == "Custom")
 
 
-def test_a_plan_that_is_no_other_one_is_disabled_and_the_reason_is_shown_below(stops: PlanStops) -> None:
+def test_a_stop_without_a_plan_of_its_own_is_disabled_and_the_reason_is_shown_below(stops: PlanStops) -> None:
     assert [name for name, button in stops.buttons.items() if button.isEnabled()] == ["recommended"]
     reasons = {name: stops.buttons[name].accessibleDescription() for name in ("faster", "better-quality")}
     assert reasons["faster"] == "The speed of this model is not known here."

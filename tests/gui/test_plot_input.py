@@ -28,9 +28,9 @@ from tests.gui.plotted import (
     drawn,
     fill,
     hover_rows,
-    kept,
     made_controller,
     made_panel,
+    panel_samples,
     sampled,
 )
 
@@ -148,8 +148,8 @@ class TestMarks:
         pictures = set()
         for kind in MarkKind:
             panel.marks._marks.clear()
-            panel.marks.append(Mark(kept(panel).newest_s, kind, "x"))
-            panel.add_samples([sampled(kept(panel).newest_s + 1)])
+            panel.marks.append(Mark(panel_samples(panel).newest_s, kind, "x"))
+            panel.add_samples([sampled(panel_samples(panel).newest_s + 1)])
             drawn(panel)
             overlay = chart_of(panel.rows["rate"]).overlay
             ((share, _),) = overlay.marks
@@ -161,8 +161,8 @@ class TestMarks:
 
     def test_marks_are_read_by_keyboard(self, panel: PlotPanel) -> None:
         fill(panel)
-        panel.marks.append(Mark(kept(panel).newest_s, MarkKind.SPILL, "Weights are in system memory."))
-        panel.add_samples([sampled(kept(panel).newest_s + 20)])
+        panel.marks.append(Mark(panel_samples(panel).newest_s, MarkKind.SPILL, "Weights are in system memory."))
+        panel.add_samples([sampled(panel_samples(panel).newest_s + 20)])
         drawn(panel)
         QTest.keyClick(panel, Qt.Key.Key_Left, Qt.KeyboardModifier.ControlModifier)
         drawn(panel)
@@ -263,16 +263,16 @@ class TestPointer:
         QTest.mouseRelease(overlay, Qt.MouseButton.LeftButton, pos=middle + QPoint(100, 0))
         moved_s = 100 / overlay.area.width() * 300
         assert not panel.span.live
-        assert panel.span.end_s == pytest.approx(kept(panel).newest_s - moved_s, abs=1)
+        assert panel.span.end_s == pytest.approx(panel_samples(panel).newest_s - moved_s, abs=1)
         drawn(panel)
         assert chart_of(panel.rows["rate"]).time_axis.end_wall_s == pytest.approx(time.time() - moved_s, abs=60)
         end_s = panel.span.end_s
-        panel.add_samples([sampled(kept(panel).newest_s + 5)])
+        panel.add_samples([sampled(panel_samples(panel).newest_s + 5)])
         drawn(panel)
         assert panel.span.end_s == end_s
         QTest.mouseDClick(overlay, Qt.MouseButton.LeftButton, pos=middle)
         assert panel.span.live
-        assert panel.span.end_s == kept(panel).newest_s
+        assert panel.span.end_s == panel_samples(panel).newest_s
 
     def test_the_button_holds_and_returns_to_live(self, panel: PlotPanel, qtbot: QtBot) -> None:
         fill(panel)
@@ -296,7 +296,7 @@ class TestExport:
         self, panel: PlotPanel, qtbot: QtBot, tmp_path: Path
     ) -> None:
         fill(panel, 600)
-        end_s = kept(panel).newest_s + 0.1
+        end_s = panel_samples(panel).newest_s + 0.1
         panel.marks.append(Mark(end_s - 0.05, MarkKind.NOTICE, "=a notice, with a comma"))
         panel.add_samples([sampled(end_s, tokens_per_second=None)])
         panel.choose_length(60)

@@ -35,9 +35,9 @@ from tests.gui.plotted import (
     drawn,
     fill,
     is_drawing,
-    kept,
     made_controller,
     made_panel,
+    panel_samples,
     sampled,
     spoken_value,
 )
@@ -65,7 +65,7 @@ def launch(home: Path) -> Launch:
 
 def test_figures_have_their_unit_and_their_change_in_a_minute(panel: PlotPanel) -> None:
     fill(panel)
-    panel.add_samples([sampled(kept(panel).newest_s + 0.1, tokens_per_second=212.5, gpu_power_w=290.0)])
+    panel.add_samples([sampled(panel_samples(panel).newest_s + 0.1, tokens_per_second=212.5, gpu_power_w=290.0)])
     drawn(panel)
     assert spoken_value(panel.rows["rate"]) == "Tokens per second: 212.5 t/s +12.5 in 1 min"
     assert spoken_value(panel.rows["acceptance"]) == "Draft acceptance: 79.0 % ±0.0 in 1 min"
@@ -74,7 +74,7 @@ def test_figures_have_their_unit_and_their_change_in_a_minute(panel: PlotPanel) 
     assert panel.rows["acceptance"].aside == "mean length 2.58"
     assert panel.rows["clock"].aside == "no throttling"
     assert panel.rows["vram"].aside == "3.0 of 24.0 free\nGPU 97 % busy"
-    panel.add_samples([sampled(kept(panel).newest_s + 0.1, tokens_per_second=1_212.5)])
+    panel.add_samples([sampled(panel_samples(panel).newest_s + 0.1, tokens_per_second=1_212.5)])
     drawn(panel)
     assert spoken_value(panel.rows["rate"]).startswith("Tokens per second: 1,212 t/s"), "no decimals in thousands"
 
@@ -129,11 +129,11 @@ def test_the_layout_does_not_move_while_figures_change(panel: PlotPanel) -> None
             each.geometry().getRect() for each in (read_out, read_out.unit, read_out.caption, panel.rows["acceptance"])
         ]
 
-    panel.add_samples([sampled(kept(panel).newest_s + 1, tokens_per_second=999.9)])
+    panel.add_samples([sampled(panel_samples(panel).newest_s + 1, tokens_per_second=999.9)])
     drawn(panel)
     before = places()
     for rate in (100.0, 88.8, 7.1, 999.9):
-        panel.add_samples([sampled(kept(panel).newest_s + 1, tokens_per_second=rate)])
+        panel.add_samples([sampled(panel_samples(panel).newest_s + 1, tokens_per_second=rate)])
         drawn(panel)
         assert places() == before
 
@@ -161,7 +161,7 @@ def test_without_a_gpu_its_plots_are_replaced_by_one_reason_and_host_plots(panel
     assert not chart_of(gpu).isVisible()
     assert spoken_value(panel.rows["processor"]) == "Processor: 50 %"
     assert host.aside == "12.0 of 16.0 free"
-    panel.add_samples([sampled(kept(panel).newest_s + 1)])
+    panel.add_samples([sampled(panel_samples(panel).newest_s + 1)])
     drawn(panel)
     assert gpu.absent is None
     shown = [name for name, row in panel.rows.items() if row.isVisible()]
@@ -210,7 +210,7 @@ def test_each_plot_has_its_own_scale_that_follows_the_values(panel: PlotPanel) -
     # No curve for the sum: its parts are drawn.
     assert drawn_at["vram_used_mib"] is None or not len(drawn_at["vram_used_mib"])
     odd = {"acceptance_percent": 31.0, "gpu_temperature_c": 28.0, "gpu_power_w": 461.0, "gpu_clock_mhz": 210.0}
-    panel.add_samples([sampled(kept(panel).newest_s + 0.1, **odd)])
+    panel.add_samples([sampled(panel_samples(panel).newest_s + 0.1, **odd)])
     drawn(panel)
     assert ends() == {
         "rate": (0, 250), "acceptance": (20, 100), "vram": (0, 24), "temperature": (20, 90), "power": (0, 470),
@@ -280,7 +280,7 @@ def test_another_server_starts_without_earlier_figures(
     drawn(panel)
     assert spoken_value(rate) == "Tokens per second: – No reply is being generated."  # noqa: RUF001 -- an en dash
     assert spoken_value(drafts) == "Draft acceptance: – No reply is being generated."  # noqa: RUF001
-    panel.add_samples([sampled(kept(panel).newest_s + 1, tokens_per_second=39.0, engine_vram_mib=2_048.0)])
+    panel.add_samples([sampled(panel_samples(panel).newest_s + 1, tokens_per_second=39.0, engine_vram_mib=2_048.0)])
     drawn(panel)
     assert spoken_value(rate) == "Tokens per second: 39.0 t/s"
     assert rate.aside == "mean of 1 s 39.0\n60 % of the limit"
@@ -300,7 +300,7 @@ def test_without_a_server_no_figure_looks_current(
     labels = lambda: [each.text for each in chart_of(panel.rows["rate"]).overlay.labels]  # noqa: E731
     assert labels() == ["limit 250", "now 200.0"]
     controller.bridge.drained.emit([status])
-    panel.add_samples([sampled(kept(panel).newest_s + 0.1)])  # a sample that was taken before the stop
+    panel.add_samples([sampled(panel_samples(panel).newest_s + 0.1)])  # a sample that was taken before the stop
     drawn(panel)
     assert panel.head._text.text() == "Nothing is running."
     for row in panel.rows.values():
@@ -310,7 +310,7 @@ def test_without_a_server_no_figure_looks_current(
     assert spoken_value(panel.rows["rate"]) == "Tokens per second: – Nothing is running."  # noqa: RUF001
     assert chart_of(panel.rows["rate"]).curves["tokens_per_second"].yData[0] == 200.0  # the earlier curve stays
     controller.bridge.drained.emit([ServerStatus(ServerState.LOADING)])
-    panel.add_samples([sampled(kept(panel).newest_s + 0.1)])
+    panel.add_samples([sampled(panel_samples(panel).newest_s + 0.1)])
     drawn(panel)
     assert panel.head._text.text() == "Live"
     assert spoken_value(panel.rows["temperature"]) == "Temperature: 71 °C"
@@ -336,7 +336,7 @@ def test_samples_before_the_plots_were_built_are_kept(controller: Controller, qt
     controller.sampled.emit([sampled(1.0), sampled(1.1)])
     assert panel.samples is None
     panel.attach_charts()
-    assert len(kept(panel)) == 2
+    assert len(panel_samples(panel)) == 2
 
 
 def test_plots_are_built_after_the_first_paint(controller: Controller, qtbot: QtBot) -> None:
@@ -351,7 +351,7 @@ def test_hidden_plots_draw_nothing_and_catch_up_when_shown(panel: PlotPanel, qtb
     fill(panel)
     panel.hide()
     before = panel.drawings
-    panel.add_samples([sampled(kept(panel).newest_s + 1, tokens_per_second=432.1)])
+    panel.add_samples([sampled(panel_samples(panel).newest_s + 1, tokens_per_second=432.1)])
     panel.draw_if_due()
     assert panel.drawings == before
     assert not is_drawing(panel)

@@ -59,7 +59,7 @@ def control(page: SettingsPage, name: str) -> Any:  # noqa: ANN401 -- each kind 
     return page.rows[name].control
 
 
-def kept(name: str) -> object:
+def saved_value(name: str) -> object:
     return settings_file.read_settings_file().values.get(name)
 
 
@@ -80,11 +80,11 @@ def test_the_theme_applies_at_once_and_can_be_reset(page: SettingsPage, qtbot: Q
     box.setFocus()
     qtbot.keyClick(box, Qt.Key.Key_Down)
     qtbot.keyClick(box, Qt.Key.Key_Down)
-    qtbot.waitUntil(lambda: kept(THEME) == "dark")
+    qtbot.waitUntil(lambda: saved_value(THEME) == "dark")
     qtbot.waitUntil(lambda: theme.current() is theme.DARK)
     qtbot.waitUntil(row.mark.isVisible)
     row.reset_button.click()
-    qtbot.waitUntil(lambda: kept(THEME) is None and not row.reset_button.isVisible())
+    qtbot.waitUntil(lambda: saved_value(THEME) is None and not row.reset_button.isVisible())
     assert box.currentData() == "system"
 
 
@@ -93,8 +93,8 @@ def test_a_slider_is_stored_once_it_rests(page: SettingsPage, window: Window, qt
     for _ in range(4):
         qtbot.keyClick(slider, Qt.Key.Key_Right)
     assert control(page, TEXT_SCALE).value.text() == "120 %"
-    assert kept(TEXT_SCALE) is None
-    qtbot.waitUntil(lambda: kept(TEXT_SCALE) == 120)
+    assert saved_value(TEXT_SCALE) is None
+    qtbot.waitUntil(lambda: saved_value(TEXT_SCALE) == 120)
     qtbot.waitUntil(lambda: window.page("settings") is not page)
     page = show(window, qtbot)
     qtbot.waitUntil(page.rows[TEXT_SCALE].reset_button.isVisible)
@@ -106,7 +106,7 @@ def test_the_last_choice_is_stored(page: SettingsPage, qtbot: QtBot) -> None:
     for value in ("light", "dark", "light", "dark"):
         page.change_setting(THEME, value)
     qtbot.waitUntil(lambda: control(page, THEME).box.currentData() == "dark" and theme.current() is theme.DARK)
-    assert kept(THEME) == "dark"
+    assert saved_value(THEME) == "dark"
 
 
 def test_an_invalid_folder_is_refused_in_place(page: SettingsPage, qtbot: QtBot, tmp_path: Path) -> None:
@@ -162,16 +162,16 @@ def test_a_number_can_be_the_server_default(page: SettingsPage, qtbot: QtBot) ->
     box.setFocus()
     qtbot.keyClick(box, Qt.Key.Key_Up)
     assert box.value() == 0
-    qtbot.waitUntil(lambda: kept(TEMPERATURE) == 0)
+    qtbot.waitUntil(lambda: saved_value(TEMPERATURE) == 0)
     box.selectAll()
     qtbot.keyClicks(box, box.textFromValue(0.7))
     qtbot.keyClick(box, Qt.Key.Key_Return)
-    qtbot.waitUntil(lambda: kept(TEMPERATURE) == 0.7)
+    qtbot.waitUntil(lambda: saved_value(TEMPERATURE) == 0.7)
     row.reset_button.click()
-    qtbot.waitUntil(lambda: kept(TEMPERATURE) is None and box.text() == "Server default")
+    qtbot.waitUntil(lambda: saved_value(TEMPERATURE) is None and box.text() == "Server default")
     tokens = control(page, MAX_TOKENS).box
     tokens.setValue(64)
-    qtbot.waitUntil(lambda: kept(MAX_TOKENS) == 64)
+    qtbot.waitUntil(lambda: saved_value(MAX_TOKENS) == 64)
 
 
 def test_a_decimal_point_or_comma_can_be_typed(page: SettingsPage, qtbot: QtBot) -> None:
@@ -181,14 +181,14 @@ def test_a_decimal_point_or_comma_can_be_typed(page: SettingsPage, qtbot: QtBot)
         box.selectAll()
         qtbot.keyClicks(box, typed)
         qtbot.keyClick(box, Qt.Key.Key_Tab)
-        qtbot.waitUntil(lambda number=number: kept(TEMPERATURE) == number)  # type: ignore[misc]
+        qtbot.waitUntil(lambda number=number: saved_value(TEMPERATURE) == number)  # type: ignore[misc]
         assert box.text() == f"{number:.2f}"
 
 
 def test_an_invalid_number_keeps_the_earlier_one(page: SettingsPage, qtbot: QtBot) -> None:
     box, tokens = control(page, TOP_P).box, control(page, MAX_TOKENS).box
     box.setValue(0.9)
-    qtbot.waitUntil(lambda: kept(TOP_P) == 0.9)
+    qtbot.waitUntil(lambda: saved_value(TOP_P) == 0.9)
     for typed in ("1,5", "1.5", "0,7,5", "7"):
         box.setFocus()
         box.selectAll()
@@ -199,8 +199,8 @@ def test_an_invalid_number_keeps_the_earlier_one(page: SettingsPage, qtbot: QtBo
     tokens.selectAll()
     qtbot.keyClicks(tokens, "4,096")
     qtbot.keyClick(tokens, Qt.Key.Key_Tab)
-    qtbot.waitUntil(lambda: kept(MAX_TOKENS) == 4096)
-    assert kept(TOP_P) == 0.9
+    qtbot.waitUntil(lambda: saved_value(MAX_TOKENS) == 4096)
+    assert saved_value(TOP_P) == 0.9
 
 
 def test_a_multi_line_text_is_stored_when_it_loses_the_focus(page: SettingsPage, qtbot: QtBot) -> None:
@@ -210,7 +210,7 @@ def test_a_multi_line_text_is_stored_when_it_loses_the_focus(page: SettingsPage,
     qtbot.keyClick(edit, Qt.Key.Key_Return)
     qtbot.keyClicks(edit, "Be kind.")
     qtbot.keyClick(edit, Qt.Key.Key_Tab)
-    qtbot.waitUntil(lambda: kept(SYSTEM_PROMPT) == "Be brief.\nBe kind.")
+    qtbot.waitUntil(lambda: saved_value(SYSTEM_PROMPT) == "Be brief.\nBe kind.")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the registry is the user's own")

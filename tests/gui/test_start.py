@@ -61,7 +61,7 @@ def planned_page(page: StartPage, qtbot: QtBot) -> StartPage:
 
 
 @pytest.fixture
-def mine(home: Path, hub: Hub, demo_model: Path) -> Iterator[None]:
+def own_hub_model(home: Path, hub: Hub, demo_model: Path) -> Iterator[None]:
     """A model of the user's own catalogue, on the hub."""
     folder = hub.folder / REPO
     folder.mkdir(parents=True)
@@ -104,7 +104,7 @@ def own_servers(page: StartPage) -> int:
     return len(situation.own) if situation is not None else 0
 
 
-def done(page: StartPage) -> bool:
+def assert_done(page: StartPage) -> bool:
     assert page.card.primary.text() == "Open the chat", (
         page.card.accessibleName(),
         page.card.primary.text(),
@@ -134,7 +134,7 @@ def test_three_clicks_from_an_empty_folder_to_a_streamed_reply(
     assert "No usable GPU found" in planned_page.card.accessibleName()
     assert "not the speed-up on a GPU" in planned_page.card.accessibleName()
     click(planned_page, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: done(planned_page))
+    qtbot.waitUntil(lambda: assert_done(planned_page))
     assert {stage(planned_page, step) for step in Step} == {Stage.DONE}
     click(planned_page, qtbot, "Open the chat")
     assert window.page_name == "cockpit"
@@ -154,7 +154,7 @@ def test_the_served_model_is_shown_until_it_stops(window: Window, page: StartPag
     window.show_page("start")
     settle(page, qtbot)
     for _ in range(2):
-        assert done(page)
+        assert assert_done(page)
         assert "MTP demo" in page.card.accessibleName()
         assert "8K context" in page.card.accessibleName()
         assert not page.steps.isVisible()
@@ -171,7 +171,7 @@ def test_the_served_model_is_shown_until_it_stops(window: Window, page: StartPag
 
 @pytest.mark.thorough
 def test_memory_is_read_again_when_the_page_is_shown_and_when_a_server_starts_or_ends(
-    mine: None, window: Window, planned_page: StartPage, qtbot: QtBot
+    own_hub_model: None, window: Window, planned_page: StartPage, qtbot: QtBot
 ) -> None:
     def read_since(read_at: float) -> None:
         qtbot.waitUntil(lambda: times(planned_page) > read_at and not planned_page.flow.is_reading)
@@ -203,7 +203,7 @@ def test_memory_is_read_again_when_the_page_is_shown_and_when_a_server_starts_or
 
 @pytest.mark.thorough
 def test_another_plan_says_that_it_replaces_the_served_model(
-    mine: None, window: Window, planned_page: StartPage, qtbot: QtBot
+    own_hub_model: None, window: Window, planned_page: StartPage, qtbot: QtBot
 ) -> None:
     window.start_demo()
     qtbot.waitUntil(lambda: window.controller.launch is not None)
@@ -216,7 +216,7 @@ def test_another_plan_says_that_it_replaces_the_served_model(
     assert window.page_name == "cockpit"
     window.show_page("start")
     click(planned_page, qtbot, "Download and start")
-    qtbot.waitUntil(lambda: done(planned_page))
+    qtbot.waitUntil(lambda: assert_done(planned_page))
     assert window.controller.served_name.startswith("mine")
     assert "draft 2" in planned_page.card.accessibleName()
 
@@ -233,27 +233,27 @@ def test_a_first_start_works_without_a_state_folder(
     state_in_the_way: None, planned_page: StartPage, qtbot: QtBot
 ) -> None:
     click(planned_page, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: done(planned_page))
+    qtbot.waitUntil(lambda: assert_done(planned_page))
 
 
 @pytest.mark.thorough
 def test_the_demo_is_started_again_with_its_settings(window: Window, planned_page: StartPage, qtbot: QtBot) -> None:
     click(planned_page, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: done(planned_page))
+    qtbot.waitUntil(lambda: assert_done(planned_page))
     for changes in ({"draft": 3}, {"ctx": 2_048}):
         with qtbot.waitSignal(window.controller.applied):
             window.controller.apply_settings(changes, drain_s=0)
     window.controller.stop()
     qtbot.waitUntil(lambda: planned_page.card.primary.text() == "Start the demo")
     click(planned_page, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: done(planned_page))
+    qtbot.waitUntil(lambda: assert_done(planned_page))
     launch = window.controller.launch
     assert launch is not None
     assert (launch.options.draft, launch.context) == (3, 2_048)
 
 
 def test_a_plan_is_downloaded_and_served_as_shown(
-    mine: None, planned_page: StartPage, window: Window, qtbot: QtBot
+    own_hub_model: None, planned_page: StartPage, window: Window, qtbot: QtBot
 ) -> None:
     choose(planned_page, qtbot, "mine")
     assert "Recommended · balanced. FITS. Mine, F16, 4K context, draft 2" in planned_page.card.accessibleName()
@@ -263,7 +263,7 @@ def test_a_plan_is_downloaded_and_served_as_shown(
     assert planned_page.card.pause.text() == "Pause"
     assert not planned_page.card.primary.isVisible()
     assert not planned_page.table.isEnabled()
-    qtbot.waitUntil(lambda: done(planned_page))
+    qtbot.waitUntil(lambda: assert_done(planned_page))
     launch = window.controller.launch
     assert launch is not None
     assert (launch.context, launch.options.kv, launch.options.draft) == (4096, "f16", 2)
@@ -276,12 +276,12 @@ def test_a_plan_is_downloaded_and_served_as_shown(
 
 @pytest.mark.thorough
 def test_settings_of_the_user_go_before_the_plan_until_the_user_chooses_the_plan(
-    mine: None, planned_page: StartPage, window: Window, qtbot: QtBot
+    own_hub_model: None, planned_page: StartPage, window: Window, qtbot: QtBot
 ) -> None:
     choose(planned_page, qtbot, "mine")
     assert not planned_page.card.settings_origin.isVisible()
     click(planned_page, qtbot, "Download and start")
-    qtbot.waitUntil(lambda: done(planned_page))
+    qtbot.waitUntil(lambda: assert_done(planned_page))
     model = window.controller.launch.options.model
     with qtbot.waitSignal(window.controller.applied):
         window.controller.apply_settings({"draft": 3, "ctx": 2_048}, drain_s=0)
@@ -299,7 +299,7 @@ def test_settings_of_the_user_go_before_the_plan_until_the_user_chooses_the_plan
     qtbot.mouseClick(planned_page.card.switch_button, Qt.MouseButton.LeftButton)
     settle(planned_page, qtbot)
     click(planned_page, qtbot, "Start")
-    qtbot.waitUntil(lambda: done(planned_page))
+    qtbot.waitUntil(lambda: assert_done(planned_page))
     launch = window.controller.launch
     assert launch is not None
     assert (launch.context, launch.options.draft) == (2_048, 3)
@@ -316,7 +316,7 @@ def test_settings_of_the_user_go_before_the_plan_until_the_user_chooses_the_plan
 
 
 def test_pause_keeps_received_data_and_resume_continues(
-    mine: None, planned_page: StartPage, qtbot: QtBot, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    own_hub_model: None, planned_page: StartPage, qtbot: QtBot, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose(planned_page, qtbot, "mine")
     monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
@@ -328,13 +328,13 @@ def test_pause_keeps_received_data_and_resume_continues(
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     hub.requests()
     click(planned_page, qtbot, "Resume")
-    qtbot.waitUntil(lambda: done(planned_page))
+    qtbot.waitUntil(lambda: assert_done(planned_page))
     (request,) = [each for each in hub.requests() if each["server"] == "store"]
     assert int(request["Range"].removeprefix("bytes=").split("-")[0]) > 0
 
 
 def test_a_failed_step_is_reported_and_can_be_repeated(
-    mine: None, planned_page: StartPage, qtbot: QtBot, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    own_hub_model: None, planned_page: StartPage, qtbot: QtBot, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose(planned_page, qtbot, "mine")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
@@ -346,7 +346,7 @@ def test_a_failed_step_is_reported_and_can_be_repeated(
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     click(planned_page, qtbot, "Retry")
     assert not planned_page.banner.isVisible()
-    qtbot.waitUntil(lambda: done(planned_page))
+    qtbot.waitUntil(lambda: assert_done(planned_page))
 
 
 @pytest.mark.thorough
@@ -357,7 +357,7 @@ def test_a_stop_from_outside_during_loading_pauses(planned_page: StartPage, wind
         window.controller.stop()
     qtbot.waitUntil(lambda: planned_page.card.primary.text() == "Resume")
     click(planned_page, qtbot, "Resume")
-    qtbot.waitUntil(lambda: done(planned_page))
+    qtbot.waitUntil(lambda: assert_done(planned_page))
 
 
 @pytest.mark.thorough
@@ -369,7 +369,7 @@ def test_a_pause_before_the_first_step_starts_nothing(planned_page: StartPage, w
         qtbot.mouseClick(planned_page.card.pause, Qt.MouseButton.LeftButton)
     qtbot.waitUntil(lambda: window.controller.view.state_text == "Stopped")
     click(planned_page, qtbot, "Resume")
-    qtbot.waitUntil(lambda: done(planned_page))
+    qtbot.waitUntil(lambda: assert_done(planned_page))
 
 
 def test_plans_for_a_described_computer_are_chosen_by_keyboard(planned_page: StartPage, qtbot: QtBot) -> None:
@@ -538,7 +538,7 @@ def test_no_text_is_clipped_at_any_text_scale(scaled: None, planned_page: StartP
 @pytest.mark.thorough
 def test_a_stopped_model_is_offered_again(planned_page: StartPage, window: Window, qtbot: QtBot) -> None:
     click(planned_page, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: done(planned_page))
+    qtbot.waitUntil(lambda: assert_done(planned_page))
     window.controller.stop()
     qtbot.waitUntil(lambda: planned_page.card.primary.text() == "Start the demo")
     assert not planned_page.banner.isVisible()
@@ -549,7 +549,7 @@ def test_an_unrelated_problem_does_not_end_a_first_start(planned_page: StartPage
     click(planned_page, qtbot, "Start the demo")
     qtbot.waitUntil(lambda: window.controller.view.state_text != "Stopped")
     window.controller.show_problem(LauncherError("A setting could not be kept."))
-    qtbot.waitUntil(lambda: done(planned_page))
+    qtbot.waitUntil(lambda: assert_done(planned_page))
 
 
 class TestNamedModel:

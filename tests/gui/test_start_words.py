@@ -50,7 +50,7 @@ def card(index: int = 0, *, name: str = "NVIDIA GeForce RTX 4090", mib: int = 24
     )
 
 
-def found(
+def plans_for(
     *gpus: Gpu,
     disk_gb: float = 412,
     processes: tuple[GpuProcess, ...] = (),
@@ -86,7 +86,7 @@ def fact(about: PlanResult, subject: str) -> Fact:
 
 def test_a_gpu_is_described_with_its_users() -> None:
     processes = (GpuProcess(1, "gnome-shell", 820 * MIB), GpuProcess(2, "firefox", 300 * MIB))
-    about = found(card(), processes=processes)
+    about = plans_for(card(), processes=processes)
     assert fact(about, "GPU") == Fact(
         "GPU", "NVIDIA GeForce RTX 4090", "24,564 MiB, 22,964 free · driver 591.44 · 1,008 GB/s"
     )
@@ -99,7 +99,7 @@ def test_a_gpu_is_described_with_its_users() -> None:
 def test_our_own_server_is_not_counted_among_other_programs(expected: bool) -> None:
     own = GpuProcess(2, "llama-server", 12_000 * MIB if expected else None)
     busy = replace(card(), used_bytes=13_600 * MIB, free_bytes=(24_564 - 13_600) * MIB)
-    about = found(busy, processes=(GpuProcess(1, "gnome-shell", 820 * MIB), own))
+    about = plans_for(busy, processes=(GpuProcess(1, "gnome-shell", 820 * MIB), own))
     server = ServerMemory(2, "qwen", {"GPU-0": 12_000} if expected else None, 0, lambda _backend, _gpus: (12_000,))
     situation = make_situation(about.computer.machine, environ={}, servers=[server])
     about = about._replace(situation=situation, plans=make_plans(load_catalogue(), situation, PlanCriteria()))
@@ -111,7 +111,7 @@ def test_our_own_server_is_not_counted_among_other_programs(expected: bool) -> N
 
 
 def test_unknown_memory_of_our_server_is_reported() -> None:
-    about = found(card())
+    about = plans_for(card())
     server = ServerMemory(2, "qwen", None, None, lambda _backend, _gpus: None)
     situation = make_situation(about.computer.machine, environ={}, servers=[server])
     result = list_facts(about._replace(situation=situation))
@@ -126,12 +126,12 @@ def test_unknown_memory_of_our_server_is_reported() -> None:
 
 
 def test_an_old_driver_is_a_warning_beside_its_gpu() -> None:
-    (warning,) = fact(found(card(driver="560.94")), "GPU").warnings
+    (warning,) = fact(plans_for(card(driver="560.94")), "GPU").warnings
     assert "driver 580 or newer" in warning
 
 
 def test_two_gpus_are_numbered_and_planned_for_together() -> None:
-    about = found(card(0), card(1))
+    about = plans_for(card(0), card(1))
     subjects = [each.subject for each in list_facts(about)]
     assert subjects[:2] == ["GPU 1", "GPU 2"]
     assert "over 2 GPUs" in plan_title(about.plans[0])
@@ -141,14 +141,14 @@ def test_two_gpus_are_numbered_and_planned_for_together() -> None:
 
 
 def test_a_nearly_full_disk_is_a_warning() -> None:
-    disk = fact(found(card(), disk_gb=9), "Disk for models")
+    disk = fact(plans_for(card(), disk_gb=9), "Disk for models")
     assert disk.value == "9.0 GB free"
     assert disk.warnings[0].startswith("The recommended model needs ")
-    assert fact(found(card()), "Disk for models").warnings == ()
+    assert fact(plans_for(card()), "Disk for models").warnings == ()
 
 
 def test_each_advice_is_shown_once() -> None:
-    about = found(because="No driver was found.", battery=True, wsl=1)
+    about = plans_for(because="No driver was found.", battery=True, wsl=1)
     received = [warning for each in list_facts(about) for warning in each.warnings]
     assert len(received) == len(set(received)) == len(about.computer.advice) == 2
     assert "in WSL1 on battery" in fact(about, "System").value
@@ -156,14 +156,14 @@ def test_each_advice_is_shown_once() -> None:
 
 
 def test_the_report_has_the_warnings_and_the_plan() -> None:
-    text = format_report(found(card(driver="560.94")))
+    text = format_report(plans_for(card(driver="560.94")))
     assert "GPU: NVIDIA GeForce RTX 4090 (24,564 MiB" in text
     assert "  ! With NVIDIA driver 580" in text
     assert text.rstrip().splitlines()[-1].startswith("Recommended: Qwen3.6-35B-A3B, ")
 
 
 def test_a_plan_is_described_in_words_and_parts() -> None:
-    about = found(card())
+    about = plans_for(card())
     plan = about.plans[0]
     assert plan_title(plan) == "Qwen3.6-35B-A3B, UD-IQ4_NL, 256K context, draft 3"
     assert "of 22.4 GiB free GPU memory" in memory_needs_text(plan, None)

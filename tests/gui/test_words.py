@@ -113,7 +113,7 @@ def test_settings_are_named_in_the_chosen_language(chinese: None) -> None:
     assert setting_text("of another version", 1) == "of another version 1"
 
 
-def test_what_is_said_of_releases_is_translated(
+def test_messages_about_releases_are_translated(
     chinese: None, releases: ReleaseServer, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def foreign_words(text: str) -> list[str]:

@@ -14,7 +14,7 @@ STUB = Path(__file__).parents[1] / "fakes" / "nvml_stub.c"
 SONAME = "libnvidia-ml.so.1"
 
 
-def compiled(folder: Path, *flags: str) -> Path:
+def compile_driver(folder: Path, *flags: str) -> Path:
     """Compile the stub of NVML into `folder`, and return it."""
     cc = shutil.which("cc")
     assert cc, "a C compiler is needed: ./test installs one"
@@ -26,13 +26,13 @@ def compiled(folder: Path, *flags: str) -> Path:
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the library of a present driver."""
-    return compiled(tmp_path_factory.mktemp("driver"))
+    return compile_driver(tmp_path_factory.mktemp("driver"))
 
 
 @pytest.fixture(scope="session")
 def old_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a library that lacks functions."""
-    return compiled(tmp_path_factory.mktemp("old"), "-DOLD_DRIVER")
+    return compile_driver(tmp_path_factory.mktemp("old"), "-DOLD_DRIVER")
 
 
 @pytest.fixture(scope="session")

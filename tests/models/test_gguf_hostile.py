@@ -283,7 +283,7 @@ def key(name: str, kind: int, value: bytes) -> bytes:
     return text(name) + u32(kind) + value
 
 
-def one(name: str, kind: int, value: bytes) -> bytes:
+def file_with_key(name: str, kind: int, value: bytes) -> bytes:
     return beginning(keys=1) + key(name, kind, value)
 
 
@@ -306,24 +306,24 @@ NONSENSE = {
     "it holds an array of unknown type 9": beginning(keys=1) + text("k") + u32(ARRAY) + u32(ARRAY) + u64(1),
     "tensor 'w' has 5 dimensions": beginning(tensors=1) + tensor("w", (1,) * 5),
     "tensor 'w' has 4294967295 dimensions": beginning(tensors=1) + tensor("w", count=2**32 - 1),
-    "its alignment is 0": one("general.alignment", UINT8, b"\0"),
-    "its alignment is 48": one("general.alignment", UINT8, b"\x30"),
-    "its alignment is -32": one("general.alignment", INT32, struct.pack("<i", -32)),
-    "its alignment is 1099511627776": one("general.alignment", UINT64, u64(2**40)),
-    "its alignment is '32'": one("general.alignment", STRING, text("32")),
-    "its alignment is True": one("general.alignment", BOOL, b"\1"),
-    f"its alignment is '{'x' * 75}...'": one("general.alignment", STRING, text("x" * 1000)),
+    "its alignment is 0": file_with_key("general.alignment", UINT8, b"\0"),
+    "its alignment is 48": file_with_key("general.alignment", UINT8, b"\x30"),
+    "its alignment is -32": file_with_key("general.alignment", INT32, struct.pack("<i", -32)),
+    "its alignment is 1099511627776": file_with_key("general.alignment", UINT64, u64(2**40)),
+    "its alignment is '32'": file_with_key("general.alignment", STRING, text("32")),
+    "its alignment is True": file_with_key("general.alignment", BOOL, b"\1"),
+    f"its alignment is '{'x' * 75}...'": file_with_key("general.alignment", STRING, text("x" * 1000)),
     "the name of a key has 4,194,304 bytes": beginning(keys=1) + u64(2**22) + bytes(2**22),
     "the name of a tensor has 65,536 bytes": beginning(tensors=1) + text("t" * 2**16),
-    "the name of a key is empty": one("", UINT8, b"\0"),
+    "the name of a key is empty": file_with_key("", UINT8, b"\0"),
     "the name of a key is not UTF-8": beginning(keys=1) + u64(3) + b"a\xffb" + u32(UINT8) + b"\0",
     "the name of a tensor is not UTF-8": beginning(tensors=1) + u64(3) + b"a\xffb",
     "it holds a key twice: 'k'": beginning(keys=2) + key("k", UINT8, b"\0") * 2,
     "it holds a tensor twice: 't'": beginning(tensors=2) + tensor("t") + tensor("t", offset=1024),
-    "'k' is not a number": one("k", FLOAT32, NAN32),
-    "'kk' is not a number": one("kk", FLOAT64, NAN64),
-    "'kkk' is not a number": one("kkk", ARRAY, u32(FLOAT32) + u64(2) + bytes(4) + NAN32),
-    f"'{'k' * 75}...' is not a number": one("k" * 1000, FLOAT32, NAN32),
+    "'k' is not a number": file_with_key("k", FLOAT32, NAN32),
+    "'kk' is not a number": file_with_key("kk", FLOAT64, NAN64),
+    "'kkk' is not a number": file_with_key("kkk", ARRAY, u32(FLOAT32) + u64(2) + bytes(4) + NAN32),
+    f"'{'k' * 75}...' is not a number": file_with_key("k" * 1000, FLOAT32, NAN32),
     "tensor 't' is larger than any file": beginning(tensors=1) + tensor(dimensions=(2**32, 2**31), kind=F32),
     "tensor 'u' is larger than any file": beginning(tensors=1) + tensor("u", dimensions=(2**63, 0)),
     "tensor 'v' is larger than any file": beginning(tensors=1) + tensor("v", (2**61,), F32),
@@ -342,10 +342,10 @@ NONSENSE = {
     "qwen35moe.block_count is 4,294,967,295": of_blocks("context_length", 1, blocks=2**32 - 1),
     "qwen35moe.nextn_predict_layers is -1": of_blocks("nextn_predict_layers", -1),
     "qwen35moe.nextn_predict_layers is 42": of_blocks("nextn_predict_layers", 42),
-    "split.count is -1": one("split.count", INT32, struct.pack("<i", -1)),
-    "split.count is 65,535": one("split.count", UINT32, u32(65535)),
-    "split.no is 1": one("split.no", UINT32, u32(1)),
-    "its architecture is named 'a\\x1b[2Jb'": one("general.architecture", STRING, text("a\x1b[2Jb")),
+    "split.count is -1": file_with_key("split.count", INT32, struct.pack("<i", -1)),
+    "split.count is 65,535": file_with_key("split.count", UINT32, u32(65535)),
+    "split.no is 1": file_with_key("split.no", UINT32, u32(1)),
+    "its architecture is named 'a\\x1b[2Jb'": file_with_key("general.architecture", STRING, text("a\x1b[2Jb")),
 }
 
 
@@ -386,12 +386,15 @@ class TestNonsense:
         assert "little-endian" in broken.value.hint
 
     def test_infinity_is_read_as_a_number(self, place: Path) -> None:
-        content = one("k", FLOAT32, struct.pack("<f", float("inf")))
+        content = file_with_key("k", FLOAT32, struct.pack("<f", float("inf")))
         assert read(place, content).metadata == {"k": float("inf")}
 
     def test_control_characters_of_a_name_are_made_visible(self, place: Path) -> None:
-        assert read(place, one("general.name", STRING, text("\x1b[2J Tiny\n" + "y" * 999))).name[:9] == "[2J Tinyy"
-        assert len(read(place, one("general.name", STRING, text("y" * 999))).name) == 120
+        assert (
+            read(place, file_with_key("general.name", STRING, text("\x1b[2J Tiny\n" + "y" * 999))).name[:9]
+            == "[2J Tinyy"
+        )
+        assert len(read(place, file_with_key("general.name", STRING, text("y" * 999))).name) == 120
 
     def test_text_that_is_not_utf8_is_read(self, place: Path) -> None:
         content = beginning(keys=1) + text("general.name") + u32(STRING) + u64(3) + b"a\xffb"

@@ -49,7 +49,7 @@ def write_split(folder: Path, *, heads: int = 1, tensors: list[str] = TENSORS, n
 
 
 @pytest.fixture
-def first(tmp_path: Path) -> Path:
+def first_part(tmp_path: Path) -> Path:
     return write_split(tmp_path)
 
 
@@ -58,23 +58,23 @@ def part(first: Path, number: int) -> Path:
 
 
 class TestAllPartsTogether:
-    def test_tensors_equal_those_that_the_package_reads(self, first: Path) -> None:
-        model = read_model(first)
-        readers = [GGUFReader(part(first, number)) for number in (1, 2, 3)]
+    def test_tensors_equal_those_that_the_package_reads(self, first_part: Path) -> None:
+        model = read_model(first_part)
+        readers = [GGUFReader(part(first_part, number)) for number in (1, 2, 3)]
         assert [t.name for t in model.tensors] == [t.name for reader in readers for t in reader.tensors] == TENSORS
         assert [t.n_bytes for t in model.tensors] == [t.n_bytes for reader in readers for t in reader.tensors]
-        assert model.file_bytes == sum(part(first, number).stat().st_size for number in (1, 2, 3))
+        assert model.file_bytes == sum(part(first_part, number).stat().st_size for number in (1, 2, 3))
         assert model.needed_bytes <= model.file_bytes
         check_complete(*model.parts)
 
-    def test_the_first_part_describes_the_model(self, first: Path) -> None:
-        model = read_model(first)
+    def test_the_first_part_describes_the_model(self, first_part: Path) -> None:
+        model = read_model(first_part)
         assert (model.architecture, model.name, model.block_count) == ("qwen35moe", "Split", 2)
-        assert (model.trained_context, model.vocabulary, model.path) == (4096, 3, first)
+        assert (model.trained_context, model.vocabulary, model.path) == (4096, 3, first_part)
 
     @pytest.mark.parametrize("number", [2, 3])
-    def test_any_part_stands_for_the_model(self, first: Path, number: int) -> None:
-        assert read_model(part(first, number)) == read_model(first)
+    def test_any_part_stands_for_the_model(self, first_part: Path, number: int) -> None:
+        assert read_model(part(first_part, number)) == read_model(first_part)
 
     def test_separate_models_named_like_parts_are_not_a_split_model(self, tmp_path: Path, demo_model: Path) -> None:
         first = tmp_path / "x-00001-of-00002.gguf"
@@ -95,13 +95,13 @@ class TestAllPartsTogether:
         )
         assert model.mtp_head is MtpHead.PRESENT
 
-    def test_an_unnamed_model_has_the_file_name_without_part_numbers(self, first: Path) -> None:
-        model = read_model(first)
+    def test_an_unnamed_model_has_the_file_name_without_part_numbers(self, first_part: Path) -> None:
+        model = read_model(first_part)
         assert replace(model, metadata={}).name == "model"
 
-    def test_a_relative_path_is_accepted(self, first: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.chdir(first.parent)
-        assert len(read_model(Path(part(first, 2).name)).parts) == 3
+    def test_a_relative_path_is_accepted(self, first_part: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(first_part.parent)
+        assert len(read_model(Path(part(first_part, 2).name)).parts) == 3
 
 
 class TestHead:
@@ -122,13 +122,13 @@ class TestHead:
 
 
 class TestMissingParts:
-    def test_a_missing_part_is_named(self, first: Path) -> None:
-        part(first, 2).unlink()
-        for named in (first, part(first, 3)):
+    def test_a_missing_part_is_named(self, first_part: Path) -> None:
+        part(first_part, 2).unlink()
+        for named in (first_part, part(first_part, 3)):
             with pytest.raises(ModelMissing, match=r"one of 3 parts .*: model-00002-of-00003\.gguf\.") as missing:
                 read_model(named)
             assert missing.value.facts["missing"] == ["model-00002-of-00003.gguf"]
-            assert str(first.parent) in missing.value.hint
+            assert str(first_part.parent) in missing.value.hint
 
     def test_many_missing_parts_are_counted(self, tmp_path: Path) -> None:
         first = write_split(tmp_path, tensors=[f"blk.{number}.weight" for number in range(14)])
@@ -137,21 +137,21 @@ class TestMissingParts:
         with pytest.raises(ModelMissing, match=r"model-00002-of-00007\.gguf, .*00004-of-00007\.gguf and 3 more\."):
             read_model(first)
 
-    def test_a_part_with_another_name_is_refused(self, first: Path) -> None:
-        other = first.rename(first.with_name("other.gguf"))
+    def test_a_part_with_another_name_is_refused(self, first_part: Path) -> None:
+        other = first_part.rename(first_part.with_name("other.gguf"))
         with pytest.raises(ModelMissing, match=r"other\.gguf is one of 3 parts .* was renamed") as missing:
             read_model(other)
         assert "-00001-of-00003.gguf" in missing.value.hint
 
-    def test_a_truncated_part_is_refused(self, first: Path) -> None:
-        os.truncate(part(first, 2), 40)
+    def test_a_truncated_part_is_refused(self, first_part: Path) -> None:
+        os.truncate(part(first_part, 2), 40)
         with pytest.raises(ModelBroken, match=r"model-00002-of-00003\.gguf is damaged"):
-            read_model(first)
+            read_model(first_part)
 
-    def test_a_part_with_missing_data_is_refused(self, first: Path) -> None:
-        os.truncate(part(first, 3), part(first, 3).stat().st_size - 600)
+    def test_a_part_with_missing_data_is_refused(self, first_part: Path) -> None:
+        os.truncate(part(first_part, 3), part(first_part, 3).stat().st_size - 600)
         with pytest.raises(ModelBroken, match=r"model-00003-of-00003\.gguf is incomplete"):
-            check_complete(*read_model(first).parts)
+            check_complete(*read_model(first_part).parts)
 
 
 def swap_parts(first: Path) -> None:
@@ -208,36 +208,36 @@ class TestPartsThatDoNotBelongTogether:
         ],
     )
     def test_parts_that_do_not_belong_together_are_refused_with_the_reason(
-        self, first: Path, do: Callable[[Path], None], why: str
+        self, first_part: Path, do: Callable[[Path], None], why: str
     ) -> None:
-        do(first)
+        do(first_part)
         with pytest.raises(ModelBroken, match=re.escape(f"do not belong together: {why}.")):
-            read_model(first)
+            read_model(first_part)
 
 
 class TestHeaderBytes:
-    def test_raw_headers_end_where_the_data_begins(self, first: Path, demo_model: Path) -> None:
-        for path in (first, part(first, 2), demo_model):
+    def test_raw_headers_end_where_the_data_begins(self, first_part: Path, demo_model: Path) -> None:
+        for path in (first_part, part(first_part, 2), demo_model):
             header = read_header(path)
             raw = read_raw_header(header)
             assert raw == path.read_bytes()[: header.data_offset]
             assert len(raw) == GGUFReader(path).data_offset
 
-    def test_raw_headers_form_a_header_of_the_same_model(self, first: Path, tmp_path: Path) -> None:
-        header = read_header(first)
+    def test_raw_headers_form_a_header_of_the_same_model(self, first_part: Path, tmp_path: Path) -> None:
+        header = read_header(first_part)
         twin = tmp_path / "twin.gguf"
         twin.write_bytes(read_raw_header(header))
         os.truncate(twin, header.file_bytes)
         assert read_header(twin) == replace(header, path=twin)
 
-    def test_a_deleted_file_cannot_be_read(self, first: Path) -> None:
-        header = read_header(first)
-        first.unlink()
+    def test_a_deleted_file_cannot_be_read(self, first_part: Path) -> None:
+        header = read_header(first_part)
+        first_part.unlink()
         with pytest.raises(ModelMissing, match="cannot be read"):
             read_raw_header(header)
 
 
-def test_each_part_keeps_its_tensors_and_metadata(first: Path) -> None:
-    model: GgufModel = read_model(first)
+def test_each_part_keeps_its_tensors_and_metadata(first_part: Path) -> None:
+    model: GgufModel = read_model(first_part)
     assert [len(header.tensors) for header in model.parts] == [2, 2, 1]
     assert [header.metadata["split.no"] for header in model.parts] == [0, 1, 2]

@@ -28,7 +28,7 @@ SETTINGS = (
 
 
 @pytest.fixture(autouse=True)
-def kept(home: Path) -> Iterator[Path]:
+def store_path(home: Path) -> Iterator[Path]:
     forget_sizes()
     yield home / "cache" / "compute-buffers.json"
     forget_sizes()
@@ -53,11 +53,11 @@ def refuse(geometry: Geometry, setting: ComputeSetting) -> None:
     raise AssertionError(f"{setting} of {geometry.architecture} is computed")
 
 
-def test_the_next_process_reuses_the_computed_sizes(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_process_reuses_the_computed_sizes(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert GEOMETRY
     for setting in SETTINGS:
         assert find_compute_buffers(GEOMETRY, setting) == compute_buffers(GEOMETRY, setting)
-    assert not kept.exists()
+    assert not store_path.exists()
     save_sizes()
     forget_sizes()
     monkeypatch.setattr(kept_buffers, "compute_buffers", refuse)
@@ -69,7 +69,7 @@ def test_the_next_process_reuses_the_computed_sizes(kept: Path, monkeypatch: pyt
         find_compute_buffers(replace(GEOMETRY, hidden=GEOMETRY.hidden + 256), SETTING)
 
 
-def test_two_processes_add_to_one_file(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_add_to_one_file(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert GEOMETRY
     find_compute_buffers(GEOMETRY, SETTINGS[0])
     first = open_store()
@@ -84,20 +84,20 @@ def test_two_processes_add_to_one_file(kept: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_sizes_of_another_formula_or_a_damaged_file_are_computed_again(
-    kept: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert GEOMETRY
     right = find_compute_buffers(GEOMETRY, SETTING)
     save_sizes()
-    whole = kept.read_bytes()
+    whole = store_path.read_bytes()
     wrong = whole.replace(f"[{right.target},".encode(), b"[7,")
     assert wrong != whole
     for text in (wrong, whole[: len(whole) // 2], b"", b"\xff" * 200):
-        kept.write_bytes(text)
+        store_path.write_bytes(text)
         forget_sizes()
         assert find_compute_buffers(GEOMETRY, SETTING) == right
         save_sizes()
-        assert kept.read_bytes() == whole
+        assert store_path.read_bytes() == whole
     with monkeypatch.context() as patch:
         patch.setattr(kept_buffers, "_describe_formula", lambda: "another")
         forget_sizes()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.models.load_history import read_overhead_mib, record_load
-from tests.machine.conftest import compiled
+from tests.machine.conftest import compile_driver
 
 LEARN = """
 import asyncio, json, sys
@@ -64,7 +64,7 @@ def test_a_damaged_file_is_ignored_and_replaced(home: Path, content: bytes) -> N
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled(tmp_path_factory.mktemp("driver"))
+    return compile_driver(tmp_path_factory.mktemp("driver"))
 
 
 @pytest.fixture

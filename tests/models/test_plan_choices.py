@@ -21,14 +21,14 @@ CATALOGUE = Catalogue(tuple(shipped_models()))
 MOE, DENSE, OLDER, SMALL = "qwen3.6-35b-a3b-mtp", "qwen3.8-27b", "qwen3.6-27b-mtp", "qwen3.5-9b-mtp"
 
 
-def first(size: float, criteria: PlanCriteria, **machine: object) -> Plan:
+def first_plan(size: float, criteria: PlanCriteria, **machine: object) -> Plan:
     return make_plans(CATALOGUE, describe_machine(size, **machine), criteria)[0]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("model_id", [MOE, OLDER, DENSE, SMALL])
 def test_a_larger_card_has_almost_never_a_worse_best_quality(model_id: str) -> None:
     """A card of another generation may be slower, and then a file of a few per cent fewer bits is better."""
-    found = [first(size, PlanCriteria(model=model_id, intent="best-quality")) for size in (24, 32, 40, 48, 80)]
+    found = [first_plan(size, PlanCriteria(model=model_id, intent="best-quality")) for size in (24, 32, 40, 48, 80)]
     weights = [size.size_bytes for plan in found if (size := expect_size(plan.entry, plan.file))]
     assert len(weights) == len(found)
     assert all(larger >= 0.9 * smaller for smaller, larger in pairwise(weights))
@@ -36,24 +36,24 @@ def test_a_larger_card_has_almost_never_a_worse_best_quality(model_id: str) -> N
 
 class TestExpertsOnTheHost:
     def test_a_useless_move_of_experts_is_reported(self) -> None:
-        found = first(24, PlanCriteria(model=MOE, quant="UD-Q3_K_XL", n_cpu_moe=7))
+        found = first_plan(24, PlanCriteria(model=MOE, quant="UD-Q3_K_XL", n_cpu_moe=7))
         (sentence,) = [reason for reason in found.reasons if "more layer" in reason]
         least = int(sentence.rsplit("--n-cpu-moe ", 1)[1].rstrip("."))
         assert f"experts of {7 - least} more layer" in sentence
         setting = found.setting
         same = PlanCriteria(model=MOE, quant="UD-Q3_K_XL", n_cpu_moe=least, context=setting.context, kv=setting.kv)
-        enough = first(24, replace(same, draft=setting.draft))
+        enough = first_plan(24, replace(same, draft=setting.draft))
         assert enough.required_mib <= enough.free_mib - enough.margin_mib
         assert not any("more layer" in reason for reason in enough.reasons)
         assert not any("With MTP off the experts of" in caution for caution in found.cautions)  # MTP evicts none
 
     def test_a_needed_move_of_experts_is_not_reported(self) -> None:
-        best = first(12, PlanCriteria(model=MOE))
-        found = first(12, PlanCriteria(model=MOE, quant=best.file.quant, n_cpu_moe=best.setting.n_cpu_moe))
+        best = first_plan(12, PlanCriteria(model=MOE))
+        found = first_plan(12, PlanCriteria(model=MOE, quant=best.file.quant, n_cpu_moe=best.setting.n_cpu_moe))
         assert not any("more layer" in reason for reason in found.reasons)
 
     def test_more_layers_than_the_model_has_are_reported(self) -> None:
-        found = first(24, PlanCriteria(model=MOE, n_cpu_moe=1_000))
+        found = first_plan(24, PlanCriteria(model=MOE, n_cpu_moe=1_000))
         assert found.setting.n_cpu_moe == 41
         assert any("--n-cpu-moe 1000 is reduced to 41" in reason for reason in found.reasons)
 
@@ -62,7 +62,7 @@ class TestHostMemory:
     def test_without_a_gpu_caches_are_named_and_counted(self) -> None:
         # 8,192 MiB are --cache-ram's default; 32 checkpoints of 62.8 MiB each. With 24 GB both are limited.
         for host_gib, cached, checkpoints in ((24, "1,024", "1,005"), (256, "8,192", "2,010")):
-            found = first(8, PlanCriteria(model=MOE, quant="UD-IQ3_XXS"), backend="cpu", host_gib=host_gib)
+            found = first_plan(8, PlanCriteria(model=MOE, quant="UD-IQ3_XXS"), backend="cpu", host_gib=host_gib)
             spare = found.free_mib - found.required_mib
             (sentence,) = [caution for caution in found.cautions if "--cache-ram" in caution]
             assert f"{cached} MiB of cached prompts" in sentence
@@ -70,16 +70,19 @@ class TestHostMemory:
             assert sentence.endswith(f"; {spare:,} MiB stay free.")
 
     def test_host_memory_is_judged_without_offloaded_experts(self) -> None:
-        assert first(24, PlanCriteria(model=MOE), host_gib=64).cautions == first(24, PlanCriteria(model=MOE)).cautions
-        later = first(24, PlanCriteria(model=MOE), host_gib=8)
+        assert (
+            first_plan(24, PlanCriteria(model=MOE), host_gib=64).cautions
+            == first_plan(24, PlanCriteria(model=MOE)).cautions
+        )
+        later = first_plan(24, PlanCriteria(model=MOE), host_gib=8)
         assert not later.host_short
         assert (later.setting.cache_ram, later.setting.ctx_checkpoints) == (2_048, None)
         (sentence,) = [caution for caution in later.cautions if caution.startswith("Long use may need up to 4,058 MiB")]
         assert sentence.endswith("The prompt cache is limited to the free memory.")
-        own = first(24, PlanCriteria(model=MOE, cache_ram=2_048), host_gib=8)
+        own = first_plan(24, PlanCriteria(model=MOE, cache_ram=2_048), host_gib=8)
         (sentence,) = [caution for caution in own.cautions if caution.startswith("Long use may need up to 4,058 MiB")]
         assert sentence.endswith("of context checkpoints.")
-        short = first(24, PlanCriteria(model=MOE), host_gib=2)
+        short = first_plan(24, PlanCriteria(model=MOE), host_gib=2)
         assert (short.status, short.host_short, short.group) == (Status.TOO_BIG, True, 2)
         assert any("Not enough host memory" in each and "1,536 MiB are available" in each for each in short.cautions)
 
@@ -92,7 +95,7 @@ class TestHostMemory:
 @pytest.mark.parametrize(("kv", "slow"), [("q5_1", True), ("q5_0", True), ("q4_1", True), ("q8_0", False)])
 def test_cache_types_without_a_fast_kernel_on_cuda_are_refused(kv: str, slow: bool) -> None:
     def warned(backend: str) -> bool:
-        cautions = first(24, PlanCriteria(model=MOE, kv=kv), backend=backend).cautions
+        cautions = first_plan(24, PlanCriteria(model=MOE, kv=kv), backend=backend).cautions
         return any("no fast attention" in caution for caution in cautions)
 
     assert (warned("cuda"), warned("rocm"), warned("vulkan")) == (slow, slow, False)

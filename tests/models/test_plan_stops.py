@@ -104,7 +104,7 @@ def test_drafts_of_a_preset_that_do_not_pay_are_left_out_of_the_faster_plan() ->
     assert recommended.forecast.without_mtp > recommended.forecast.tokens_per_second
 
 
-def test_what_a_tune_found_is_not_corrected_by_a_forecast() -> None:
+def test_tuned_settings_are_not_corrected_by_a_forecast() -> None:
     demo = CATALOGUE.find("demo")
     slow = Catalogue((replace(demo, presets=(replace(demo.presets[0], draft=8),)),))
     criteria = PlanCriteria(model="demo")

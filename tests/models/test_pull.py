@@ -340,12 +340,12 @@ class TestDraftFile:
 
 class TestSplitModel:
     @pytest.fixture
-    def first(self, hub: Hub, repo: str) -> str:
+    def first_part(self, hub: Hub, repo: str) -> str:
         return f"parts/{write_split(hub.folder / repo / 'parts').name}"
 
-    async def test_all_parts_are_downloaded_as_one_model(self, repo: str, first: str, hub: Hub) -> None:
+    async def test_all_parts_are_downloaded_as_one_model(self, repo: str, first_part: str, hub: Hub) -> None:
         received: list[Progress] = []
-        target = await asyncio.to_thread(parse_target, f"{repo}:{first}", catalogue())
+        target = await asyncio.to_thread(parse_target, f"{repo}:{first_part}", catalogue())
         pulled = await pull_model(target, on_progress=received.append, settings=QUICK)
         assert [file.path.name for file in pulled.files] == [
             f"model-0000{number}-of-00003.gguf" for number in (1, 2, 3)
@@ -358,23 +358,23 @@ class TestSplitModel:
         (local,) = list_library(catalogue()).models
         assert len(local.record.paths) == 3
 
-    async def test_any_part_can_be_named(self, repo: str, first: str) -> None:
-        pulled = await get(f"{repo}:{first.replace('-00001-', '-00002-')}")
+    async def test_any_part_can_be_named(self, repo: str, first_part: str) -> None:
+        pulled = await get(f"{repo}:{first_part.replace('-00001-', '-00002-')}")
         assert pulled.path.name == "model-00001-of-00003.gguf"
         assert len(pulled.files) == 3
 
-    async def test_a_missing_part_is_reported(self, repo: str, first: str, hub: Hub) -> None:
-        (hub.folder / repo / first.replace("-00001-", "-00003-")).unlink()
+    async def test_a_missing_part_is_reported(self, repo: str, first_part: str, hub: Hub) -> None:
+        (hub.folder / repo / first_part.replace("-00001-", "-00003-")).unlink()
         hub.requests()
         with pytest.raises(ModelMissing, match="model-00003-of-00003"):
-            await get(f"{repo}:{first}")
+            await get(f"{repo}:{first_part}")
         assert ("store", "GET") not in methods(hub)
 
-    async def test_a_part_of_another_model_is_reported(self, repo: str, first: str, hub: Hub) -> None:
-        part = hub.folder / repo / first.replace("-00001-", "-00002-")
+    async def test_a_part_of_another_model_is_reported(self, repo: str, first_part: str, hub: Hub) -> None:
+        part = hub.folder / repo / first_part.replace("-00001-", "-00002-")
         shutil.copy(part.with_name(part.name.replace("-00002-", "-00003-")), part)
         with pytest.raises(ModelBroken, match="do not belong together"):
-            await get(f"{repo}:{first}")
+            await get(f"{repo}:{first_part}")
 
     async def test_separate_models_named_like_parts_are_separate(self, repo: str, hub: Hub, demo_model: Path) -> None:
         for number in (1, 2):
@@ -384,10 +384,10 @@ class TestSplitModel:
         (local,) = list_library(catalogue()).models
         assert "do not belong together" in (local.record.problem or "")
 
-    async def test_the_catalogue_lists_its_parts(self, repo: str, first: str, hub: Hub) -> None:
+    async def test_the_catalogue_lists_its_parts(self, repo: str, first_part: str, hub: Hub) -> None:
         paths = sorted((hub.folder / repo / "parts").iterdir())
         parts = tuple(FilePart(file=f"parts/{path.name}", sha256=sha256(path)) for path in paths)
-        file = ModelFile(quant="F32", file=first, parts=parts)
+        file = ModelFile(quant="F32", file=first_part, parts=parts)
         pulled = await get("mine:F32", entry(repo, files=(file,), geometry=None))
         assert pulled.record.sha256 == tuple(part.sha256 for part in parts)
         wrong = (*parts[:2], replace(parts[2], sha256="0" * 64))

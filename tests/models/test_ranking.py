@@ -25,7 +25,7 @@ def plans(situation: Situation, model: str | None = None, intent: Intent = "bala
     return list(make_shipped_plans(situation, PlanCriteria(model=model, intent=intent, **chosen)))  # type: ignore[arg-type]
 
 
-def first(size: float, model: str | None = None, intent: Intent = "balanced", **machine: object) -> Plan:
+def first_plan(size: float, model: str | None = None, intent: Intent = "balanced", **machine: object) -> Plan:
     return plans(describe_machine(size, **machine), model, intent)[0]  # type: ignore[arg-type]
 
 
@@ -40,7 +40,7 @@ class TestFixedPoints:
     """The choices that experts with these cards have settled on."""
 
     def test_24_gb_with_a_desktop_takes_the_whole_context_in_q8_0(self) -> None:
-        plan = first(24)
+        plan = first_plan(24)
         assert (plan.entry.id, plan.file.quant, plan.setting.context, plan.setting.kv) == (
             MOE,
             "UD-Q3_K_XL",
@@ -52,20 +52,20 @@ class TestFixedPoints:
 
     def test_16_gb_takes_three_bits_on_the_gpu_rather_than_experts_on_the_host(self) -> None:
         for machine in ({}, {"headless": True}, {"host_gib": 32}, {"host_gib": 64}):
-            plan = first(16, **machine)
+            plan = first_plan(16, **machine)
             assert (plan.entry.id, plan.file.quant, plan.setting.n_cpu_moe) == (MOE, "UD-IQ3_S", 0)
             assert plan.setting.context >= 32_768
             assert plan.setting.kv == "q8_0"
 
     def test_24_gb_without_a_desktop_takes_four_bits_with_the_whole_context(self) -> None:
-        plan = first(24, headless=True)
+        plan = first_plan(24, headless=True)
         assert plan.file.quant in ("UD-IQ4_XS", "UD-IQ4_NL")
         assert plan.setting.context == 262_144
 
     @pytest.mark.parametrize("size", [80, 96])
     def test_large_cards_take_5_to_9_bits_with_the_whole_context(self, size: int) -> None:
         for model in (MOE, DENSE, "qwen3.6-27b-mtp"):
-            plan = first(size, model)
+            plan = first_plan(size, model)
             assert 5 <= bits(plan) <= 9, plan.file.quant
             assert plan.setting.context == 262_144
             assert plan.setting.kv in ("f16", "q8_0")
@@ -85,21 +85,21 @@ class TestFixedPoints:
 
     def test_32_gb_has_no_q4_0_cache_beside_free_memory(self) -> None:
         for model in (MOE, DENSE, "gemma-4-31b"):
-            assert first(32, model).setting.kv in ("f16", "q8_0")
+            assert first_plan(32, model).setting.kv in ("f16", "q8_0")
 
     def test_mtp_is_off_where_the_nearest_comparison_was_slower_with_it(self) -> None:
         """An RTX 5080 made 74 tokens/s with MTP and 97 without, with experts in host memory."""
-        plan = first(16, MOE, "best-quality", host_gib=64)
+        plan = first_plan(16, MOE, "best-quality", host_gib=64)
         assert plan.setting.n_cpu_moe
         assert plan.setting.draft == 0
         assert (
             "MTP is off: the nearest published run was slower with it, 74 t/s on the RTX 5080 and 97 without."
             in plan.reasons
         )
-        assert first(12, MOE, host_gib=64).setting.draft  # a 3060 gained
+        assert first_plan(12, MOE, host_gib=64).setting.draft  # a 3060 gained
 
     def test_6_gb_with_little_host_memory_gets_a_smaller_model(self) -> None:
-        plan = first(6, host_gib=16)
+        plan = first_plan(6, host_gib=16)
         assert plan.entry.id != MOE
         assert plan.group < 2
         assert not plan.host_short
@@ -107,14 +107,14 @@ class TestFixedPoints:
 
 class TestAlternatives:
     def test_the_recommended_plan_names_its_alternatives(self) -> None:
-        output = first(24).reasons
+        output = first_plan(24).reasons
         assert any(each.startswith("UD-IQ4_XS has more bits a weight") and "desktop" in each for each in output)
         assert any(each.startswith("Without a desktop on the GPU, UD-IQ4_") for each in output)
         assert any(each.startswith("For the best quality, UD-Q4_K_XL") for each in output)
 
     def test_alternatives_are_what_would_be_planned(self) -> None:
-        result = " ".join(first(24).reasons)
-        alone, best = first(24, headless=True), first(24, MOE, "best-quality")
+        result = " ".join(first_plan(24).reasons)
+        alone, best = first_plan(24, headless=True), first_plan(24, MOE, "best-quality")
         for plan in (alone, best):
             assert (
                 f"{plan.file.quant} is recommended, with a context of {plan.setting.context:,} and KV {plan.setting.kv}"
@@ -140,7 +140,7 @@ class TestAlternatives:
         assert not any("would be" in each for each in plan.reasons)
 
     def test_a_headless_machine_gets_no_text_about_headless_plans(self) -> None:
-        assert not any("Without a desktop" in each for each in first(24, headless=True).reasons)
+        assert not any("Without a desktop" in each for each in first_plan(24, headless=True).reasons)
 
 
 @pytest.mark.parametrize("size", MACHINES)
@@ -190,7 +190,7 @@ def test_every_model_has_a_plan_or_is_too_big(size: int) -> None:
 def test_with_more_memory_a_model_never_fits_worse(size: int) -> None:
     ranks = {Status.TOO_BIG: 0, Status.OFFLOADS: 1, Status.TIGHT: 2, Status.FITS: 2}
     for model in (MOE, DENSE, SMALL):
-        less, more = first(size, model, host_gib=64), first(size * 2, model, host_gib=64)
+        less, more = first_plan(size, model, host_gib=64), first_plan(size * 2, model, host_gib=64)
         assert ranks[more.status] >= ranks[less.status]
 
 
@@ -201,10 +201,10 @@ class TestContext:
         ("size", "model"), [(20, MOE), (10, "gemma-4-12b"), (12, SMALL), (20, "qwen3.5-27b-mtp"), (16, PLAIN)]
     )
     def test_the_margin_is_left_where_hardly_any_context_is_lost(self, size: int, model: str) -> None:
-        assert first(size, model, host_gib=32).status is Status.FITS
+        assert first_plan(size, model, host_gib=32).status is Status.FITS
 
     def test_a_quantised_cache_with_more_context_comes_before_f16_with_little(self) -> None:
-        plan = first(24, "devstral-small-2-24b")
+        plan = first_plan(24, "devstral-small-2-24b")
         assert plan.setting.kv == "q8_0"
         assert plan.setting.context >= 65_536
         assert (plan.file.bits or 0) >= 4
@@ -212,11 +212,11 @@ class TestContext:
     def test_the_limit_of_the_context_is_explained(self) -> None:
         def explain_limit(size: float, model: str, **machine: object) -> str:
             return next(
-                each for each in first(size, model, **machine).reasons if " tokens " in each and "ontext" in each
+                each for each in first_plan(size, model, **machine).reasons if " tokens " in each and "ontext" in each
             )
 
         assert explain_limit(16, MOE) == "A context of 40,960 tokens is the longest that fits."
-        longer = first(20, MOE).setting.context
+        longer = first_plan(20, MOE).setting.context
         longer = min(each for each in CONTEXTS if each > longer)
         assert explain_limit(20, MOE) == (
             f"A context of {longer:,} tokens would fit, too, but leave a desktop and its programs less memory "
@@ -242,15 +242,15 @@ class TestContext:
 class TestLargerCards:
     @pytest.mark.parametrize("model", [MOE, DENSE, "qwen3.6-27b-mtp", "gemma-4-31b", SMALL, "devstral-small-2-24b"])
     def test_no_card_from_16_gb_on_gets_fewer_bits_than_a_smaller_one(self, model: str) -> None:
-        found = [bits(first(size, model, host_gib=32)) for size in (16, 20, 24, 32, 96)]
+        found = [bits(first_plan(size, model, host_gib=32)) for size in (16, 20, 24, 32, 96)]
         assert all(more >= 0.97 * less for less, more in pairwise(found)), found
 
     def test_a_fast_card_takes_the_better_file(self) -> None:
         """Beyond 120 tokens/s more speed hardly counts, but BF16 doubles the download without a visible gain."""
         for size in (80, 96):
-            assert 8 <= bits(first(size, MOE)) <= 9
-        assert bits(first(24, "gemma-4-e4b")) > 7
-        assert bits(first(24, SMALL)) > 7
+            assert 8 <= bits(first_plan(size, MOE)) <= 9
+        assert bits(first_plan(24, "gemma-4-e4b")) > 7
+        assert bits(first_plan(24, SMALL)) > 7
 
 
 @pytest.mark.parametrize("model", ["mimo-v2.5", "glm-5.2"])
@@ -279,24 +279,24 @@ def test_a_model_without_a_working_plan_is_not_recommended() -> None:
 class TestIntents:
     @pytest.mark.parametrize("size", [12, 16, 24, 32])
     def test_agents_get_65536_tokens_and_a_cache_of_8_bits(self, size: int) -> None:
-        plan = first(size, MOE, "agents", host_gib=64)
+        plan = first_plan(size, MOE, "agents", host_gib=64)
         assert plan.setting.context >= 65_536
         assert plan.setting.kv in ("f16", "q8_0")
 
     def test_a_long_context_is_the_trained_one_even_beyond_262144(self) -> None:
-        assert first(24, MOE, "long-context").setting.context == 262_144
-        assert first(16, MOE, "long-context", host_gib=64).setting.context == 262_144
-        beyond = first(96, "nemotron-cascade-2-30b-a3b", "long-context")
+        assert first_plan(24, MOE, "long-context").setting.context == 262_144
+        assert first_plan(16, MOE, "long-context", host_gib=64).setting.context == 262_144
+        beyond = first_plan(96, "nemotron-cascade-2-30b-a3b", "long-context")
         assert beyond.setting.context > 262_144
-        assert first(96, "nemotron-cascade-2-30b-a3b").setting.context == 262_144
+        assert first_plan(96, "nemotron-cascade-2-30b-a3b").setting.context == 262_144
 
     @pytest.mark.parametrize("size", [16, 24, 32, 48])
     @pytest.mark.parametrize("model", [MOE, DENSE, "qwen3.6-27b-mtp"])
     def test_the_best_quality_has_no_fewer_bits_than_balanced(self, model: str, size: int) -> None:
-        assert bits(first(size, model, "best-quality", host_gib=64)) >= bits(first(size, model, host_gib=64))
+        assert bits(first_plan(size, model, "best-quality", host_gib=64)) >= bits(first_plan(size, model, host_gib=64))
 
     def test_as_published_without_a_published_setting_is_balanced(self) -> None:
-        assert first(24, DENSE, "as-published").setting == first(24, DENSE).setting
+        assert first_plan(24, DENSE, "as-published").setting == first_plan(24, DENSE).setting
 
 
 class TestDesktop:
@@ -363,8 +363,8 @@ def test_a_file_without_figures_is_ranked_by_its_name() -> None:
 
 def test_gpt_oss_in_f16_is_the_original() -> None:
     """Its experts are MXFP4 from the start, so that F16 has 4.5 bits a weight and loses nothing."""
-    assert first(48, "gpt-oss-120b", host_gib=64).file.quant == "F16"
-    assert first(8, "gpt-oss-20b", host_gib=32).file.quant == "F16"
+    assert first_plan(48, "gpt-oss-120b", host_gib=64).file.quant == "F16"
+    assert first_plan(8, "gpt-oss-20b", host_gib=32).file.quant == "F16"
 
 
 def test_the_table_of_plans_is_current() -> None:

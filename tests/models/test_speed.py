@@ -27,7 +27,7 @@ DENSE = CATALOGUE.find("qwen3.8-27b")
 ON_24 = PlanSettings(262_144, "q8_0", draft=2, ubatch=256)
 
 
-def here(name: str | None, gigabytes: float, **more: object) -> Situation:
+def situation_with(name: str | None, gigabytes: float, **more: object) -> Situation:
     return replace(describe_machine(gigabytes), gpu_name=name, **more)  # type: ignore[arg-type]
 
 
@@ -61,7 +61,7 @@ def gpus(results: tuple[PublishedRun, ...]) -> list[str]:
 def test_the_run_with_the_same_file_and_memory_comes_first(
     gigabytes: float, quant: str, setting: PlanSettings, nearest_gpu: str
 ) -> None:
-    assert gpus(nearest_runs(MOE, quant, setting, here(None, gigabytes)))[0] == nearest_gpu
+    assert gpus(nearest_runs(MOE, quant, setting, situation_with(None, gigabytes)))[0] == nearest_gpu
 
 
 def test_the_name_of_a_computer_is_ignored() -> None:
@@ -73,7 +73,7 @@ def test_the_name_of_a_computer_is_ignored() -> None:
 
 def test_a_run_on_this_gpu_comes_first() -> None:
     for setting in (ON_24, PlanSettings(32_768, "f16"), PlanSettings(65_536, "q4_0", draft=3)):
-        found = nearest_runs(MOE, "UD-Q3_K_XL", setting, here("NVIDIA GeForce RTX 4090", 23.99))
+        found = nearest_runs(MOE, "UD-Q3_K_XL", setting, situation_with("NVIDIA GeForce RTX 4090", 23.99))
         assert found[0].gpu == "RTX 4090"
 
 
@@ -81,7 +81,9 @@ def test_a_run_on_this_gpu_comes_first() -> None:
 @pytest.mark.parametrize("n_cpu_moe", [0, 20])
 def test_runs_with_experts_elsewhere_are_not_used(gigabytes: float, n_cpu_moe: int) -> None:
     for quant in ("UD-IQ3_S", "UD-Q3_K_XL", "UD-Q4_K_XL", "Q8_0"):
-        for result in nearest_runs(MOE, quant, PlanSettings(65_536, n_cpu_moe=n_cpu_moe), here(None, gigabytes)):
+        for result in nearest_runs(
+            MOE, quant, PlanSettings(65_536, n_cpu_moe=n_cpu_moe), situation_with(None, gigabytes)
+        ):
             if result.n_cpu_moe is not None:
                 assert bool(result.n_cpu_moe) == bool(n_cpu_moe)
             file = MOE.file(result.quant or "")
@@ -91,7 +93,7 @@ def test_runs_with_experts_elsewhere_are_not_used(gigabytes: float, n_cpu_moe: i
 
 def test_a_dense_model_matches_without_experts() -> None:
     found = nearest_runs(
-        DENSE, "UD-Q4_K_XL", PlanSettings(262_144, "q4_0", draft=4), here("NVIDIA GeForce RTX 5090", 31.8)
+        DENSE, "UD-Q4_K_XL", PlanSettings(262_144, "q4_0", draft=4), situation_with("NVIDIA GeForce RTX 5090", 31.8)
     )
     assert (found[0].gpu, found[0].tokens_per_second) == ("RTX 5090", 179.7)
 
@@ -100,7 +102,7 @@ def test_runs_of_other_programs_or_untrusted_ones_are_not_used() -> None:
     for gigabytes in (16, 24, 32, 48):
         for quant in ("UD-IQ3_S", "UD-Q4_K_XL", "Q8_0"):
             for result in nearest_runs(
-                MOE, quant, PlanSettings(98_304, "q4_0"), here("NVIDIA GeForce RTX 5060 Ti", gigabytes)
+                MOE, quant, PlanSettings(98_304, "q4_0"), situation_with("NVIDIA GeForce RTX 5060 Ti", gigabytes)
             ):
                 assert result.trust == "good"
                 assert "fork" not in (result.engine or "")
@@ -109,11 +111,13 @@ def test_runs_of_other_programs_or_untrusted_ones_are_not_used() -> None:
 
 
 def test_each_report_is_used_once() -> None:
-    found = nearest_runs(MOE, "UD-IQ3_S", PlanSettings(65_536, "q4_0"), here("NVIDIA GeForce RTX 5060 Ti", 15.9))
+    found = nearest_runs(
+        MOE, "UD-IQ3_S", PlanSettings(65_536, "q4_0"), situation_with("NVIDIA GeForce RTX 5060 Ti", 15.9)
+    )
     assert gpus(found).count("RTX 5060 Ti") == 1
     assert found[0].filled == 0
     drafts = nearest_runs(
-        MOE, "UD-Q6_K_XL", PlanSettings(32_768, "q8_0", draft=3), here("NVIDIA GeForce RTX 3090", 48, gpus=2)
+        MOE, "UD-Q6_K_XL", PlanSettings(32_768, "q8_0", draft=3), situation_with("NVIDIA GeForce RTX 3090", 48, gpus=2)
     )
     received = [(result.gpu, result.quant, result.source) for result in drafts]
     assert drafts[0].gpu == "2x RTX 3090"
@@ -123,24 +127,24 @@ def test_each_report_is_used_once() -> None:
 
 def test_a_plan_without_mtp_gets_rates_without_it() -> None:
     off = PlanSettings(65_536, "q4_0", draft=0)
-    found = nearest_runs(MOE, "UD-IQ3_S", off, here("NVIDIA GeForce RTX 5060 Ti", 15.9))
+    found = nearest_runs(MOE, "UD-IQ3_S", off, situation_with("NVIDIA GeForce RTX 5060 Ti", 15.9))
     assert comparable_rate(found[0], off) == 98
     assert all(result.baseline is not None or result.draft == 0 for result in found)
     plain = CATALOGUE.find("qwen3.6-35b-a3b")
     (best, *_) = nearest_runs(
-        plain, "UD-IQ3_S", PlanSettings(262_144, "q4_0", draft=0), here("NVIDIA GeForce RTX 5060 Ti", 15.9)
+        plain, "UD-IQ3_S", PlanSettings(262_144, "q4_0", draft=0), situation_with("NVIDIA GeForce RTX 5060 Ti", 15.9)
     )
     assert comparable_rate(best, off) == 98
     assert comparable_rate(best, replace(off, draft=2)) is None
 
 
 def test_gpu_runs_are_not_used_for_a_processor() -> None:
-    assert nearest_runs(MOE, "UD-Q3_K_XL", ON_24, here(None, 24, backend="cpu")) == ()
+    assert nearest_runs(MOE, "UD-Q3_K_XL", ON_24, situation_with(None, 24, backend="cpu")) == ()
 
 
 def test_without_a_similar_run_none_is_returned() -> None:
-    assert nearest_runs(MOE, "BF16", PlanSettings(262_144, draft=3), here(None, 80)) == ()
-    assert nearest_runs(CATALOGUE.find("demo"), "F16", PlanSettings(8_192), here(None, 8)) == ()
+    assert nearest_runs(MOE, "BF16", PlanSettings(262_144, draft=3), situation_with(None, 80)) == ()
+    assert nearest_runs(CATALOGUE.find("demo"), "F16", PlanSettings(8_192), situation_with(None, 8)) == ()
 
 
 @pytest.mark.parametrize(
@@ -168,7 +172,7 @@ def test_a_gpu_is_recognised_by_the_name_that_its_driver_reports(
     published: str, driver: str | None, gigabytes: float, count: int, same: bool
 ) -> None:
     result = next(result for result in MOE.measurements if result.gpu == published and result.trust == "good")
-    assert _same_gpu(result, here(driver, gigabytes, gpus=count)) is same
+    assert _same_gpu(result, situation_with(driver, gigabytes, gpus=count)) is same
 
 
 def test_a_run_is_described_with_all_its_conditions() -> None:
@@ -241,12 +245,12 @@ def test_the_bytes_per_token_are_active_weights_and_filled_cache() -> None:
 def test_the_speed_limit_is_bandwidth_divided_by_bytes() -> None:
     found, geometry = weights(DENSE, "UD-Q4_K_XL"), DENSE.geometry
     assert geometry is not None
-    card = here("NVIDIA GeForce RTX 4090", 24, bandwidth_gb_s=1_008.0)
+    card = situation_with("NVIDIA GeForce RTX 4090", 24, bandwidth_gb_s=1_008.0)
     limit = bandwidth_limit(geometry, found, PlanSettings(65_536), card)
     assert limit == pytest.approx(1_008e9 / found.on_device(0, mtp=False))
     # 47.7 t/s without MTP were measured on an RTX 4090: below the limit, as it must be.
     assert limit > 47.7
     full = bandwidth_limit(geometry, found, PlanSettings(65_536), card, full=True)
     assert full == pytest.approx(1_008e9 / (found.on_device(0, mtp=False) + 65_536 * 65_536))
-    assert bandwidth_limit(geometry, found, PlanSettings(65_536), here(None, 24, bandwidth_gb_s=None)) is None
+    assert bandwidth_limit(geometry, found, PlanSettings(65_536), situation_with(None, 24, bandwidth_gb_s=None)) is None
     assert bandwidth_limit(geometry, found, PlanSettings(65_536, n_cpu_moe=3), card) is None

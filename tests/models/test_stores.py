@@ -141,7 +141,7 @@ class TestOllama:
         assert mine.label == "mine:F16"
         assert select_model("qwen3.5:9b", catalogue).entry == its
 
-    def test_hub_models_have_that_name_too(self, ollama: Path) -> None:
+    def test_hub_models_in_ollama_are_found_by_their_hub_names(self, ollama: Path) -> None:
         ollama_manifest(ollama, "hf.co/unsloth/Some-GGUF/Q4_K_M", model="a")
         assert find_named("hf.co/unsloth/Some-GGUF:Q4_K_M", NOTHING) is not None
         named = find_named("unsloth/Some-GGUF:Q4_K_M", NOTHING)

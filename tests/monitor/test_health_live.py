@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.machine.conftest import ask_driver, compiled
+from tests.machine.conftest import ask_driver, compile_driver
 
 SERVE = """
 import asyncio, json, os
@@ -37,7 +37,7 @@ print(json.dumps(asyncio.run(main())))
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled(tmp_path_factory.mktemp("driver"))
+    return compile_driver(tmp_path_factory.mktemp("driver"))
 
 
 def test_a_throttle_reason_of_the_driver_arrives_as_an_event_and_is_cleared(

@@ -52,7 +52,7 @@ def test_most_published_totals_agree_with_the_formula_and_the_others_have_a_caus
         assert any((gpu, quant) == (run.row["gpu"], run.row["quant"]) and run.cause for run in far), source
 
 
-def test_what_was_in_use_before_is_counted() -> None:
+def test_memory_in_use_before_the_start_is_counted() -> None:
     found, _ = read_totals()
     before = {run.row["gpu"]: run.before_mib for run in found if run.before_mib}
     assert before == {"RTX 4060 Ti": 265, "RTX 3080": 64}
@@ -164,7 +164,7 @@ def test_a_difference_is_counted_beyond_the_rounding() -> None:
     assert replace(OUTCOME, formula=FORMULA | {"compute_mib": 190.0}).beyond_percent("compute_mib") == pytest.approx(-5)
 
 
-def test_the_table_of_an_engine_says_what_is_apart() -> None:
+def test_the_table_of_an_engine_counts_agreeing_parts_and_lists_differences() -> None:
     drafted = Case("small", PlanSettings(context=4_096, draft=2, backend="cpu"))
     answered = replace(ENGINE, compute_mib=206, draft_context_mib=0, draft_compute_mib=0)
     text = report.engine_table([OUTCOME, replace(OUTCOME, case=drafted, engine=answered)])

@@ -148,7 +148,7 @@ class TestGenerator:
 
 
 class TestShippedModel:
-    def test_its_description_is_true(self) -> None:
+    def test_the_description_of_the_model_agrees_with_its_files(self) -> None:
         facts = json.loads((RESOURCES / "demo.json").read_text(encoding="utf-8"))
         packed = (RESOURCES / "demo.gguf.xz").read_bytes()
         model = lzma.decompress(packed)
@@ -157,7 +157,7 @@ class TestShippedModel:
         assert facts["compressed_sha256"] == hashlib.sha256(packed).hexdigest()
         assert facts["license"] == "MIT"
 
-    def test_it_is_small(self) -> None:
+    def test_the_packed_model_is_below_4_mb(self) -> None:
         assert (RESOURCES / "demo.gguf.xz").stat().st_size < 4_000_000
 
     def test_it_has_a_draft_head(self, shipped: gguf.GGUFReader) -> None:

@@ -31,8 +31,8 @@ def ten_minutes() -> list[Outcome]:
     return simulate_tunes(range(24), Goal(), TEN_MINUTES_S, USUAL)
 
 
-def near(some: list[Outcome]) -> int:
-    return sum(outcome.to_best >= 0.98 for outcome in some)
+def count_near_best(outcomes: list[Outcome]) -> int:
+    return sum(outcome.to_best >= 0.98 for outcome in outcomes)
 
 
 def test_ten_minutes_are_enough_in_most_simulations(ten_minutes: list[Outcome]) -> None:
@@ -47,7 +47,7 @@ def test_ten_minutes_are_enough_in_most_simulations(ten_minutes: list[Outcome]) 
 @pytest.mark.thorough
 def test_an_hour_finds_the_best_of_a_large_grid_with_few_measurements() -> None:
     found = simulate_tunes(range(4), Goal(), 6 * TEN_MINUTES_S, Surroundings(load_s=20.0))
-    assert near(found) >= 3
+    assert count_near_best(found) >= 3
     assert sum(outcome.starts for outcome in found) < 0.4 * sum(outcome.grid for outcome in found)
 
 
@@ -88,7 +88,7 @@ def test_the_figures_of_one_simulation_are_json() -> None:
 def test_the_cost_of_measuring_everything_is_counted() -> None:
     for visits in (1, 2):
         searched = simulate_exhaustive_searches(range(4), Goal(), visits)
-        assert near(searched) >= 2
+        assert count_near_best(searched) >= 2
         assert all(outcome.starts == visits * outcome.grid for outcome in searched)
         assert all(outcome.replies == 4 * outcome.starts for outcome in searched)
 

@@ -48,7 +48,7 @@ def by_depth(moment: Moment) -> Speed:
     return Speed(1 / step_s, power_w=250.0)
 
 
-async def taken(
+async def run_curve(
     bench: Clocked, starts: Sequence[CurveStart], rounds: int = 3, seed: int = 0
 ) -> tuple[list[RoundPoint], list[CurveProgress]]:
     found: list[RoundPoint] = []
@@ -61,7 +61,7 @@ async def taken(
 
 async def fill_curve(bench: Clocked, rounds: int = 3) -> tuple[Curve, list[RoundPoint], list[CurveProgress]]:
     starts, gaps = fill_starts(SETTINGS, (0, 2), (0, 10_000, 40_000, 80_000), PROMPT.tokens)
-    found, steps = await taken(bench, starts, rounds)
+    found, steps = await run_curve(bench, starts, rounds)
     return build_curve(CurveAxis.FILL, [*found, *gaps]), found, steps
 
 
@@ -119,7 +119,7 @@ async def test_a_steady_drift_cancels() -> None:
         return Speed(speed * math.exp(-0.01 * (moment.now_s - 100) / 60))
 
     starts = tuple(CurveStart(name, {"draft": draft}, (0,)) for name, draft in ((NO_MTP, 0), ("draft 2", 2)))
-    ratio = build_curve(CurveAxis.FILL, (await taken(Clocked(drifting), starts, 4))[0]).ratio_at("draft 2", 0)
+    ratio = build_curve(CurveAxis.FILL, (await run_curve(Clocked(drifting), starts, 4))[0]).ratio_at("draft 2", 0)
     assert ratio
     assert ratio.interval.estimate == pytest.approx(0.75 * YIELD, rel=2e-4)
 
@@ -150,7 +150,7 @@ async def test_remaining_points_are_forecast_after_all_was_measured() -> None:
 async def test_a_place_that_cannot_be_served_is_a_result_and_not_repeated() -> None:
     bench = Clocked(by_depth, cannot=lambda settings: settings["ctx"] == 262_144)
     starts = context_starts(SETTINGS, (0, 2), (32_768, 262_144))
-    found, steps = await taken(bench, starts)
+    found, steps = await run_curve(bench, starts)
     curve = build_curve(CurveAxis.CONTEXT, found)
     assert bench.starts.count({"ctx": 262_144, "draft": 0, "kv": "q8_0"}) == 1
     gone = curve.point_at(NO_MTP, 262_144)
@@ -225,14 +225,14 @@ async def test_spoilt_replies_are_repeated_and_not_counted() -> None:
         return bench
 
     starts = (CurveStart(NO_MTP, {"draft": 0}, (0,)),)
-    found, _ = await taken(bench_with(2, 3, 5), starts, rounds=4)
+    found, _ = await run_curve(bench_with(2, 3, 5), starts, rounds=4)
     point = build_curve(CurveAxis.FILL, found).point_at(NO_MTP, 0)
     assert point
     assert point.rate
     assert point.rate.estimate == pytest.approx(100)
     assert (point.replies, point.spoilt, point.why) == (4, 3, None)
     assert len(list_runs(found)) == 7
-    found, _ = await taken(bench_with(*range(10)), starts, rounds=1)
+    found, _ = await run_curve(bench_with(*range(10)), starts, rounds=1)
     lost = build_curve(CurveAxis.FILL, found).point_at(NO_MTP, 0)
     assert lost
     assert (lost.rate, lost.replies, lost.spoilt, lost.why) == (None, 0, 3, "The GPU throttled.")
@@ -318,7 +318,7 @@ async def test_the_result_of_a_curve_in_sentences() -> None:
     )
     starts = context_starts(SETTINGS, (2,), (32_768, 262_144))
     slower = Clocked(lambda moment: Speed(100 if moment.settings["ctx"] == 32_768 else 98.6))
-    curve = build_curve(CurveAxis.CONTEXT, (await taken(slower, starts))[0])
+    curve = build_curve(CurveAxis.CONTEXT, (await run_curve(slower, starts))[0])
     assert summarize_curve(curve) == ["Draft 2: a context of 262,144 is 1.4 % slower than one of 32,768."]
 
 

@@ -106,7 +106,7 @@ def test_differences_are_listed_with_prompts_first() -> None:
     assert compare_sessions(session("a", runs), more).differences == ()
 
 
-def test_settings_that_both_have_are_compared_and_of_one_each_these() -> None:
+def test_sessions_are_compared_by_their_common_settings_or_by_the_only_ones_of_each() -> None:
     mixed = session("a", [*started((OFF, 50.0), times=1), *started((ON, 75.0), times=1)])
     other = session("b", [*started((THREE, 80.0), times=1), *started((ON, 60.0), times=1)])
     assert [row.label for row in compare_sessions(mixed, other).rows] == ["draft 2, kv q8_0"]

@@ -95,7 +95,7 @@ def test_nothing_personal_is_in_a_shared_file(workload: str) -> None:
 
 
 @pytest.mark.parametrize(("user", "host"), [("debian", "nvidia.lan"), ("no", "4"), ("GNU", "linux")])
-def test_ordinary_words_as_names_hide_nothing_else(user: str, host: str) -> None:
+def test_user_and_host_names_that_are_ordinary_words_hide_nothing_else(user: str, host: str) -> None:
     shared = anonymize(SESSION, user=user, host=host, home=HOME)
     assert shared.environment.gpus == ENVIRONMENT.gpus
     assert shared.result["sentence"] == SESSION.result["sentence"]
@@ -140,7 +140,9 @@ def test_prompt_files_and_servers_are_not_named() -> None:
         (", load", ("parser",), ("prompt 1",)),
     ],
 )
-def test_curves_and_loads_keep_what_they_are_of(of_what: str, asked: tuple[str, ...], left: tuple[str, ...]) -> None:
+def test_workloads_of_curves_and_loads_keep_their_kind(
+    of_what: str, asked: tuple[str, ...], left: tuple[str, ...]
+) -> None:
     runs = tuple(run(50.0, prompt=prompt) for prompt in asked)
     shipped = anonymize(replace(SESSION, workload=f"code{of_what}", runs=runs))
     assert shipped.workload == f"code{of_what}"

@@ -48,7 +48,7 @@ def measured(result: object = VERDICT, environment: Environment = ENVIRONMENT) -
     return id_
 
 
-def kept(**changes: object) -> TunedSettings:
+def saved_tune(**changes: object) -> TunedSettings:
     return save_tune_result(measured(VERDICT | changes), Path("/models/some.gguf"))
 
 
@@ -68,7 +68,7 @@ def benched(
 
 
 def test_the_verdict_of_a_tune_is_kept_with_its_evidence(home: Path) -> None:
-    preset = kept()
+    preset = saved_tune()
     assert load_tuned_settings() == (preset,)
     assert find_tuned_settings(MODEL) == preset
     assert preset.settings == {"draft": 2, "kv": "q8_0", "p_min": 0.5}
@@ -80,8 +80,8 @@ def test_the_verdict_of_a_tune_is_kept_with_its_evidence(home: Path) -> None:
 
 
 def test_each_model_and_quantisation_has_one_entry(home: Path) -> None:
-    first = kept()
-    second = kept(settings={"draft": 3})
+    first = saved_tune()
+    second = saved_tune(settings={"draft": 3})
     assert load_tuned_settings() == (second,)
     other = measured(environment=replace(ENVIRONMENT, model=replace(MODEL, quant="Q4_K_M")))
     third = save_tune_result(other, Path("/models/other.gguf"))
@@ -101,7 +101,7 @@ def test_only_a_verdict_is_stored(home: Path) -> None:
 
 
 def test_exported_settings_are_unverified_on_another_machine(home: Path, tmp_path: Path) -> None:
-    preset = kept()
+    preset = saved_tune()
     file = tmp_path / "preset.json"
     file.write_text(preset.export_text(), "utf-8")
     text = file.read_text("utf-8")
@@ -125,13 +125,13 @@ def test_prompts_and_files_of_the_user_are_not_exported(home: Path) -> None:
     preset = TunedSettings(settings=dict(ON), evidence=Evidence(mtp="on", environment=own, **values))
     assert "divorce" not in preset.export_text()
     assert "for own prompts: 70 against 50" in preset.export_text()
-    assert kept().export_text().count("code") == 2  # names of the program's own workloads stay
+    assert saved_tune().export_text().count("code") == 2  # names of the program's own workloads stay
 
 
 def test_a_file_cannot_claim_to_be_verified(home: Path, tmp_path: Path) -> None:
     file = tmp_path / "preset.json"
     file.write_text(
-        json.dumps(json.loads(kept().export_text()) | {"verified_by": ["me"], "path": "/etc/passwd"}), "utf-8"
+        json.dumps(json.loads(saved_tune().export_text()) | {"verified_by": ["me"], "path": "/etc/passwd"}), "utf-8"
     )
     assert not read_tuned_settings(file).verified
     assert read_tuned_settings(file).path is None
@@ -151,7 +151,7 @@ def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_an_entry_is_found_by_a_part_of_its_model_name(home: Path) -> None:
-    preset = kept()
+    preset = saved_tune()
     assert load_tuned_settings_by_name("q3_k") == preset
     with pytest.raises(ResultMissing, match="no tuned settings for gemma"):
         load_tuned_settings_by_name("gemma")
@@ -161,14 +161,14 @@ def test_an_entry_is_found_by_a_part_of_its_model_name(home: Path) -> None:
 
 
 def test_a_damaged_file_is_restored_from_its_copy(home: Path) -> None:
-    preset = kept()
+    preset = saved_tune()
     tuned_settings_file().write_bytes(b"{")
     assert load_tuned_settings() == (preset,)
     assert tuned_settings_file().with_name("tuned-settings.json.bad").exists()
 
 
 def test_runs_of_this_machine_confirm_mtp_on(home: Path) -> None:
-    preset = kept()
+    preset = saved_tune()
     with History() as history:
         assert find_confirming_sessions(preset, history, ENVIRONMENT) == ()
         on = benched([(ON, (70.0, 71.0, 70.5))])
@@ -178,11 +178,11 @@ def test_runs_of_this_machine_confirm_mtp_on(home: Path) -> None:
 
 
 def test_single_starts_confirm_nothing(home: Path) -> None:
-    on = kept()
+    on = saved_tune()
     benched([(ON, (70.0, 71.0, 70.5)), (OFF, (50.0, 51.0, 50.5))], times=2)
     with History() as history:
         assert find_confirming_sessions(on, history, ENVIRONMENT) == ()
-    off = kept(mtp="off", draft=0, settings={"draft": 0, "kv": "q8_0"})
+    off = saved_tune(mtp="off", draft=0, settings={"draft": 0, "kv": "q8_0"})
     benched([(ON, (40.0, 41.0, 40.5)), (OFF, (50.0, 51.0, 50.5))], OTHER, times=2)
     with History() as history:
         assert find_confirming_sessions(off, history, OTHER) == ()
@@ -198,14 +198,14 @@ def test_single_starts_confirm_nothing(home: Path) -> None:
     ],
 )
 def test_insufficient_runs_confirm_nothing(home: Path, faster: Sequence[float], settings: RunSettings) -> None:
-    preset = kept()
+    preset = saved_tune()
     benched([(OFF, (50.0, 51.0, 50.5)), (settings, faster)])
     with History() as history:
         assert find_confirming_sessions(preset, history, ENVIRONMENT) == ()
 
 
 def test_runs_elsewhere_confirm_nothing(home: Path) -> None:
-    preset = kept()
+    preset = saved_tune()
     benched([(OFF, (50.0, 51.0, 50.5)), (ON, (70.0, 71.0, 70.5))], OTHER)
     with History() as history:
         assert find_confirming_sessions(preset, history, ENVIRONMENT) == ()
@@ -213,7 +213,7 @@ def test_runs_elsewhere_confirm_nothing(home: Path) -> None:
 
 
 def test_mtp_off_is_confirmed_by_drafts_that_are_no_faster(home: Path) -> None:
-    preset = kept(mtp="off", draft=0, settings={"draft": 0, "kv": "q8_0"})
+    preset = saved_tune(mtp="off", draft=0, settings={"draft": 0, "kv": "q8_0"})
     with History() as history:
         benched([(OFF, (50.0, 51.0, 50.5))])
         assert find_confirming_sessions(preset, history, ENVIRONMENT) == ()
@@ -223,7 +223,7 @@ def test_mtp_off_is_confirmed_by_drafts_that_are_no_faster(home: Path) -> None:
         assert find_confirming_sessions(preset, history, ENVIRONMENT) == ()
 
 
-def test_differences_are_recognised_by_what_they_mean() -> None:
+def test_differences_of_environments_are_told_in_sentences() -> None:
     newer = replace(ENVIRONMENT, engine="b12000-cuda", gpus=(replace(ENVIRONMENT.gpus[0], driver="590.1"),))
     assert ENVIRONMENT.differences(ENVIRONMENT) == ()
     assert ENVIRONMENT.identity_differences(newer) == ()

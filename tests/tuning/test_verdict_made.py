@@ -67,7 +67,7 @@ async def test_only_settings_better_than_the_baseline_are_recommended(
         assert "than the baseline" in verdict.sentence
 
 
-async def test_better_than_another_setting_but_not_surely_than_the_baseline_tells_the_latter(
+async def test_a_verdict_unsure_against_the_baseline_tells_that_comparison(
     course: TrialRunner,
 ) -> None:
     gains = make_question(OFF, BASELINE, 0.9, 1.2), make_question(ON, BASELINE, 0.97, 1.2)
@@ -76,7 +76,7 @@ async def test_better_than_another_setting_but_not_surely_than_the_baseline_tell
     assert "between 3.0 % slower and 20 % faster than no MTP" in verdict.sentence
 
 
-async def test_figures_of_the_sentence_belong_to_its_ratio(course: TrialRunner) -> None:
+async def test_speeds_in_the_sentence_agree_with_its_percentage(course: TrialRunner) -> None:
     sentence = build_verdict(course, Questions(make_question(ON, BASELINE, 0.6, 0.7))).sentence
     found = re.search(r"is (\d+) % ± 5 slower: (\d+\.\d) against (\d+\.\d) tokens/s", sentence)
     assert found is not None, sentence

@@ -19,7 +19,7 @@ from launcher.updates.install_method import InstallMethod
 from tests.updates.published import CONTENT, Release
 
 
-def kept(home: Path) -> list[str]:
+def downloaded_versions(home: Path) -> list[str]:
     """The versions of which files were downloaded."""
     return [each.name for each in (home / "cache" / "updates").iterdir()]
 
@@ -61,7 +61,7 @@ async def test_an_interrupted_download_is_resumed(release: Release, by_script: P
     assert got.path.read_bytes() == CONTENT
     assert release.record.sent_bytes - sent < len(CONTENT)
     assert (await download_update(newest)).path == got.path  # the second time the file is already there
-    assert kept(home) == ["7.0.0"]
+    assert downloaded_versions(home) == ["7.0.0"]
 
 
 async def test_a_republished_version_is_downloaded_again(release: Release, by_script: Path) -> None:
@@ -74,7 +74,7 @@ async def test_downloads_of_an_older_release_are_deleted(release: Release, by_sc
     await received(release)
     release.publish("7.1.0")
     assert (await received(release)).version == "7.1.0"
-    assert kept(home) == ["7.1.0"]
+    assert downloaded_versions(home) == ["7.1.0"]
 
 
 async def test_nothing_is_downloaded_or_installed_while_a_model_is_served_or_tuned(
