@@ -23,7 +23,7 @@ class EmptyWindow(QWidget):
 
 
 def main() -> None:
-    """Open it at the size of the program's window."""
+    """Open the window at the size of the program's own window."""
     application = QApplication([])
     window = EmptyWindow()
     window.resize(1_280, 800)

@@ -40,7 +40,7 @@ def lock_python(archive: Path) -> tuple[str, str]:
 def lock_wheels(minor: str, old: str, folder: Path) -> str:
     """Return the text of wheels.lock for a Python, and download the wheels into a folder.
 
-    What is not a package of ours, Microsoft's runtime, stays as `old` has it.
+    The line for Microsoft's runtime, which requirements.lock does not have, is taken from `old`.
     """
     wanted = holding((ROOT / "requirements.lock").read_text("utf-8"), minor, WINDOWS)
     lines = [line for line in wanted if re.split("=", line)[0] not in BUILD_TOOLS]

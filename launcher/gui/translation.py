@@ -46,7 +46,7 @@ def _find_translations(language: str | None) -> gettext.NullTranslations:
 def find_locale() -> "QLocale":
     """Return the locale for dates and times: the system's, unless it is of another language than the window.
 
-    An English window has the system's dates, too: those of the United States would be taken for others.
+    An English window, too, has the system's dates: outside the United States, American dates would be misread.
     """
     from PySide6.QtCore import QLocale
 
@@ -88,7 +88,7 @@ def join_sentences(*sentences: str) -> str:
 
 
 def _close_up(text: str) -> str:
-    """Return a text without spaces after Chinese full stops, which have the space in them."""
+    """Return a text without spaces after Chinese full stops: the character itself is wide enough."""
     return text.replace("。 ", "。")
 
 

@@ -94,10 +94,10 @@ class LikelyGain:
 class LikelyAnswer:
     """Answer by the forecast alone, from all measurements so far.
 
-    `settings` are the best of those that are better than the baseline with a probability of at least GAIN_CHANCE,
-    else the baseline; `gain` compares them with the baseline, None if they are the baseline. `mtp` compares the best
-    settings with MTP and without, None if none with MTP can be served. `risk` is the expected gain of the best settings
-    over these, as a logarithm.
+    `settings` are the best of those that are better than the baseline with a probability of at least GAIN_CHANCE, else
+    the baseline; `gain` compares them with the baseline, None if they are the baseline. `mtp` compares the best
+    settings with MTP and without, None if none with MTP can be served. `risk` tells how much better the best settings
+    are expected to be than `settings`, as a logarithm.
     """
 
     settings: RunSettings
@@ -128,7 +128,7 @@ class LikelyAnswer:
         return None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the answer as JSON data. `risk` is the expected gain of the best settings over these, as a share."""
+        """Return the answer as JSON data. `risk` is a share here, not a logarithm."""
         return {
             "mtp": self.answer,
             "draft": self.draft,

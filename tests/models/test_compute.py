@@ -94,7 +94,7 @@ def setting(backend: Backend = "cuda", **changes: int | bool) -> ComputeSetting:
 
 
 def test_sizes_equal_those_measured_on_real_cards(model: Model) -> None:
-    """An L4 and an A30 with b10964: 666.3 and 148.0 MiB of the 35B at q8_0, 1,192.3 and 162.0 of the 27B at q4_0."""
+    """Sizes that b10964 printed on an L4 and an A30: the 35B with a cache of q8_0, and the 27B with one of q4_0."""
     long = setting(context=262_144, ubatch=256)
     for name, target_mib, draft_mib in ((MOE, 666.3, 148.0), (DENSE, 1_192.3, 162.0)):
         found = compute_buffers(model(name)[0], long)
@@ -215,10 +215,8 @@ def test_other_float_caches_than_f16_are_copied_like_quantised_ones(model: Model
     quantised = compute_buffers(geometry, setting())
     assert least <= copied.target < quantised.target < 1.05 * copied.target
     assert copied.target > alone.target
-    for context, ubatch, printed in (
-        (131_072, 512, 432.02),
-        (32_768, 256, 104.01),
-    ):  # bf16 and f32, as b11434 computes them
+    # MiB that b11434 computes for caches of bf16 and f32.
+    for context, ubatch, printed in ((131_072, 512, 432.02), (32_768, 256, 104.01)):
         found = compute_buffers(geometry, setting(context=context, ubatch=ubatch, quantised=False, wide=True))
         assert found.target / 2**20 == pytest.approx(printed, abs=0.01)
     for backend in ("vulkan", "cpu"):

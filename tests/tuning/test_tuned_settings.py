@@ -41,7 +41,7 @@ VERDICT = {
 
 
 def measured(result: object = VERDICT, environment: Environment = ENVIRONMENT) -> str:
-    """A tune in the history."""
+    """Store a tune with this result in the history; return its ID."""
     with History(clock=lambda: 1_793_534_400.0) as history:
         id_ = history.begin_session("tune", environment, OFF, workload="code")
         history.finish(id_, dict(result))  # type: ignore[call-overload]
@@ -58,7 +58,7 @@ OTHER = replace(ENVIRONMENT, gpus=(GpuFacts("Tesla T4", "nvidia"),))
 def benched(
     runs: Sequence[tuple[RunSettings, Sequence[float]]], environment: Environment = ENVIRONMENT, *, times: int = 3
 ) -> list[str]:
-    """Benches in the history, three for each of the settings, which differ by 3 %."""
+    """Store `times` benches of each of the settings, whose rates differ by about 3 %; return their IDs."""
     ids = []
     with History() as history:
         for at, (settings, rates) in itertools.product(range(times), runs):

@@ -26,7 +26,7 @@ _HEAD_HEIGHT = 32
 _BORDER = 1
 """Width of the frame's border in the style sheet, in pixels."""
 UNKNOWN_OFFSET = -1
-"""Offset in the reply of a line that does not stand there in the same way."""
+"""In place of a line's offset: the reply does not contain the line in the same spelling."""
 
 
 class FramedBlock(Block):
@@ -172,7 +172,8 @@ class CodeBlock(FramedBlock):
             self.grew.emit()
 
     def show_code(self, code: str, offsets: Sequence[int] = (), *, tool: str = "") -> None:
-        """Show code that begins with what is shown already, or other code. `offsets` are those of its lines.
+        """Show `code`: append to the shown code if `code` begins with it, else replace it. `offsets` are those of its
+        lines.
 
         `tool` is the name of the tool that is called.
         """

@@ -212,7 +212,7 @@ def _format_length(length_s: float) -> str:
 _PICTURE_SCALE = 2.0
 """The fewest pixels of an exported picture for each pixel of the window, in each direction."""
 _MAX_FILES = 100
-"""Numbered names to try if a file named after the same second exists."""
+"""Numbers to try in the name of an export if an earlier one has the same second in its name."""
 
 
 class NotSaved(LauncherError):

@@ -57,8 +57,8 @@ class Banner(QFrame):
     def show_message(self, text: str, meaning: str = "bad", buttons: Sequence[ButtonAction] = ()) -> None:
         """Show a text with a meaning ("bad", "attention", "good", "information") and up to two buttons.
 
-        Messages of the core are shown in the user's language. Buttons with the same labels stay, for some texts change
-        each second: they must not take the focus, or the button under a pressed mouse.
+        Messages of the core are shown in the user's language. Buttons are replaced only if their labels change: some
+        texts change each second, and a new button would lose the focus and the mouse click under way.
         """
         text = render(text)
         self._glyph.show_glyph(_GLYPHS[meaning], meaning)
