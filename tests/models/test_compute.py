@@ -163,9 +163,9 @@ def test_a_separate_draft_model_has_its_own_buffer(model: Model) -> None:
     with_head = compute_buffers(geometry, setting())
     without = compute_buffers(geometry, setting(head=False))
     assert (without.target, without.draft, without.draft_host) == (with_head.target, 0, 0)
-    grams = compute_buffers(geometry, ComputeSetting("vulkan", 32_768, 512, 1, 0, quantised=False, outputs=49))
-    assert grams.target / 2**20 == pytest.approx(108.02, abs=0.01)
-    assert grams.draft == 0
+    with_ngrams = compute_buffers(geometry, ComputeSetting("vulkan", 32_768, 512, 1, 0, quantised=False, outputs=49))
+    assert with_ngrams.target / 2**20 == pytest.approx(108.02, abs=0.01)
+    assert with_ngrams.draft == 0
 
     target, _ = model("llama-8b-q4_k")
     small = replace(

@@ -69,7 +69,7 @@ def test_only_the_last_start_counts(launch: Launch) -> None:
     assert read_setup(launch, 1, [*ON_CPU, *ON_GPU], make_snapshot()).weights_mib == 14_201.25
 
 
-def test_a_log_without_the_lines_is_unknown(launch: Launch) -> None:
+def test_facts_are_unknown_without_their_lines_in_the_log(launch: Launch) -> None:
     setup = read_setup(launch, 1, ["anything"], make_snapshot())
     assert (setup.sees_gpu, setup.on_gpu, setup.host_mib) == (None, None, None)
 
