@@ -129,7 +129,7 @@ def test_a_tool_call_that_is_no_json_is_shown_as_it_came() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 50])
-def test_the_colours_of_drafts_are_those_of_their_characters(pane: ChatPane, size: int) -> None:
+def test_each_span_of_a_reply_has_its_offset_in_the_source(pane: ChatPane, size: int) -> None:
     pane.colour_button.click()
     pane.send_question("Why?")
     for begin in range(0, len(SOURCE), size):

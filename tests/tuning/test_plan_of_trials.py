@@ -50,7 +50,7 @@ def test_a_default_tune_of_a_35b_mixture_of_experts_at_100_tokens_a_second_takes
     assert found.least_s == pytest.approx(4 * found.seconds / found.starts)
 
 
-def test_more_time_buys_a_second_look_and_no_plan_is_longer_than_its_budget() -> None:
+def test_more_time_is_used_to_confirm_and_no_plan_is_longer_than_its_budget() -> None:
     space = Space({"kv": "q8_0"}, (1, 2, 3), (SpaceAxis("kv", ("q8_0", "f16")),))
     prompts = [Prompt("one", (("user", "x"),), 100)]
     assert plan_trials(space, prompts, 3_600, rate=100, restart_s=5).confirm == count_starts(balanced_orders(4, 2))

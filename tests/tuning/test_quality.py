@@ -23,7 +23,7 @@ def test_the_divergence_follows_its_formula() -> None:
     assert kl_divergence(logs(one), logs(two)) == pytest.approx(expected)
 
 
-def test_tokens_in_one_list_only_count_together_and_never_raise_it() -> None:
+def test_tokens_of_only_one_list_count_as_one_and_never_raise_the_divergence() -> None:
     whole, cut = {1: 0.6, 2: 0.3, 3: 0.1}, {1: 0.6, 2: 0.3}
     assert kl_divergence(logs(whole), logs(cut)) == pytest.approx(0.0, abs=1e-12)
     other = {1: 0.2, 2: 0.3, 4: 0.5}

@@ -76,5 +76,5 @@ def test_unknown_keys_of_a_manifest_are_ignored() -> None:
     assert manifest("1.0.0", licences={"numpy": "BSD"}).version == "1.0.0"
 
 
-def test_the_platform_has_a_name_of_the_manifest() -> None:
+def test_a_manifest_can_name_this_platform() -> None:
     assert manifest("1.0.0", artefact("x.deb", this_platform())).find_artefact(".deb", this_platform()) is not None
