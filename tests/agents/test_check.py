@@ -96,9 +96,8 @@ def test_the_demo_reuses_its_prompt_and_calls_no_tool(demo_model: Path, home: Pa
             return verdict, {record.user_agent for record in session.request_log.records}
 
     verdict, senders = asyncio.run(ask())
-    assert senders == {
-        f"agent-check (mtp-launcher/{__version__})"
-    }  # `requests` distinguishes them from requests of agents
+    # By this sender, the command `requests` tells requests of the check from those of agents.
+    assert senders == {f"agent-check (mtp-launcher/{__version__})"}
     assert not verdict.ready
     assert not verdict.tool_call
     assert "answered with text" in verdict.sentence

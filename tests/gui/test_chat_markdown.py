@@ -221,7 +221,7 @@ def test_a_link_is_opened_once_its_address_is_confirmed(
     assert opened == []
     qtbot.mouseClick(text.viewport(), Qt.MouseButton.LeftButton, pos=link_point(text, "cher"))
     press(question_box(qtbot), qtbot, "Copy link address")
-    assert qapp.clipboard().text() == "https://xn--bcher-kva.example/x", "as browsers ask for it"
+    assert qapp.clipboard().text() == "https://xn--bcher-kva.example/x", "not in the form that browsers send"
     qtbot.mouseClick(text.viewport(), Qt.MouseButton.LeftButton, pos=link_point(text, "manual"))
     press(question_box(qtbot), qtbot, "Open")
     assert opened == ["https://docs.example/a_b?c=d"]

@@ -31,9 +31,8 @@ def test_probes_are_the_ends_and_the_middle_of_the_draft_lengths() -> None:
 
 def test_expensive_starts_and_noisy_runs_ask_for_more_runs_on_a_start() -> None:
     assert best_passes(start_s=1, run_s=3, noise=0.01, start_noise=0.01, prompts=4) == 1
-    assert (
-        best_passes(start_s=10, run_s=2, noise=0.03, start_noise=0.009, prompts=4) == 2
-    )  # sqrt(5) * 10 / 3 = 7.5 runs
+    # The best number of runs is sqrt(start_s / run_s) * noise / start_noise = 7.5, so two passes over four prompts.
+    assert best_passes(start_s=10, run_s=2, noise=0.03, start_noise=0.009, prompts=4) == 2
     assert best_passes(start_s=60, run_s=1, noise=0.08, start_noise=0.005, prompts=4) == 2
 
 
