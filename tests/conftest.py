@@ -65,9 +65,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Compile the translations of this tree, once for all workers; make programs end with their terminal."""
     if sys.platform != "win32":
-        signal.signal(
-            signal.SIGHUP, signal.SIG_DFL
-        )  # under nohup, SIGHUP is ignored, also by all programs that tests start
+        # Under nohup, SIGHUP is ignored, also by all programs that tests start.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     # An installed program has compiled translations, and no Babel (.ci/windows-setup runs tests against one).
     if not hasattr(config, "workerinput") and importlib.util.find_spec("babel"):
         from tools.translations import TRANSLATED, mo_bytes, mo_path, read_catalog

@@ -43,10 +43,8 @@ def boxes(page: int) -> dict[str, int]:
     found = {}
 
     def visit(window: int, _: int) -> bool:
-        if _user.IsWindowVisible(window) and _user.GetWindowLongW(window, -16) & 0xF in (
-            2,
-            3,
-        ):  # BS_CHECKBOX, BS_AUTO...
+        # The types of buttons that are boxes to tick: BS_CHECKBOX and BS_AUTOCHECKBOX.
+        if _user.IsWindowVisible(window) and _user.GetWindowLongW(window, -16) & 0xF in (2, 3):
             found[text_of(window)] = window
         return True
 

@@ -241,9 +241,8 @@ def find_local_files(request: FirstStartRequest) -> LocalFiles:
     if named is None:
         path = expand_user(request.model)
         size = path.stat().st_size if path.is_file() else 0
-        name = (
-            path.name if path.suffix.lower() == ".gguf" else request.title or path.name
-        )  # Ollama's file names are hashes
+        # Ollama's file names are hashes.
+        name = path.name if path.suffix.lower() == ".gguf" else request.title or path.name
         return LocalFiles(name, path, verified=True, done_bytes=size, bytes=size, has_sum=False)
     entry, file = named.entry, named.file
     name = file.quant if file else request.model

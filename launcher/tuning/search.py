@@ -157,9 +157,8 @@ class Search:
         clear[0] = True
         worth = np.zeros(len(allowed))
         for trials in _TRIALS_AHEAD:
-            learned = (
-                covariance / np.sqrt(variance + noise**2 / trials)[:, None]
-            )  # rows: settings measured, columns: settings whose score changes
+            # The rows are the measured settings, the columns those whose scores change.
+            learned = covariance / np.sqrt(variance + noise**2 / trials)[:, None]
             left = np.sqrt(np.maximum(gain_variance - (learned - learned[:, [0]]) ** 2, 0) + floor)
             needed = _GAIN_DEVIATIONS * left
             answers = np.zeros(len(allowed))

@@ -80,9 +80,8 @@ async def test_the_speed_limit_of_the_settings_applies(server: FileServer, demo_
     began_s = time.monotonic()
     await work()
     size = (tmp_path / "demo.gguf").stat().st_size
-    assert time.monotonic() - began_s >= (size - 2 * 10**6) / (
-        8 * 10**6
-    )  # the limit lets a quarter of a second's bytes pass at once
+    # The limit lets a quarter of a second's bytes pass at once.
+    assert time.monotonic() - began_s >= (size - 2 * 10**6) / (8 * 10**6)
 
 
 async def test_a_missing_model_fails_and_the_next_one_is_downloaded(repo: str, hub: Hub) -> None:

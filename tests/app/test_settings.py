@@ -260,9 +260,8 @@ def test_the_setting_for_login_reflects_autostart(file: Path, login: Path, tmp_p
     assert "--last" in standing.note
     state = autostart.read_autostart()
     assert state.on
-    assert (
-        MODELS_VARIABLE not in Path(state.places[0]).read_text()
-    )  # the started server reads the folder from the file, too
+    # The started server reads the folder from the file, too.
+    assert MODELS_VARIABLE not in Path(state.places[0]).read_text()
     assert models_dir() == tmp_path / "models"
     assert AT_LOGIN not in settings_file.read_settings_file().values
     assert settings.reset_setting(AT_LOGIN).value is False

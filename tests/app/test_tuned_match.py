@@ -174,9 +174,8 @@ async def test_a_plan_for_this_machine_uses_them_and_one_for_another_does_not(ho
     with History() as history:
         id_ = history.begin_session("tune", await local_environment(path), {"draft": 0}, workload="code")
         history.finish(id_, result)
-        save_tuned_settings(
-            TunedSettings.from_session(history.load(id_), path=path)
-        )  # save_tune_result would hash a file of gigabytes
+        # `save_tune_result` would hash a file of gigabytes.
+        save_tuned_settings(TunedSettings.from_session(history.load(id_), path=path))
     catalogue, this = load_catalogue(), replace(describe_machine(24.0, backend="cuda"), described=False)
     before = make_plans(catalogue, this, PlanCriteria(model="own"))
     (first, *others), _ = await apply_own_settings(before, catalogue, this, PlanCriteria(model="own"))

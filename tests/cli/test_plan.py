@@ -69,9 +69,8 @@ class TestJson:
         assert (plan["file"], plan["bytes"]) == ("Qwen3.6-35B-A3B-UD-Q3_K_XL.gguf", 17_227_569_440)
         assert plan["sha256"].startswith("3fba9ab5")
         assert plan["status"] == "FITS"
-        assert plan["required_mib"] == pytest.approx(
-            20_797, rel=0.01
-        )  # with ubatch 256, 20,422 and 20,469 were measured
+        # With ubatch 256, 20,422 and 20,469 were measured.
+        assert plan["required_mib"] == pytest.approx(20_797, rel=0.01)
         assert plan["argv"] == shlex.split(
             "llama-server --model Qwen3.6-35B-A3B-UD-Q3_K_XL.gguf --ctx-size 262144 --parallel 1 --gpu-layers 99"
             " --cache-type-k q8_0 --cache-type-v q8_0 --flash-attn on"

@@ -168,11 +168,8 @@ def test_wrong_claims_are_refuted(card: Mapping[str, str], demo_model: Path) -> 
     code, report = prove_card(card, demo_model, TAKES="4000", SMI_USED="9000")
     refuted = {name for name, result in results(report).items() if result == "refuted"}
     assert refuted >= {"nvml-used", "memory-served"}
-    others = (
-        "-context",
-        "-kv",
-        "-mtp",
-    )  # a fast computer has time for these settings, too, whose claims the card refutes
+    # A fast computer has time for these settings, too, and the card refutes their claims.
+    others = ("-context", "-kv", "-mtp")
     assert all(name.endswith(others) for name in refuted - {"nvml-used", "memory-served"})
     for name in ("nvml-name", "nvml-power", "plan-served"):
         assert results(report)[name] == "confirmed", report

@@ -78,9 +78,8 @@ def test_an_argument_that_the_engine_refuses_is_explained() -> None:
     assert find_command(result.stdout) == find_command(failed.stderr) == "mtp-launcher serve demo --ctx 4096"
     with serving(find_command(result.stdout)) as status:
         assert status["settings"]["ctx"] == 4_096
-    assert (
-        run("mtp-launcher", "diagnose").returncode == 1
-    )  # the error of an earlier run is not reported for the last one
+    # The error of an earlier run is not reported for the last one.
+    assert run("mtp-launcher", "diagnose").returncode == 1
 
 
 @pytest.mark.thorough
@@ -169,9 +168,8 @@ def test_a_port_in_use_is_explained() -> None:
 
 @pytest.mark.thorough
 def test_a_broken_file_is_reported_before_an_engine_starts(tmp_path: Path, demo_model: Path) -> None:
-    run(
-        "mtp-launcher", "serve", "demo", "--", "--warp-speed", "9"
-    )  # an earlier failure, which has nothing to do with it
+    # This earlier failure has nothing to do with the broken file.
+    run("mtp-launcher", "serve", "demo", "--", "--warp-speed", "9")
     model = tmp_path / "cut.gguf"
     whole = demo_model.read_bytes()
     model.write_bytes(whole[:-1_000])

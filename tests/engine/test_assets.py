@@ -81,13 +81,8 @@ TABLE = [
     ("linux", "x86_64", NEW, PASCAL, "cuda-12.8 vulkan cpu"),
     ("linux", "x86_64", NEW, KEPLER, "vulkan cpu"),
     ("linux", "x86_64", NEW, OLD_DRIVER, "cuda-12.8 vulkan cpu"),
-    (
-        "linux",
-        "x86_64",
-        NEW,
-        OLD_VOLTA,
-        "vulkan cpu",
-    ),  # its driver, for CUDA 12.2, would have to compile code of CUDA 12.8
+    # Its driver, for CUDA 12.2, would have to compile code of CUDA 12.8.
+    ("linux", "x86_64", NEW, OLD_VOLTA, "vulkan cpu"),
     ("linux", "x86_64", NEW, OLDER_DRIVER, "vulkan cpu"),
     ("linux", "x86_64", NEW, UNKNOWN_CAPABILITY, "vulkan cpu"),
     ("linux", "x86_64", NEW, RADEON, "vulkan cpu"),

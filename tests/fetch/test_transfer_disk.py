@@ -23,9 +23,8 @@ from tests.fetch.conftest import QUICK, Place
 
 class TestDisk:
     async def test_no_request_is_sent_without_disk_space(self, place: Place) -> None:
-        tight = replace(
-            QUICK, reserve_bytes=free_bytes(place.target.parent) + 2**40
-        )  # other programs may free disk space
+        # Other programs may free disk space.
+        tight = replace(QUICK, reserve_bytes=free_bytes(place.target.parent) + 2**40)
         with pytest.raises(DiskFull) as caught:
             await download_file(place.source(), place.target, settings=tight)
         assert caught.value.facts["needed_bytes"] == len(place.content)

@@ -53,9 +53,8 @@ class TestSeveralConnections:
         got = await download_file(source, place.target, settings=small_chunks)
         assert place.target.read_bytes() == place.content[::-1]
         begins = [int(each["Range"].removeprefix("bytes=").partition("-")[0]) for each in place.requests]
-        assert (
-            begins.count(0) == 2
-        )  # the second one is the restart; the other connections of the first attempt did not restart separately
+        # The second one is the restart; the other connections of the first attempt did not restart separately.
+        assert begins.count(0) == 2
         assert got.received_bytes > len(place.content)
 
     async def test_cancelled_connections_resume_later(self, place: Place, small_chunks: TransferSettings) -> None:

@@ -221,9 +221,8 @@ async def test_without_a_slot_folder_a_stream_is_continued_by_reading_its_tokens
         assert launch is not None
         assert "--slot-save-path" not in launch.command.arguments
         assert "Restarts will read conversations again" in caplog.text
-        reply, reading = await begin_stream(
-            client, path="/v1/completions", max_tokens=600
-        )  # the end of thinking is known only from saved slots
+        # The end of thinking is known only from saved slots.
+        reply, reading = await begin_stream(client, path="/v1/completions", max_tokens=600)
         await change_settings(session, draft=3)
         await asyncio.wait_for(reading, 60)
         assert (reply.error, reply.finish_reason) == (None, "length")

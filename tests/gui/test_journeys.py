@@ -153,9 +153,8 @@ def window_with_seeded_reply(long_context: None, demo: Window, qtbot: QtBot, mon
     page.panes.show_pane("sliders", shown=True)
     qtbot.waitUntil(lambda: page.state.previewer is not None)
     page.controls.restart.fields["draft"].slider.setValue(3)
-    demo.controller.set_sampling_value(
-        "seed", 1
-    )  # a new engine would continue with other random numbers than the seed determines
+    # A new engine would continue with other random numbers than the seed determines.
+    demo.controller.set_sampling_value("seed", 1)
     ask(demo, qtbot, "Go on for ever.")
     qtbot.waitUntil(lambda: "1 running reply cannot go on: the restart waits for it" in texts(demo))
     assert "A reply with a seed and a temperature would go on with other random numbers." in texts(demo)

@@ -11,9 +11,8 @@ def test_a_published_run_gives_the_overhead() -> None:
     card = find_card("5090")
     assert expected_overhead_mib("cuda", card) == 606
     assert expected_overhead_mib("cuda", card, system="linux", driver="595.97") == 570
-    assert (
-        expected_overhead_mib("cuda", card, system="windows", driver="610.10") == 606
-    )  # no run with this driver is known
+    # No run with this driver is known.
+    assert expected_overhead_mib("cuda", card, system="windows", driver="610.10") == 606
     r9700 = find_card("R9700")
     assert expected_overhead_mib("vulkan", r9700) == expected_overhead_mib("vulkan", r9700, system="linux") == 201
     assert expected_overhead_mib("vulkan", r9700, system="windows") == 126

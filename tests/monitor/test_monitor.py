@@ -215,9 +215,8 @@ async def test_behind_a_gateway_counters_are_read_when_replies_have_ended(tmp_pa
             while server.status.state is not ServerState.BUSY:
                 await watched.until(len(watched.times) + 1)
             server.log.add("0.26.000.000 I slot launch_slot_: id  0 | task 7 | processing task")
-            began_s = (
-                time.monotonic() + 3_600
-            )  # in the future, so that no progress is outdated, however long this takes
+            # The start is in the future, so that no progress is outdated, however long this takes.
+            began_s = time.monotonic() + 3_600
             for parts in range(2, 30):
                 server.reply_progress = ReplyProgress(parts, running=1, time_s=began_s + parts / 20)
                 await watched.until(len(watched.times) + 1)

@@ -83,9 +83,8 @@ def test_earlier_predictions_agree_with_the_formula() -> None:
     assert len(found) >= 4
     for entry, preset, result in found:
         assert preset.predicted_mib is not None
-        if (
-            preset.n_cpu_moe
-        ):  # they counted a whole layer's experts beside all else, which takes turns with other tensors
+        # The predictions added a whole layer's experts to the rest, but the experts take turns with other tensors.
+        if preset.n_cpu_moe:
             file = entry.file(preset.quant)
             assert file is not None
             assert -(entry.expert_layer_mib(file) or 0) <= result - preset.predicted_mib <= 5, (entry.id, preset)

@@ -59,9 +59,8 @@ def test_every_draft_length_is_forecast(ten_minutes: list[Outcome]) -> None:
 
 @pytest.mark.thorough
 def test_without_differences_few_are_claimed() -> None:
-    found = simulate_tunes(
-        range(8, 16), Goal(), TEN_MINUTES_S, Surroundings(tied=True)
-    )  # 0 to 7: tests/tuning/test_tuner.py
+    # Simulations 0 to 7 are in tests/tuning/test_tuner.py.
+    found = simulate_tunes(range(8, 16), Goal(), TEN_MINUTES_S, Surroundings(tied=True))
     claims = [o for o in found if not o.likely and (o.answer == "on" or o.covered is not None)]
     assert len(claims) <= 1
 

@@ -99,12 +99,8 @@ async def test_series_are_measured_in_turns_in_both_directions() -> None:
     forth, back = ["no MTP"] * 3 + ["draft 2"] * 3, ["draft 2"] * 3 + ["no MTP"] * 3
     assert [each.series for each in found] == forth + back + forth
     assert [each.place for each in found][:9] == [0, 10_000, 40_000, 0, 10_000, 40_000, 40_000, 10_000, 0]
-    assert [draft_length(settings) for settings in bench.starts] == [
-        0,
-        2,
-        0,
-        2,
-    ]  # a round begins with what serves already
+    # A round begins with the settings that serve already.
+    assert [draft_length(settings) for settings in bench.starts] == [0, 2, 0, 2]
     assert [prompt.name for prompt in bench.prompts].count("warm") == 4
     assert [each.number for each in found] == list(range(18))
     seeds = [seed for seed, prompt in zip(bench.seeds, bench.prompts, strict=True) if prompt.name != "warm"]

@@ -28,9 +28,8 @@ def test_a_lower_clock_spoils_runs_until_it_is_usual() -> None:
     assert marks.find_disturbance(make_snapshot(), hot, 2_590.0) is None  # throttling that does not lower the clock
     disturbance = marks.find_disturbance(make_snapshot(), hot, 1_800.0)
     assert disturbance == "The GPU was throttled (temperature (driver)): 1800 MHz instead of the usual 2600 MHz."
-    assert (
-        marks.find_disturbance(make_snapshot(), make_snapshot(), 1_800.0) is None
-    )  # idle clocks and the like are no throttling
+    # Idle clocks and the like are no throttling.
+    assert marks.find_disturbance(make_snapshot(), make_snapshot(), 1_800.0) is None
     judged = [marks.find_disturbance(hot, hot, 1_800.0) for _ in range(12)]
     assert judged[0] is not None
     assert judged[-1] is None
@@ -62,9 +61,8 @@ def test_a_new_program_on_the_gpu_spoils_the_run() -> None:
     )
     assert marks.find_disturbance(make_snapshot(DESKTOP, GAME), make_snapshot(DESKTOP, GAME), None) is None
     assert marks.find_disturbance(make_snapshot(), make_snapshot(GpuProcess(40, "bar", 5 << 20)), None) is None
-    assert (
-        marks.find_disturbance(make_snapshot(), make_snapshot(GpuProcess(41, None, 5 << 30)), None) is None
-    )  # a container's: it may be ours
+    # The process is in a container, so it may be the engine itself.
+    assert marks.find_disturbance(make_snapshot(), make_snapshot(GpuProcess(41, None, 5 << 30)), None) is None
     # An earlier sample is needed to tell which program is new.
     assert marks.find_disturbance(MachineSnapshot(), make_snapshot(GAME), None) is None
 
