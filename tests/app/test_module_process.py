@@ -44,7 +44,7 @@ async def test_a_failed_module_is_reported_by_its_last_line(modules: Path) -> No
         await run_module("fails", limit_s=60)
 
 
-async def test_a_module_that_has_ended_is_not_waited_for_because_of_what_it_started(
+async def test_the_wait_for_a_module_ends_with_it_even_if_a_process_that_it_started_runs(
     modules: Path, listener: socket.socket
 ) -> None:
     (modules / "starts_another.py").write_text(STARTS_ANOTHER, "utf-8")
@@ -53,7 +53,7 @@ async def test_a_module_that_has_ended_is_not_waited_for_because_of_what_it_star
     listener.accept()[0].close()  # the grandchild still runs; closing the connection ends it
 
 
-async def test_a_module_that_takes_too_long_is_ended_whatever_it_started(
+async def test_a_module_that_takes_too_long_is_ended_even_if_a_process_that_it_started_runs(
     modules: Path, listener: socket.socket
 ) -> None:
     (modules / "starts_another.py").write_text(STARTS_ANOTHER + "\nimport threading; threading.Event().wait()", "utf-8")

@@ -167,7 +167,7 @@ async def test_imported_tuned_settings_wait_for_confirmation(demo_model: Path) -
     assert found.tuned.settings == preset.settings
 
 
-async def test_a_plan_for_this_machine_uses_them_and_one_for_another_does_not(home: Path) -> None:
+async def test_tuned_settings_are_used_in_plans_for_this_machine_only(home: Path) -> None:
     path = own_model(home, made("qwen35-9b-q4_k_m"))
     store_record(Record(paths=(path,), bytes=path.stat().st_size, model="own", quant="Q"))
     result = RESULT | {"settings": {"draft": 3, "kv": "q4_0", "threads": 4}}
@@ -229,7 +229,7 @@ def served(*arguments: str) -> dict[str, object]:
 
 @pytest.mark.usefixtures("forked_commands")
 @pytest.mark.thorough
-async def test_serve_uses_them_reports_it_and_ignores_them_on_request() -> None:
+async def test_serve_uses_and_reports_tuned_settings_unless_told_to_ignore_them() -> None:
     from launcher.engine.demo import unpack_demo_model
 
     model = unpack_demo_model()

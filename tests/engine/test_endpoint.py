@@ -55,7 +55,7 @@ def test_a_requested_port_in_use_is_an_error() -> None:
             claim_endpoint(port)
 
 
-def test_a_port_of_another_server_of_ours_is_named_so() -> None:
+def test_the_error_about_a_port_names_another_server_of_ours() -> None:
     endpoint, registration = register()
     with pytest.raises(PortBusy, match="another server of yours"):
         register(endpoint.port)

@@ -65,7 +65,7 @@ def test_an_empty_chat_suggests_questions_that_its_model_can_answer(chat: ChatPa
     assert suggestions.isVisible()
 
 
-def test_another_model_is_asked_for_what_models_are_used_for() -> None:
+def test_questions_suggested_for_a_real_model_are_not_those_for_the_demo() -> None:
     drafting, plain = (suggest_questions("Qwen3.6-35B-A3B", drafts=drafts) for drafts in (True, False))
     questions = [each.question for each in drafting]
     assert len(questions) == 3
@@ -94,7 +94,7 @@ def test_code_is_copied_as_it_is_seen(pane: ChatPane, qapp: QApplication) -> Non
     assert answer.findChildren(CodeBlock)[0].copy_button.text() == "Copied"
 
 
-def test_figures_are_broken_only_between_two_of_them(pane: ChatPane) -> None:
+def test_the_line_of_figures_is_broken_only_between_two_figures(pane: ChatPane) -> None:
     answer = say(pane, "What?", "That.")
     answer.end_reply("96.2 t/s · 82 % of drafts accepted (mean 2.6) · stopped: end")
     (rate,) = [each for each in answer.findChildren(Label) if each.text() == "96.2 t/s"]

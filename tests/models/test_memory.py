@@ -77,7 +77,7 @@ class TestAgainstRealEngines:
         for peak in peaks:
             assert mib(found.total) == pytest.approx(peak, rel=0.015)
 
-    def test_the_overhead_is_the_difference_to_those_peaks(self) -> None:
+    def test_the_overhead_is_the_difference_of_peaks_and_buffers(self) -> None:
         for _, _, _, buffers, peaks in LOGS:
             left = [peak - sum(buffers) for peak in peaks]
             assert 265 < left[0] < left[1] < USUAL_MIB["cuda"] + 5

@@ -112,7 +112,7 @@ class TestAlternatives:
         assert any(each.startswith("Without a desktop on the GPU, UD-IQ4_") for each in output)
         assert any(each.startswith("For the best quality, UD-Q4_K_XL") for each in output)
 
-    def test_alternatives_are_what_would_be_planned(self) -> None:
+    def test_alternatives_named_in_reasons_equal_their_own_plans(self) -> None:
         result = " ".join(first_plan(24).reasons)
         alone, best = first_plan(24, headless=True), first_plan(24, MOE, "best-quality")
         for plan in (alone, best):

@@ -89,7 +89,7 @@ class TestDescribed:
             describe_machine(size)
 
     @pytest.mark.parametrize("free", [-1, 24 * 1_024 + 1])
-    def test_more_free_memory_than_there_is_is_refused(self, free: int) -> None:
+    def test_free_memory_above_the_total_is_refused(self, free: int) -> None:
         with pytest.raises(BadOption, match="24,576 MiB"):
             describe_machine(24, free_mib=free)
         with pytest.raises(BadOption, match="The host has"):

@@ -149,7 +149,7 @@ class TestOllama:
         assert named.path == ollama_blob(ollama, "a")
 
     @pytest.mark.parametrize("name", ["hf.co/unsloth/Some-GGUF:Q4_K_M", "unsloth/some-gguf:q4_k_m"])
-    def test_a_plan_for_such_a_name_sends_no_request(
+    def test_a_plan_for_a_model_in_ollama_sends_no_request(
         self, ollama: Path, monkeypatch: pytest.MonkeyPatch, name: str
     ) -> None:
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")

@@ -83,7 +83,9 @@ def test_choosing_the_processor_is_no_finding(launch: Launch, extra: tuple[str, 
 @pytest.mark.parametrize(
     "seen", [make_snapshot(None), make_snapshot(alone=False), make_snapshot(replace(CARD, unified=True))]
 )
-def test_the_gpu_with_the_weights_is_known_only_if_there_is_one(launch: Launch, seen: GpuSnapshot) -> None:
+def test_weights_on_the_gpu_are_known_only_for_a_single_gpu_with_its_own_memory(
+    launch: Launch, seen: GpuSnapshot
+) -> None:
     assert read_setup(launch, 1, ON_GPU, seen).weights_mib is None
 
 

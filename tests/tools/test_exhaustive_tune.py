@@ -35,7 +35,7 @@ def test_the_grid_is_that_of_the_tune() -> None:
     )
 
 
-def test_the_regret_is_what_the_choice_lacks_of_the_best() -> None:
+def test_the_regret_is_the_share_of_the_best_speed_that_the_choice_lacks() -> None:
     speeds = [[math.log(100 + noise), math.log(80 + noise)] for noise in (0, 1, -1, 0)]
     regret, half_width = compute_regret(speeds, 1, 0)
     assert regret == pytest.approx(0.2, abs=0.001)

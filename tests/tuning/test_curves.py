@@ -327,7 +327,7 @@ def test_default_places_of_a_fill_curve() -> None:
         assert context_for_fill(default_fills(context, 200)[-1], 200) <= context
 
 
-async def test_json_is_what_programs_can_read() -> None:
+async def test_the_json_of_a_curve_has_its_points_and_ratios() -> None:
     result = json.loads(json.dumps((await fill_curve(Clocked(by_depth), rounds=1))[0].as_json()))
     assert result["axis"] == "fill"
     assert result["series"] == [NO_MTP, "draft 2"]

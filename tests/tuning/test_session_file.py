@@ -177,7 +177,7 @@ def test_only_names_of_prompts_are_replaced(name: str) -> None:
     assert [each.prompt for each in shared.runs] == ["prompt 1", "prompt 2"]
 
 
-def test_the_name_of_the_models_file_stays_here() -> None:
+def test_the_name_of_the_model_file_is_not_shared() -> None:
     environment = replace(ENVIRONMENT, model=replace(ENVIRONMENT.model, file="for-my-divorce.gguf"))
     assert anonymize(replace(SESSION, environment=environment)).environment.model.file is None
 
