@@ -15,7 +15,7 @@ program = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.ar
 subprocess.Popen([sys.executable, "-c", program, port])
 print("printed", flush=True)
 """
-"""It starts a program that keeps its pipes open until the test has closed the connection."""
+"""This module starts a program that keeps the module's pipes open until the test has closed the connection."""
 
 
 @pytest.fixture

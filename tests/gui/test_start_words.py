@@ -58,7 +58,7 @@ def plans_for(
     battery: bool = False,
     because: str | None = None,
 ) -> PlanResult:
-    """The plans for such a computer."""
+    """The plans for a described computer: an Ubuntu with a Ryzen 9, 64 GiB and the given GPUs."""
     host = replace(
         read_host(),
         system="Ubuntu 24.04.1 LTS, kernel 6.8",

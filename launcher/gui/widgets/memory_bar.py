@@ -96,8 +96,8 @@ class MemoryBar(QWidget):
         """Show parts (key, label, bytes) in a memory of `total` bytes. The keys weights, kv, ... have a shade each.
 
         `others` is used by other programs (None: unknown), `servers` by other servers of ours. `needed` is the memory
-        that must be free if that is more than the sum of the parts, as with several GPUs. `others_label` names what
-        `others` is, if it is something else.
+        that must be free if that is more than the sum of the parts, as with several GPUs. `others_label` is shown in
+        place of "other programs" if `others` is memory of something else.
         """
         self._segments, so_far = [], 0
         for key, label, size in parts:
