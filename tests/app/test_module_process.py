@@ -32,7 +32,7 @@ def listener() -> Iterator[socket.socket]:
         yield server
 
 
-async def test_a_module_reads_its_order_and_what_it_prints_is_returned(modules: Path) -> None:
+async def test_a_module_reads_its_order_and_its_output_is_returned(modules: Path) -> None:
     (modules / "turned.py").write_text("import sys; print(sys.stdin.read()[::-1], end='')", "utf-8")
     order = b"abc" * 100_000
     assert await run_module("turned", order, limit_s=60) == order[::-1]
