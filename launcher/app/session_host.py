@@ -52,9 +52,9 @@ from launcher.monitor.monitor import UNSEEN
 _FIRST_OWNER_S = 60.0
 """Seconds that a new process waits for its owner."""
 _PERIOD_S = 0.02
-_PROGRESS_S = 0.2
-"""Time between two reports of how far the replies are."""
 """The fewest seconds between two messages to the owner."""
+_PROGRESS_S = 0.2
+"""Seconds between two reports of how far the replies are."""
 _SEND_S = 1.0
 """Seconds that the end of the process waits for its owner to get the last messages."""
 _MOST_EVENTS = 1_000
