@@ -63,7 +63,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile the translations of this tree, once for all workers; make programs end with their terminal."""
+    """Compile the translations of this tree, once for all workers; make programs end with their terminal.
+
+    Raises UsageError for a path that does not exist: with several workers pytest itself says only "no tests ran".
+    """
+    folder = config.invocation_params.dir
+    if missing := [each for each in config.args if not (folder / each.partition("::")[0]).exists()]:
+        raise pytest.UsageError(f"There is no {', '.join(missing)}.")
     if sys.platform != "win32":
         # Under nohup, SIGHUP is ignored, also by all programs that tests start.
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
