@@ -30,7 +30,8 @@ def main() -> int:
     parser.add_argument("--docs", action="store_true", help="take only the pictures of docs/screenshots")
     parser.add_argument("--themes", nargs="+", choices=THEMES, default=THEMES)
     parser.add_argument("--languages", nargs="+", choices=tuple(LANGUAGES), default=tuple(LANGUAGES))
-    parser.add_argument("--pages", nargs="+", default=[spec.name for spec in PAGES], help="of these alone")
+    names = [spec.name for spec in PAGES]
+    parser.add_argument("--pages", nargs="+", choices=names, default=names, help="of these alone")
     parser.add_argument("--jobs", type=int, default=2, help="processes at once (default: 2)")
     options = parser.parse_args()
     pages = ",".join(options.pages)
