@@ -588,6 +588,8 @@ def _parse_value(row: ServerSetting, text: str) -> "Value":
 
 
 def _format_plain_value(value: object) -> str:
+    if value is None:
+        return tr("default")
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
