@@ -41,3 +41,13 @@ def test_one_row_makes_an_option_a_setting_an_argument_memory_a_slider_and_an_ax
     assert len(replace(described(), expert_layers=0).slider_values("moe_cache_mib")) == 1
     assert "moe_cache_mib" in VARIED
     assert "moe_cache_mib" in RestartFields(SettingsState(Controller())).fields
+
+
+@pytest.mark.usefixtures("qapp")
+def test_a_setting_that_was_left_open_was_default() -> None:
+    basis = described()
+    state = SettingsState(Controller())
+    fields = RestartFields(state)
+    state.previewer = Previewer(replace(basis, plan_settings=replace(basis.plan_settings, moe_cache_mib=None)))
+    state.request_values({"moe_cache_mib": 512})
+    assert "was default" in fields.fields["moe_cache_mib"].slider.accessibleDescription()
