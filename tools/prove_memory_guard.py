@@ -8,8 +8,8 @@ before. A watcher, a process of its own, takes the part of the kernel: it limits
 one engine after its first prompt plus `--room` MiB, publishes the figures in files like those of a control group, and
 kills an engine that exceeds the limit. With `--kernel` the kernel does that itself: everything runs in a control group,
 in which engines are killed first. There are `--runs` runs without the guard, and then as many with it. Ends with exit
-code 1 if an engine survives a run without the guard; or if, with it, one is killed, a reply is broken or cut short, or
-there are fewer handovers than runs.
+code 1 if an engine survives a run without the guard; or if in the runs with the guard an engine is killed, a reply is
+broken or cut short, or there are fewer handovers than runs.
 """
 
 import argparse

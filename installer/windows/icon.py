@@ -20,7 +20,7 @@ _LARGE = 256
 
 
 def picture(icon: QIcon, size: int) -> bytes:
-    """Return one size as an icon file holds it."""
+    """Return the icon in one size, in the form in which an icon file holds it."""
     image = icon.pixmap(size, size).toImage().convertToFormat(QImage.Format.Format_ARGB32)
     if size >= _LARGE:
         buffer = QBuffer()
@@ -33,7 +33,7 @@ def picture(icon: QIcon, size: int) -> bytes:
 
 
 def side(icon: QIcon) -> QImage:
-    """Return the icon on its own colour."""
+    """Return the icon on a ground of its own colour, in the size SIDE."""
     image = icon.pixmap(64, 64).toImage().convertToFormat(QImage.Format.Format_ARGB32)
     ground = QImage(*SIDE, QImage.Format.Format_RGB888)
     ground.fill(image.pixelColor(32, 8))

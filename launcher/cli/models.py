@@ -79,7 +79,8 @@ def _describe_problems(catalogue: Catalogue) -> Iterator[str]:
 
 
 async def _refresh_figures(catalogue: Catalogue, options: argparse.Namespace) -> Result:
-    """Ask the hub for sizes and checksums of one model or all of them. Exit code 1 if it could not answer for one."""
+    """Ask the hub for sizes and checksums of one model or all of them. The exit code is 1 if the hub did not answer for
+    one of them."""
     from launcher.base.errors import LauncherError
     from launcher.models.hub_figures import is_on_hub
 

@@ -162,7 +162,8 @@ def _parse_jobs(entries: Iterable[Any]) -> tuple[list[Job], int]:
 
 
 def _rename_stored_key(entry: Any) -> Any:  # noqa: ANN401 -- JSON
-    """Return a stored job with the key `requested`, which the file has as "wish", also for version 0.1.0."""
+    """Return a stored job with the key `requested`. The file calls it "wish", the only name that version 0.1.0
+    knows."""
     return {**entry, "requested": entry["wish"]} if isinstance(entry, dict) and "wish" in entry else entry
 
 

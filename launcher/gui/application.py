@@ -28,7 +28,7 @@ from launcher.gui.single import SingleInstance
 from launcher.gui.window import Window
 
 _COMPLETE_AFTER_MS = 1_000
-"""Delay until what the first click does not need is added: answers to other starts, the tray, pages not opened yet."""
+"""Delay until parts are added that the first click does not need: answers to other starts, the tray, unopened pages."""
 _UPDATE_CHECK_AFTER_MS = 10_000
 """Delay after the first paint until the check for a newer release."""
 _COLLECT_PERIOD_MS = 1_000
@@ -122,7 +122,8 @@ def collect_garbage_in_this_thread(parent: QObject) -> None:
 def shorten_collections(window: Window) -> None:
     """Keep modules and pages, which live on, out of garbage collections once all pages are built.
 
-    To go through them took up to 67 ms each time. When the pages are replaced, the former ones are to be collected.
+    A collection that goes through them takes up to 67 ms. When the pages are replaced, the former ones can be
+    collected.
     """
     window.prebuilt.connect(gc.freeze)
     window.pages_replaced.connect(gc.unfreeze)
@@ -188,7 +189,7 @@ def apply_system_motion() -> None:
 
 
 def _complete_window(window: Window) -> None:
-    """Add what the first click does not need: the tray icon, changes of motion, and the pages that were not opened."""
+    """Add the parts that the first click does not need: the tray icon, changes of motion, and the unopened pages."""
     window.add_tray()
     follow_system_motion(window, apply_system_motion)
     window.prebuild_next()

@@ -84,7 +84,7 @@ class TestJson:
         assert (result["mtp_head"], result["architecture"], result["exact"]) == ("present", "qwen35moe", True)
 
     def test_the_figures_match_the_log_of_a_real_gpu(self, sparse: Path) -> None:
-        # MiB in engine logs (qiip, b10964): context 2,720 and 188.44, the head's context 512, compute 666.3 and 148.
+        # MiB in qiip's published logs (b10964): context 2,720 and 188.44, the head's context 512, compute 666.3, 148.
         parts = read_json(sparse, "--gpu-memory", "24", *LONG)["parts"]
         assert (parts["kv"], parts["recurrent"], parts["draft_kv"]) == (2_720, 188.4, 512)
         assert parts["compute"] == pytest.approx(666.3, rel=0.03)
@@ -329,7 +329,7 @@ class TestFiles:
 class TestCutShort:
     @pytest.fixture
     def cut(self, sparse: Path, tmp_path: Path) -> Path:
-        """The same file, truncated by 2,000,000,000 bytes."""
+        """The file of `sparse`, truncated by 2,000,000,000 bytes."""
         path = tmp_path / "cut.gguf"
         with path.open("wb") as file:
             file.write(read_raw_header(read_header(sparse)))

@@ -20,7 +20,7 @@ from launcher.gui.plots.span import LONGEST_S, SHORTEST_S, TimeSpan
 
 
 def filled(count: int, capacity: int = 36_600, period_s: float = 0.1) -> Samples:
-    """`x` counts the samples."""
+    """Return samples whose value `x` is their number."""
     samples = Samples(capacity)
     for i in range(count):
         samples.add(100 + i * period_s, 5_000 + i * period_s, {"x": float(i)})

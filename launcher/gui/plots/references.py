@@ -25,7 +25,7 @@ class RateReferences(QObject):
         super().__init__(parent)
         self._controller = controller
         self.limit: Reading | None = None
-        """In tokens per second; without a value it has the reason."""
+        """The limit in tokens per second, or the reason why it is unknown; None before it is read."""
         self.baseline: Reference | None = None
         controller.launched.connect(self.request_references)
 
