@@ -36,7 +36,7 @@ class Piece(TypedDict):
     source: str
 
 
-def newest(changelog: str, version: str) -> str:
+def newest_notes(changelog: str, version: str) -> str:
     """Return the changelog's text about a version. Raises ValueError unless that is its first section."""
     head, _, rest = changelog.partition("\n## ")[2].partition("\n")
     if head.split(" ")[0] != version:
@@ -44,7 +44,7 @@ def newest(changelog: str, version: str) -> str:
     return rest.partition("\n## ")[0].strip()
 
 
-def of_deb(lines: str) -> list[Piece]:
+def list_deb_contents(lines: str) -> list[Piece]:
     """Return what the Debian package holds, from its own list: a line `NAME VERSION | LICENCE | SOURCE` each."""
     found: list[Piece] = []
     for line in lines.splitlines():
@@ -54,7 +54,7 @@ def of_deb(lines: str) -> list[Piece]:
     return found
 
 
-def of_setup(contents: Mapping[str, object]) -> list[Piece]:
+def list_setup_contents(contents: Mapping[str, object]) -> list[Piece]:
     """Return what the Windows setup program holds, from its own list."""
     packages = contents["packages"]
     assert isinstance(packages, list)
@@ -71,7 +71,7 @@ def of_setup(contents: Mapping[str, object]) -> list[Piece]:
     ]
 
 
-def of_lock(lock: str, known: Iterable[Piece]) -> list[Piece]:
+def list_locked_packages(lock: str, known: Iterable[Piece]) -> list[Piece]:
     """Return the packages that a list of requirements installs. Raises KeyError for a package whose licence is
     unknown."""
     licences = {canonicalize_name(each["name"]): each["licence"] for each in known}
@@ -107,12 +107,12 @@ def manifest_text(manifest: Mapping[str, object]) -> str:
 def main(dist: Path, changelog: Path, deb: Path, windows: Path) -> None:
     """Write both files. Raises ValueError or KeyError if the inputs contradict each other."""
     epoch_s = int(os.environ["SOURCE_DATE_EPOCH"])
-    setup, here = of_setup(json.loads(windows.read_text("utf-8"))), _installed()
+    setup, here = list_setup_contents(json.loads(windows.read_text("utf-8"))), _installed()
     own = [each for each in here if each["name"] == "mtp-launcher"]
-    held = {".deb": of_deb(deb.read_text("utf-8")), ".exe": setup}
+    held = {".deb": list_deb_contents(deb.read_text("utf-8")), ".exe": setup}
     artefacts = []
     for path in sorted(dist.iterdir()):
-        installs = of_lock(path.read_text("utf-8"), [*here, *setup]) if path.suffix == ".txt" else []
+        installs = list_locked_packages(path.read_text("utf-8"), [*here, *setup]) if path.suffix == ".txt" else []
         artefacts.append(
             {
                 "name": path.name,
@@ -124,7 +124,7 @@ def main(dist: Path, changelog: Path, deb: Path, windows: Path) -> None:
         )
     manifest = {
         "version": __version__,
-        "notes": newest(changelog.read_text("utf-8"), __version__),
+        "notes": newest_notes(changelog.read_text("utf-8"), __version__),
         "built": datetime.fromtimestamp(epoch_s, UTC).isoformat(),
         "artefacts": artefacts,
     }

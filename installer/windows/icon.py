@@ -19,7 +19,7 @@ _LARGE = 256
 """From here on a picture is PNG; smaller ones are bitmaps, which every reader of icons knows."""
 
 
-def picture(icon: QIcon, size: int) -> bytes:
+def encode_picture(icon: QIcon, size: int) -> bytes:
     """Return the icon in one size, in the form in which an icon file holds it."""
     image = icon.pixmap(size, size).toImage().convertToFormat(QImage.Format.Format_ARGB32)
     if size >= _LARGE:
@@ -32,7 +32,7 @@ def picture(icon: QIcon, size: int) -> bytes:
     return struct.pack("<IiiHHIIiiII", 40, size, 2 * size, 1, 32, 0, len(rows) + len(mask), 0, 0, 0, 0) + rows + mask
 
 
-def side(icon: QIcon) -> QImage:
+def paint_side(icon: QIcon) -> QImage:
     """Return the icon on a ground of its own colour, in the size SIDE."""
     image = icon.pixmap(64, 64).toImage().convertToFormat(QImage.Format.Format_ARGB32)
     ground = QImage(*SIDE, QImage.Format.Format_RGB888)
@@ -46,14 +46,14 @@ def main() -> None:
     """Write both files."""
     application = QApplication([])
     icon = make_icon()
-    pictures = [picture(icon, size) for size in SIZES]
+    pictures = [encode_picture(icon, size) for size in SIZES]
     head = struct.pack("<HHH", 0, 1, len(SIZES))
     place = len(head) + 16 * len(SIZES)
     for size, data in zip(SIZES, pictures, strict=True):
         head += struct.pack("<BBBBHHII", size % _LARGE, size % _LARGE, 0, 0, 1, 32, len(data), place)
         place += len(data)
     Path(__file__).with_name("mtp-launcher.ico").write_bytes(head + b"".join(pictures))
-    side(icon).save(str(Path(__file__).with_name("side.bmp")))
+    paint_side(icon).save(str(Path(__file__).with_name("side.bmp")))
     application.quit()
 
 

@@ -151,14 +151,14 @@ class TestDecimation:
 
 
 class TestSpan:
-    def live(self, there_s: float = 4_000.0) -> TimeSpan:
+    def live(self, recorded_s: float = 4_000.0) -> TimeSpan:
         span = TimeSpan()
-        span.set_recorded(1_000.0, 1_000.0 + there_s)
+        span.set_recorded(1_000.0, 1_000.0 + recorded_s)
         return span
 
     def test_the_range_grows_to_the_last_five_minutes(self) -> None:
-        for there_s, length_s in ((0, 30), (31, 60), (59, 60), (61, 120), (130, 300), (4_000, 300)):
-            assert self.live(there_s).length_s == length_s
+        for recorded_s, length_s in ((0, 30), (31, 60), (59, 60), (61, 120), (130, 300), (4_000, 300)):
+            assert self.live(recorded_s).length_s == length_s
 
     def test_a_live_range_moves_and_a_held_one_does_not(self) -> None:
         span = self.live()

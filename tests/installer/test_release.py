@@ -16,13 +16,13 @@ CHANGELOG = "# Changelog\n\n## 0.2.0 (not released yet)\n\n- New.\n- Better.\n\n
 
 
 def test_the_release_notes_are_those_of_the_newest_version() -> None:
-    assert manifest.newest(CHANGELOG, "0.2.0") == "- New.\n- Better."
+    assert manifest.newest_notes(CHANGELOG, "0.2.0") == "- New.\n- Better."
     with pytest.raises(ValueError, match=r"0\.2\.0 .* not of 0\.3\.0"):
-        manifest.newest(CHANGELOG, "0.3.0")
+        manifest.newest_notes(CHANGELOG, "0.3.0")
 
 
 def test_a_manifest_accepts_the_notes_of_our_changelog() -> None:
-    notes = manifest.newest((ROOT / "CHANGELOG.md").read_text("utf-8"), __version__)
+    notes = manifest.newest_notes((ROOT / "CHANGELOG.md").read_text("utf-8"), __version__)
     result = manifest.ReleaseManifest(version=__version__, notes=notes, artefacts=())
     assert "\n- " in result.notes
 
@@ -33,14 +33,14 @@ def test_packages_of_a_lock_file_are_listed_with_licences() -> None:
         manifest.Piece(name="pyyaml", version="6.0", licence="MIT", source="here"),
         manifest.Piece(name="typing-extensions", version="4.1", licence="PSF-2.0", source="here"),
     ]
-    received = [(each["name"], each["version"], each["licence"]) for each in manifest.of_lock(lock, known)]
+    received = [(each["name"], each["version"], each["licence"]) for each in manifest.list_locked_packages(lock, known)]
     assert received == [("PyYAML", "6.0", "MIT"), ("typing_extensions", "4.1", "PSF-2.0")]
     with pytest.raises(KeyError):
-        manifest.of_lock(lock, known[:1])
+        manifest.list_locked_packages(lock, known[:1])
 
 
 def test_the_contents_of_a_debian_package_are_read_from_its_list() -> None:
-    [piece] = manifest.of_deb("libpython3.11-minimal 3.11.2-6 | PSF-2.0 | Debian 12, sha256 00\n")
+    [piece] = manifest.list_deb_contents("libpython3.11-minimal 3.11.2-6 | PSF-2.0 | Debian 12, sha256 00\n")
     assert piece == {
         "name": "libpython3.11-minimal",
         "version": "3.11.2-6",

@@ -224,7 +224,7 @@ def many_tensors(count: int) -> bytes:
     return numbered(count, lambda name: tensor(f"blk.{name}.weight", (8,), offset=32 * int(name)))
 
 
-TOILS = {
+SLOW_HEADERS = {
     "it claims lists of more than 2,097,152 texts": lambda: (
         beginning(keys=3) + numbered(3, lambda name: text(name) + list_of_texts(2**20))
     ),
@@ -257,7 +257,7 @@ print(time.process_time() - before_s, (peak_kib() - before_kib) / 1024, verdict)
 """
 
 
-def judged_in_a_process_of_its_own(path: Path) -> str:
+def judge_in_another_process(path: Path) -> str:
     """Judge a file in another process, within 1 s of processor time and 50 MiB."""
     result = subprocess.run([sys.executable, "-c", MEASURE, str(path)], capture_output=True, text=True, check=True)
     seconds, mib, verdict = result.stdout.split(maxsplit=2)
@@ -266,17 +266,17 @@ def judged_in_a_process_of_its_own(path: Path) -> str:
     return verdict
 
 
-class TestToil:
+class TestSlowHeaders:
     """Headers that cause as much work as possible."""
 
-    @pytest.mark.parametrize("why", TOILS)
+    @pytest.mark.parametrize("why", SLOW_HEADERS)
     def test_slow_headers_are_refused_in_limited_time(self, place: Path, why: str) -> None:
-        place.write_bytes(TOILS[why]())
-        assert why in judged_in_a_process_of_its_own(place)
+        place.write_bytes(SLOW_HEADERS[why]())
+        assert why in judge_in_another_process(place)
 
     def test_the_allowed_number_of_tensors_is_read(self, place: Path) -> None:
         place.write_bytes(beginning(tensors=2**16) + many_tensors(2**16))
-        assert judged_in_a_process_of_its_own(place) == "65536 tensors\n"
+        assert judge_in_another_process(place) == "65536 tensors\n"
 
 
 def key(name: str, kind: int, value: bytes) -> bytes:
@@ -287,7 +287,7 @@ def file_with_key(name: str, kind: int, value: bytes) -> bytes:
     return beginning(keys=1) + key(name, kind, value)
 
 
-def of_blocks(name: str, value: int, *, blocks: int = 41) -> bytes:
+def file_of_qwen35moe(name: str, value: int, *, blocks: int = 41) -> bytes:
     return (
         beginning(keys=3)
         + key("general.architecture", STRING, text("qwen35moe"))
@@ -339,9 +339,9 @@ NONSENSE = {
         beginning(tensors=2) + tensor("a") + tensor("b", offset=1056)
     ),
     "tensor 'b' begins at byte 0 of the data in place of 1,024": beginning(tensors=2) + tensor("a") + tensor("b"),
-    "qwen35moe.block_count is 4,294,967,295": of_blocks("context_length", 1, blocks=2**32 - 1),
-    "qwen35moe.nextn_predict_layers is -1": of_blocks("nextn_predict_layers", -1),
-    "qwen35moe.nextn_predict_layers is 42": of_blocks("nextn_predict_layers", 42),
+    "qwen35moe.block_count is 4,294,967,295": file_of_qwen35moe("context_length", 1, blocks=2**32 - 1),
+    "qwen35moe.nextn_predict_layers is -1": file_of_qwen35moe("nextn_predict_layers", -1),
+    "qwen35moe.nextn_predict_layers is 42": file_of_qwen35moe("nextn_predict_layers", 42),
     "split.count is -1": file_with_key("split.count", INT32, struct.pack("<i", -1)),
     "split.count is 65,535": file_with_key("split.count", UINT32, u32(65535)),
     "split.no is 1": file_with_key("split.no", UINT32, u32(1)),
