@@ -285,7 +285,10 @@ def check_that_advanced_lists_every_flag_and_edits_the_extra_arguments(page: Coc
     qtbot.waitUntil(lambda: advanced.flag_list.count() > 20)
     assert advanced.flag_list.viewport().height() == 10 * advanced.flag_list.sizeHintForRow(0), "no row is cut"
     advanced.search.setText("prompt cache")
-    assert [advanced.flag_list.item(row).text() for row in range(advanced.flag_list.count())] == ["--cache-ram"]
+    assert [advanced.flag_list.item(row).text() for row in range(advanced.flag_list.count())] == [
+        "--cache-ram",
+        "--cache-idle-slots",
+    ]
     advanced.flag_list.setCurrentRow(0)
     assert any("host memory" in label.text() for label in advanced.findChildren(Label))
     advanced.value_field.setText("64")
