@@ -1,8 +1,8 @@
 """Resolves the server settings of a start, in one place for window and command line.
 
-The first of these that has a value: settings asked for now; settings that the user chose for this file the last time
-(kept); settings that a tune found best on this machine (tuned); recommended settings, from the plan for the memory of
-this machine now.
+A setting gets its value from the first of these sources that has one: settings asked for now; settings that the user
+chose for this file the last time (kept); settings that a tune found best on this machine (tuned); recommended settings,
+from the plan for the memory of this machine now.
 """
 
 import asyncio
@@ -151,7 +151,7 @@ def resolve_plan(catalogue: Catalogue, situation: Situation, criteria: PlanCrite
             plan = _plan_with_settings(catalogue, situation, criteria, settings) if settings else recommended
             first_tried = first_tried or plan
             if plan is not None and plan.status is not Status.TOO_BIG and not _overfills_host(plan, some_kept):
-                # Not only `some_kept`: the plan may have the value of a dropped setting by itself.
+                # More than `some_kept` may be used: the plan may recommend the value of a dropped setting.
                 used = {name: value for name, value in kept.items() if _plan_has_value(plan.setting, name, value)}
                 return ResolvedPlan(plan, used, some_tuned, _leave_out(kept, used))
     return ResolvedPlan(first_tried or recommended, kept, tuned, {})
@@ -308,7 +308,8 @@ def _apply_kept(
     resolved = resolve_plan(catalogue, situation, criteria, own)
     fits = resolved.plan is not None and resolved.plan.status is not Status.TOO_BIG
     kept_plan = resolved.plan if resolved.kept and fits else None
-    if kept_plan is not None and len(kept_plan.entry.files) > 1:  # why this file, not "is your choice"
+    # The first reason is why the plan chose this file; that of the kept plan says only that the user chose it.
+    if kept_plan is not None and len(kept_plan.entry.files) > 1:
         kept_plan = replace(kept_plan, reasons=(*plan.reasons[:1], *kept_plan.reasons[1:]))
     return KeptPlan(
         planned=plan,

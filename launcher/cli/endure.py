@@ -137,7 +137,8 @@ async def _run_agent(options: argparse.Namespace) -> int:
 def _choose_draft(options: argparse.Namespace, subject: SweepModel) -> int:
     """Return the draft length to measure with.
 
-    Without --draft, `prepare_subject` gives several draft lengths to compare; here that of `serve` is the one.
+    Without --draft, `prepare_subject` may give several draft lengths to compare; then it is the length that `serve`
+    would use.
     """
     served = subject.options.draft
     return served if options.draft is None and len(subject.drafts) > 1 else subject.drafts[0]

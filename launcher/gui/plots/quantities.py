@@ -48,8 +48,8 @@ class Quantity:
     `scale` is the factor from the values of the series `name` to `unit`. With `keeps_last` a read-out shows the last
     known value with its age. With `of_server` the values belong to the running server, else to the machine. `colour` is
     a theme role; each further `draft_position` (from 1; 0: none) has a lighter shade of it. `label` stands at the end
-    of the line. `limit` names a series with the highest value that this one can have. `stands_for` names a series that
-    this one replaces while that one has no value.
+    of the line. `limit` names a series with the highest value that this one can have. `stands_for` names another
+    series: this one is drawn in its place while the other has no value.
     """
 
     name: str
