@@ -360,11 +360,11 @@ async def resolve_start(
     own = await read_own_settings(base, use_kept=use_kept, use_tuned=use_tuned)
     unused_kept = {} if use_kept else await asyncio.to_thread(load_model_settings, base.model)
     build, situation = await _read_engine_and_memory(base, ending)
-    drafts_somehow = header.has_mtp_head or base.draft_file is not None or base.drafts_repeats
-    can_draft = drafts_somehow and not header.is_embedding
+    has_draft_source = header.has_mtp_head or base.draft_file is not None or base.drafts_repeats
+    can_draft = has_draft_source and not header.is_embedding
     unusable = _find_unusable(own.kept, build, can_draft=can_draft)
-    tuned_elsewhere = _find_unusable(own.tuned, build, can_draft=True)
-    own = replace(own, kept=_leave_out(own.kept, unusable), tuned=_leave_out(own.tuned, tuned_elsewhere))
+    unusable_tuned = _find_unusable(own.tuned, build, can_draft=True)
+    own = replace(own, kept=_leave_out(own.kept, unusable), tuned=_leave_out(own.tuned, unusable_tuned))
     fixed = dict(asked)
     if not can_draft:  # even if the catalogue or a tune has a draft length
         own = replace(own, tuned=_leave_out(own.tuned, ("draft",)))

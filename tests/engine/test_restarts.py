@@ -8,7 +8,7 @@ from launcher.engine.server.supervisor import CrashCounter, RestartPolicy
 CRASH = EngineFailed("It broke.", "Do this.", exit_code=3)
 
 
-class Hands:
+class MovableClock:
     def __init__(self) -> None:
         self.now = 1_000.0
 
@@ -17,7 +17,7 @@ class Hands:
 
 
 def test_pauses_grow_and_restarts_end_with_the_reason() -> None:
-    clock = Hands()
+    clock = MovableClock()
     crashes = CrashCounter(RestartPolicy((1.0, 2.0), steady_s=60.0), clock)
     for pause in (1.0, 2.0):
         assert crashes.judge_crash(CRASH) == pause
@@ -36,7 +36,7 @@ def test_pauses_grow_and_restarts_end_with_the_reason() -> None:
 
 
 def test_a_crash_after_a_long_service_counts_as_the_first() -> None:
-    clock = Hands()
+    clock = MovableClock()
     crashes = CrashCounter(RestartPolicy((1.0, 2.0), steady_s=60.0), clock)
     for _ in range(10):
         crashes.record_ready()
@@ -45,7 +45,7 @@ def test_a_crash_after_a_long_service_counts_as_the_first() -> None:
 
 
 def test_the_time_of_a_failed_restart_does_not_count_as_service() -> None:
-    clock = Hands()
+    clock = MovableClock()
     crashes = CrashCounter(RestartPolicy((1.0, 2.0), steady_s=60.0), clock)
     crashes.record_ready()
     clock.now += 3_600
@@ -56,7 +56,7 @@ def test_the_time_of_a_failed_restart_does_not_count_as_service() -> None:
 
 
 def test_another_start_resets_the_count() -> None:
-    crashes = CrashCounter(RestartPolicy((1.0,)), Hands())
+    crashes = CrashCounter(RestartPolicy((1.0,)), MovableClock())
     assert crashes.judge_crash(CRASH) == 1.0
     crashes.reset()
     assert crashes.judge_crash(CRASH) == 1.0
@@ -65,8 +65,8 @@ def test_another_start_resets_the_count() -> None:
 
 @pytest.mark.parametrize("error", [ModelBroken("Broken."), CpuUnsupported("No AVX2.")])
 def test_permanent_errors_are_not_retried(error: EngineFailed) -> None:
-    assert CrashCounter(RestartPolicy(), Hands()).judge_crash(error) is error
+    assert CrashCounter(RestartPolicy(), MovableClock()).judge_crash(error) is error
 
 
 def test_restarts_can_be_turned_off() -> None:
-    assert CrashCounter(RestartPolicy(()), Hands()).judge_crash(CRASH) is CRASH
+    assert CrashCounter(RestartPolicy(()), MovableClock()).judge_crash(CRASH) is CRASH
