@@ -26,7 +26,7 @@ def session_folder(agent_name: str) -> Path:
 def kept_session_files(folder: Path, files: Mapping[Path, str]) -> Iterator[None]:
     """Write a session's files, which only this user can read, and delete their folder at the end of the block.
 
-    Folders that killed processes left are deleted, too. Raises what explain_os_error returns.
+    It also deletes the folders of sessions whose process was killed. Raises what explain_os_error returns.
     """
     delete_left_folders()
     try:

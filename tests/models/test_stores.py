@@ -206,7 +206,8 @@ class TestOllama:
     def test_an_unreadable_store_is_named(self, ollama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         scan = os.scandir
 
-        def refuse(path: Path) -> Any:  # noqa: ANN401 -- as root may read everything, a folder without rights is no test
+        # Root may read everything, so a folder without rights would not fail in each environment.
+        def refuse(path: Path) -> Any:  # noqa: ANN401 -- what os.scandir returns has no public type
             if Path(path) == ollama:
                 raise PermissionError(13, "Permission denied", str(path))
             return scan(path)
