@@ -28,7 +28,7 @@ def kept_session_files(folder: Path, files: Mapping[Path, str]) -> Iterator[None
 
     It also deletes the folders of sessions whose process was killed. Raises what explain_os_error returns.
     """
-    delete_left_folders()
+    delete_abandoned_folders()
     try:
         try:
             for path, text in files.items():
@@ -42,7 +42,7 @@ def kept_session_files(folder: Path, files: Mapping[Path, str]) -> Iterator[None
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def delete_left_folders() -> None:
+def delete_abandoned_folders() -> None:
     """Delete the folders of sessions whose process has ended."""
     for folder in _folders().glob("*-*-*"):
         _, pid, created = folder.name.rsplit("-", 2)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agents.session_folder import delete_left_folders, kept_session_files, session_folder
+from launcher.agents.session_folder import delete_abandoned_folders, kept_session_files, session_folder
 
 
 def test_files_are_private_and_deleted_with_the_session(home: Path) -> None:
@@ -15,7 +15,7 @@ def test_files_are_private_and_deleted_with_the_session(home: Path) -> None:
         assert deep.read_text() == "secret"
         if os.name != "nt":
             assert [path.stat().st_mode & 0o777 for path in (folder, deep.parent, deep)] == [0o700, 0o700, 0o600]
-        delete_left_folders()
+        delete_abandoned_folders()
         assert deep.exists()
     assert not folder.exists()
 

@@ -62,7 +62,7 @@ def presets(model: ModelEntry, **wanted: object) -> list[Preset]:
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_a_shipped_file_is_valid_and_built_as_by_the_schema(path: Path) -> None:
+def test_a_shipped_file_is_valid_and_loads_as_its_schema_says(path: Path) -> None:
     source = UserFile.read(path, [])
     tables = source.valid_tables(ModelsFile, "models")
     assert source.problems == []
