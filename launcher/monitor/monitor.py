@@ -207,6 +207,7 @@ class Monitor:
         if self._meter is meter:
             self._meter = None
             self._ended_reply, self._unsampled = (meter, self._clock()), True
+            self._client_meter.reset()  # it has counted this reply as well, and would have a rate for a moment longer
 
     async def _run_sampling(self, server: MonitoredServer) -> None:
         gpu = await asyncio.to_thread(GpuSensors)
@@ -388,12 +389,12 @@ class Monitor:
             server.note_requests(counters.processing)
         if counters.processing:
             self._wake.set()
-        self.health_watch.add_counters(self._counters, counters, self._counters_s)
-        self._counters_s = self._clock()
+        before_s, self._counters_s = self._counters_s, self._clock()
+        self.health_watch.add_counters(self._counters, counters, before_s)
         if self._counters is not None:
             traffic = measure_traffic(self._counters, counters)
-            if counters == self._counters:  # it has counted what it will: not a reply that was cut off
-                self._own_tokens = 0
+            if counters == self._counters and (self._ended_reply is None or self._ended_reply[1] < before_s):
+                self._own_tokens = 0  # of a reply that was cut off, which the engine does not count
             if traffic is not None:
                 ours = min(self._own_tokens, traffic.predicted_n)
                 self._own_tokens -= ours
