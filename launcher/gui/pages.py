@@ -1,5 +1,6 @@
 """List of the window's pages. Pages of the rail are built before they are shown."""
 
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,8 +21,8 @@ class PageSpec(NamedTuple):
     pages are built anew, in another language or text size, `hand_over()` returns what the next page needs of this one,
     and the next one's class takes that as `kept`: what cannot be read again, but no widgets.
 
-    `needs` lists modules that `on_shown()` imports on another thread. They are imported in advance, because an import
-    on another thread, too, delays the page's painting (by 0.1 s for Tune).
+    `needs` lists modules that the page imports later: in `on_shown()` on another thread, or when a server has started.
+    They are imported in advance, because that delays the page's painting, on another thread, too (by 0.1 s for Tune).
     """
 
     name: str
@@ -32,10 +33,11 @@ class PageSpec(NamedTuple):
     needs: tuple[str, ...] = ()
 
     def import_modules(self) -> Iterator[str]:
-        """Import the page's module and its `needs`. Yields each module's name once it is imported."""
+        """Import the page's module and its `needs`, unless they are loaded. Yields the name of each one imported."""
         for name in (self.factory.partition(":")[0], *self.needs):
-            import_module(name)
-            yield name
+            if name not in sys.modules:
+                import_module(name)
+                yield name
 
     def build(self, controller: "Controller", kept: object = None) -> "QWidget":
         """Build the page. `kept` is what its predecessor has handed over; None without one."""
@@ -47,7 +49,13 @@ class PageSpec(NamedTuple):
 
 PAGES = (
     PageSpec("start", mark_page("Start"), "Ctrl+1", "launcher.gui.start.page:StartPage"),
-    PageSpec("cockpit", mark("Cockpit"), "Ctrl+2", "launcher.gui.cockpit.page:CockpitPage"),
+    PageSpec(
+        "cockpit",
+        mark("Cockpit"),
+        "Ctrl+2",
+        "launcher.gui.cockpit.page:CockpitPage",
+        needs=("launcher.gui.plots.samples",),
+    ),
     PageSpec(
         "tune",
         mark("Tune"),

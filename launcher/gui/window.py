@@ -300,11 +300,11 @@ class Window(QMainWindow):
         self.controller.bridge.run(find_gpus, done=self.rail.show_gpus)
         yield True
         for name, spec in self._specs.items():
-            if spec.in_rail and name not in self._pages:
+            if spec.in_rail:
                 for _ in spec.import_modules():
                     yield True
-            while spec.in_rail and self._build_next_part(name):
-                yield True
+                while self._build_next_part(name):
+                    yield True
 
     @Slot(str)
     def show_page(self, name: str) -> None:
