@@ -17,7 +17,7 @@ from launcher.tuning.history import History
 from launcher.tuning.workloads import load_workload, shipped_workloads
 from tests import forked
 from tests.app.test_tuned_match import SETTINGS as PRESET
-from tests.app.test_tuned_match import here, tuned
+from tests.app.test_tuned_match import local_environment, tuned
 from tests.cli.test_commands import find_port
 
 SHORT = 'name = "short"\ntitle = "Short"\nversion = 3\nsource = "this test"\ntokens = 60\nsampling = {{ {} }}\n'
@@ -205,7 +205,7 @@ def test_an_unknown_setting_is_refused_with_all_known_names(setting: str, hint: 
 
 
 async def test_the_model_is_served_with_its_tuned_settings(demo_model: Path, short: Path) -> None:
-    tuned(await here(demo_model), demo_model)
+    tuned(await local_environment(demo_model), demo_model)
     command = ["bench", str(demo_model), "--workload", str(short), "--runs", "1"]
     result = answer(*command)
     assert {name: result["settings"][name] for name in PRESET} == PRESET

@@ -57,7 +57,7 @@ def test_codex_reads_every_name_back(name: str) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(words)
+@given(words.filter(lambda word: "${{" not in word))  # refused: the beginning of a placeholder of Continue
 def test_json_and_yaml_are_read_back(name: str) -> None:
     recipe = with_context(recipe_with(name), 8192)
     ((agent,),) = (json.loads(client_files.opencode_config(recipe))["provider"].values(),)
