@@ -1,6 +1,6 @@
 """Measures the chat while a very long reply streams into it."""
 
-from benchmarks.measure import summary
+from benchmarks.measure import format_summary
 from benchmarks.reference import Interpreter
 from benchmarks.report import Row
 from benchmarks.workplace import run_beside_empty_loop
@@ -21,14 +21,14 @@ def run(*, quick: bool) -> list[Row]:
     return [
         bare.row(f"longest stall of the loop while {what} streams", [chat["max_ms"]], "ms", 1, _STALL_LIMIT),
         bare.row(turn, [chat["busy_max_ms"]], "ms", 1, _STALL_LIMIT),
-        Row("99th percentile of these turns", summary([chat["busy_p99_ms"]], "ms", 1)),
-        Row("99th percentile of its stalls", summary([chat["p99_ms"]], "ms", 1)),
-        Row("longest stall of an empty loop beside it", summary([empty["max_ms"]], "ms", 1)),
+        Row("99th percentile of these turns", format_summary([chat["busy_p99_ms"]], "ms", 1)),
+        Row("99th percentile of its stalls", format_summary([chat["p99_ms"]], "ms", 1)),
+        Row("longest stall of an empty loop beside it", format_summary([empty["max_ms"]], "ms", 1)),
         Row(
             "growth of memory meanwhile, including the saved conversation",
-            summary([chat["grown_mb"]], "MB", 1),
+            format_summary([chat["grown_mb"]], "MB", 1),
             limit=f"< {_GROWTH_MB:.0f} MB",
             kept=chat["grown_mb"] < _GROWTH_MB,
         ),
-        Row("own processor time meanwhile", summary([chat["cpu_percent"]], "% of a core", 1)),
+        Row("own processor time meanwhile", format_summary([chat["cpu_percent"]], "% of a core", 1)),
     ]

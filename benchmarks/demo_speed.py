@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import replace
 
-from benchmarks.measure import summary
+from benchmarks.measure import format_summary
 from benchmarks.report import Row
 from benchmarks.workplace import request
 from launcher.app.serving import serve
@@ -24,7 +24,7 @@ def run(*, quick: bool) -> list[Row]:
         ("MTP off, 1 thread", replace(options, threads=1, draft=0)),
     )
     return [
-        Row(f"demo model, {kind}", summary(asyncio.run(_measure_rates(chosen, replies)), "t/s", 0))
+        Row(f"demo model, {kind}", format_summary(asyncio.run(_measure_rates(chosen, replies)), "t/s", 0))
         for kind, chosen in kinds
     ]
 

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from benchmarks.measure import summary
+from benchmarks.measure import format_summary
 from benchmarks.report import Row
 from benchmarks.workplace import ROOT, command
 from launcher.app.running_servers import restart_server
@@ -48,10 +48,10 @@ def run(*, quick: bool) -> Iterator[Row]:
         program.write_text(f'#!/bin/sh\nexec {engine} "$@"\n')
         program.chmod(0o755)
         options = ["serve", "demo", "--engine", str(program), "--slots", str(_STREAMS)]
-        with _serving(*options) as server:
+        with _run_server(*options) as server:
             yield from _stream_rows(server, quick=quick)
             through_mb = server.memory_mb()
-        with _serving(*options, "--direct") as server:
+        with _run_server(*options, "--direct") as server:
             _read_streams(server.address, server.api_key, _STREAMS, 50)
             yield _memory_row(through_mb, server.memory_mb())
     yield _start_row(1 if quick else 20)
@@ -85,7 +85,7 @@ class _Served:
 
 
 @contextmanager
-def _serving(*words: str) -> Iterator[_Served]:
+def _run_server(*words: str) -> Iterator[_Served]:
     """Run a command that serves for as long as the block lasts."""
     with subprocess.Popen([*command(), *words, "--json"], stdout=subprocess.PIPE, cwd=ROOT) as program:
         try:
@@ -128,7 +128,7 @@ def _stream_rows(server: _Served, *, quick: bool) -> Iterator[Row]:
             yield _added_row(f"a token of {what} at {_RATE} tokens/s, median", delays, _TOKEN_LIMIT_MS)
         yield Row(
             f"processor time of the gateway per {_RATE} tokens/s, {what}",
-            summary(shares, "% of a core", 2),
+            format_summary(shares, "% of a core", 2),
             f"idle: {100 * idle_s:.2f} %, taken off",
             "-",
             f"< {limit:g} %",
@@ -247,18 +247,18 @@ def _memory_row(through_mb: float, direct_mb: float) -> Row:
 
 def _start_row(pairs: int) -> Row:
     seconds: dict[str, list[float]] = {"": [], "--direct": []}
-    with _serving("serve", "demo"):  # the first start of a home unpacks and probes
+    with _run_server("serve", "demo"):  # the first start of a home unpacks and probes
         pass
     for _ in range(pairs):
         for way, taken in seconds.items():
             began_s = time.perf_counter()
-            with _serving("serve", "demo", *filter(None, (way,))):
+            with _run_server("serve", "demo", *filter(None, (way,))):
                 taken.append(time.perf_counter() - began_s)
     more = [usual - direct for usual, direct in zip(seconds[""], seconds["--direct"], strict=True)]
     middle = statistics.median(more)
     return Row(
         "0 to ready, demo model: with the gateway more than with --direct",
-        summary(more, "s", 3),
+        format_summary(more, "s", 3),
         f"--direct: {statistics.median(seconds['--direct']):.2f} s",
         "-",
         f"< {_START_LIMIT_S:g} s more",
@@ -269,7 +269,7 @@ def _start_row(pairs: int) -> Row:
 def _handover_row(times: int) -> Row:
     """Restart the demo's engine under a stream, each time after a start of such an engine alone."""
     gaps, starts = [], []
-    with _serving("serve", "demo", "--ctx", "16K") as server:
+    with _run_server("serve", "demo", "--ctx", "16K") as server:
         words = psutil.Process(registry.find_server(server.url).engine_pid or 0).cmdline()
         for number in range(times):
             starts.append(_measure_engine_start_s(words))
@@ -279,7 +279,7 @@ def _handover_row(times: int) -> Row:
     most = _quantile(more, 0.95)
     return Row(
         "handover of the demo under a stream: gap longer than a start of the engine, 95th percentile",
-        f"{most:.2f} s (gap: {summary(gaps, 's', 2)})",
+        f"{most:.2f} s (gap: {format_summary(gaps, 's', 2)})",
         f"start of the engine: {statistics.median(starts):.2f} s",
         "-",
         f"< {_GAP_LIMIT_S:g} s more",

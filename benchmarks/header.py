@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gguf import GGUFWriter
 
-from benchmarks.measure import paired_ratio, summary
+from benchmarks.measure import format_summary, paired_ratio
 from benchmarks.reference import Interpreter
 from benchmarks.report import Row
 from benchmarks.workplace import ROOT
@@ -39,7 +39,7 @@ def run(*, quick: bool) -> Iterator[Row]:
     yield bare.row(what, seconds, "s", 3, _LIMIT)
     yield Row(
         "growth of memory while reading",
-        summary(megabytes, "MB", 1),
+        format_summary(megabytes, "MB", 1),
         limit=f"< {_LIMIT_MB} MB",
         kept=statistics.median(megabytes) < _LIMIT_MB,
     )
@@ -48,10 +48,10 @@ def run(*, quick: bool) -> Iterator[Row]:
         ratio = paired_ratio(package_s, seconds)
         yield Row(
             "the same by GGUFReader of the gguf package",
-            summary(package_s, "s", 2),
+            format_summary(package_s, "s", 2),
             ratio=f"{ratio.estimate:.0f} times (95 %: {ratio.lower:.0f} to {ratio.upper:.0f})",
         )
-        yield Row("growth of memory meanwhile", summary(package_mb, "MB", 0))
+        yield Row("growth of memory meanwhile", format_summary(package_mb, "MB", 0))
 
 
 def _write_header(path: Path) -> None:

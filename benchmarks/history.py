@@ -5,7 +5,7 @@ comparisons.
 import random
 import time
 
-from benchmarks.measure import summary
+from benchmarks.measure import format_summary
 from benchmarks.reference import Interpreter
 from benchmarks.report import Row
 from launcher.monitor.meter import Acceptance
@@ -35,7 +35,7 @@ def run(*, quick: bool) -> list[Row]:
     what = f"{_SESSIONS * _RUNS:,} stored runs read, summarised by setting and compared"
     return [
         bare.row(what, seconds, "s", 2, _LIMIT),
-        Row(f"the list of {_SESSIONS} measurements with nothing but their means", summary(listed, "s", 3)),
+        Row(f"the list of {_SESSIONS} measurements with nothing but their means", format_summary(listed, "s", 3)),
         Row(f"storing them, {_RUNS} runs at a time", f"{stored_s:.1f} s"),
     ]
 

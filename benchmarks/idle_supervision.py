@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import psutil
 
-from benchmarks.measure import summary
+from benchmarks.measure import format_summary
 from benchmarks.reference import Waker, count_wakes, difference_row
 from benchmarks.report import Row
 from benchmarks.workplace import ROOT, command
@@ -29,12 +29,14 @@ def run(*, quick: bool) -> Iterator[Row]:
         [share[3] for share in shares],
         _LIMIT_POINTS,
     )
-    yield Row("processor time of the idle engine meanwhile", summary([share[2] for share in shares], "% of a core", 2))
+    yield Row(
+        "processor time of the idle engine meanwhile", format_summary([share[2] for share in shares], "% of a core", 2)
+    )
     if not quick:
         bare = _measure_serve([sys.executable, "-m", "benchmarks.idle_child"], rounds, seconds)
         yield Row(
             "own processor time without the monitor's sampling: guard, keeper and control socket",
-            summary([share[0] + share[1] for share in bare], "% of a core", 2),
+            format_summary([share[0] + share[1] for share in bare], "% of a core", 2),
         )
 
 

@@ -2,7 +2,7 @@
 
 import statistics
 
-from benchmarks.measure import summary
+from benchmarks.measure import format_summary
 from benchmarks.reference import Interpreter
 from benchmarks.report import Row
 from benchmarks.workplace import run_beside_empty_loop
@@ -37,6 +37,6 @@ def run(*, quick: bool) -> list[Row]:
             1,
             _STALL_LIMIT,
         ),
-        Row("99th percentile of its stalls", summary([flood["p99_ms"] for flood in floods], "ms", 1)),
-        Row("longest stall of an empty loop beside it", summary([each["max_ms"] for _, each in pairs], "ms", 1)),
+        Row("99th percentile of its stalls", format_summary([flood["p99_ms"] for flood in floods], "ms", 1)),
+        Row("longest stall of an empty loop beside it", format_summary([each["max_ms"] for _, each in pairs], "ms", 1)),
     ]

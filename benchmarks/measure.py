@@ -10,7 +10,7 @@ from dataclasses import dataclass
 _Z95 = statistics.NormalDist().inv_cdf(0.975)
 
 
-def summary(values: Sequence[float], unit: str, digits: int) -> str:
+def format_summary(values: Sequence[float], unit: str, digits: int) -> str:
     """Return "median unit (least-most, n)"."""
     middle, least, most = (f"{f(values):.{digits}f}" for f in (statistics.median, min, max))
     return f"{middle} {unit} ({least} to {most}, n {len(values)})"

@@ -5,7 +5,7 @@ import random
 import statistics
 import sys
 
-from benchmarks.measure import paired_ratio, summary
+from benchmarks.measure import format_summary, paired_ratio
 from benchmarks.report import Row
 from benchmarks.workplace import request, slow_model, slow_options
 from launcher.app.machine_proof import measure_reply_rate
@@ -37,7 +37,7 @@ def run(*, quick: bool) -> list[Row]:
     return [
         Row(
             "the server's tokens/s with the monitor to those without (10 samples a second, /metrics in every reply)",
-            summary(on, "t/s", 1),
+            format_summary(on, "t/s", 1),
             f"without: {statistics.median(off):.1f} t/s",
             f"{ratio.estimate:.4f} (95 %: {ratio.lower:.4f} to {ratio.upper:.4f}, n {len(on)} pairs)",
             f">= {_LEAST_RATIO}, {end} end of the 95 % interval",

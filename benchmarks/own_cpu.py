@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from benchmarks.measure import summary
+from benchmarks.measure import format_summary
 from benchmarks.reference import Interpreter
 from benchmarks.report import Row
 from benchmarks.workplace import ROOT, slow_model
@@ -36,10 +36,14 @@ def run(*, quick: bool) -> Iterator[Row]:
         holds=rate >= _LEAST_RATE,
     )
     if not quick:
-        yield Row("the same without a stream: sampling alone", summary(with_mtp["idle_percent"], "% of a core", 1))
+        yield Row(
+            "the same without a stream: sampling alone", format_summary(with_mtp["idle_percent"], "% of a core", 1)
+        )
         without = _measure(0, 3, seconds)
         rate = statistics.median(without["tokens_per_second"])
-        yield Row(f"the same at {rate:.0f} tokens/s (MTP off)", summary(without["cpu_percent"], "% of a core", 1))
+        yield Row(
+            f"the same at {rate:.0f} tokens/s (MTP off)", format_summary(without["cpu_percent"], "% of a core", 1)
+        )
 
 
 def _measure(draft: int, rounds: int, seconds: float) -> dict[str, list[float]]:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.measure import summary
+from benchmarks.measure import format_summary
 from benchmarks.reference import Interpreter, difference_row, paint_empty_window, ratio_row
 from benchmarks.report import Row
 from benchmarks.workplace import child, read_result
@@ -24,7 +24,7 @@ def run(*, quick: bool) -> Iterator[Row]:
         used.append(_measure_start())
     what, reference = "from the command until Start shows its plans and can be clicked", "an empty PySide6 window"
     yield ratio_row(what, used, "s", 2, reference, empty, _USABLE_LIMIT)
-    yield Row("the same the first time in a new home", summary(new, "s", 2))
+    yield Row("the same the first time in a new home", format_summary(new, "s", 2))
     bare, windows = Interpreter(), []
     for _ in range(processes):
         bare.start(5)

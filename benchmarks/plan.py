@@ -4,7 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from benchmarks.measure import process_seconds, summary
+from benchmarks.measure import format_summary, process_seconds
 from benchmarks.reference import Interpreter
 from benchmarks.report import Row
 from benchmarks.workplace import ROOT, command
@@ -31,9 +31,9 @@ def run(*, quick: bool) -> Iterator[Row]:
     yield bare.row(what, plan_ms, "ms", 1, _LIMIT)
     yield Row(
         f"the same, the first time for a size, when its compute buffers are computed, for {models} models",
-        summary(first_ms, "ms", 1),
+        format_summary(first_ms, "ms", 1),
     )
-    yield Row("reading the catalogue before that", summary(read_ms, "ms", 1))
+    yield Row("reading the catalogue before that", format_summary(read_ms, "ms", 1))
     bare, seconds, plan = Interpreter(), [], [*command(), "plan", "--json"]
     process_seconds(plan)  # a llama-server on PATH is asked once, then its answer is kept
     for _ in range(5 if quick else 40):

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-from benchmarks.measure import summary
+from benchmarks.measure import format_summary
 from benchmarks.reference import Interpreter, ratio_row
 from benchmarks.report import Row
 from benchmarks.workplace import ROOT
@@ -30,17 +30,23 @@ def run(*, quick: bool) -> list[Row]:
             "an hour of samples at 10 Hz on all plots: one repaint of all of them, 99th percentile",
             p99, "ms", 1, one_curve, curve_p99, _REPAINT_LIMIT,
         ),
-        Row("the same in processor time", summary([each["repaint_cpu_p99_ms"] for each in result], "ms", 1)),
-        Row("the same, median", summary([each["repaint_ms"] for each in result], "ms", 1)),
+        Row("the same in processor time", format_summary([each["repaint_cpu_p99_ms"] for each in result], "ms", 1)),
+        Row("the same, median", format_summary([each["repaint_ms"] for each in result], "ms", 1)),
         ratio_row(
             "panning or zooming through it, the slower of both, 99th percentile of the frames",
             slowest, "ms", 1, one_curve, curve_p99, _PAN_LIMIT,
         ),
-        Row("moving the pointer's read-out, 99th percentile", summary([e["hover_p99_ms"] for e in result], "ms", 1)),
+        Row(
+            "moving the pointer's read-out, 99th percentile",
+            format_summary([each["hover_p99_ms"] for each in result], "ms", 1),
+        ),
         bare.row("keeping one sample of 24 series", [each["keep_ms"] for each in result], "ms", 3, _KEEP_LIMIT),
-        Row("memory for the hour of samples", summary([each["memory_mib"] for each in result], "MiB", 1)),
-        Row("processor while nothing is sampled", summary(idle, "%", 2), limit="0", kept=max(idle) < 0.1),
-        Row("drawings of a hidden page while samples come", summary(hidden, "", 0), limit="0", kept=max(hidden) == 0),
+        Row("memory for the hour of samples", format_summary([each["memory_mib"] for each in result], "MiB", 1)),
+        Row("processor while nothing is sampled", format_summary(idle, "%", 2), limit="0", kept=max(idle) < 0.1),
+        Row(
+            "drawings of a hidden page while samples come",
+            format_summary(hidden, "", 0), limit="0", kept=max(hidden) == 0,
+        ),
     ]  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.measure import summary
+from benchmarks.measure import format_summary
 from benchmarks.report import Row
 from benchmarks.workplace import ROOT, child, read_result
 
@@ -46,7 +46,12 @@ class Interpreter:
         ratio = value * _SECONDS[unit] / start_s
         reference = f"`python -c pass`: {1_000 * start_s:.1f} ms"
         return Row(
-            what, summary(values, unit, digits), reference, f"{ratio:.2g} times", f"< {limit:g} times", ratio < limit
+            what,
+            format_summary(values, unit, digits),
+            reference,
+            f"{ratio:.2g} times",
+            f"< {limit:g} times",
+            ratio < limit,
         )
 
     def share_row(
@@ -68,7 +73,7 @@ class Interpreter:
         ratio = value / 100 / start_s
         return Row(
             what,
-            summary(percents, "% of a core", digits),
+            format_summary(percents, "% of a core", digits),
             f"`python -c pass`: {1_000 * start_s:.1f} ms of processor",
             f"{ratio:.2g} starts/s",
             f"< {limit:g} starts/s{also}",
@@ -95,7 +100,7 @@ def ratio_row(
     ratio = statistics.median(values) / reference
     return Row(
         what,
-        summary(values, unit, digits),
+        format_summary(values, unit, digits),
         f"{name}: {reference:.{digits}f} {unit}",
         f"{ratio:.2g} times",
         f"< {limit:g} times{also}",
@@ -110,7 +115,7 @@ def difference_row(what: str, values: Sequence[float], name: str, references: Se
     more = statistics.median(value - reference for value, reference in zip(values, references, strict=True))
     shown = f"{name}: {statistics.median(references):.2f} %"
     limited = f"< {limit:g} points more"
-    return Row(what, summary(values, "% of a core", 2), shown, f"{more:.2f} points more", limited, more < limit)
+    return Row(what, format_summary(values, "% of a core", 2), shown, f"{more:.2f} points more", limited, more < limit)
 
 
 def paint_empty_window() -> float:

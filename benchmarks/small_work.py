@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
-from benchmarks.measure import summary
+from benchmarks.measure import format_summary
 from benchmarks.reference import Interpreter
 from benchmarks.report import Row
 from benchmarks.workplace import ROOT
@@ -28,8 +28,8 @@ def run(*, quick: bool) -> list[Row]:
         bare.row("a slider's move: new memory bar and consequences", moves, "ms", 1, _MOVE_LIMIT),
         Row("the same, 99th percentile", f"{slowest:.1f} ms (n {len(moves)})"),
         bare.row("the same, the first move of all", [one["moves_ms"][0] for one in result], "ms", 1, _MOVE_LIMIT),
-        Row("one step of preparing for moves, on the core's thread", summary(ahead, "ms", 1)),
-        Row("the first of these steps", summary([one["ahead_ms"][0] for one in result], "ms", 1)),
+        Row("one step of preparing for moves, on the core's thread", format_summary(ahead, "ms", 1)),
+        Row("the first of these steps", format_summary([one["ahead_ms"][0] for one in result], "ms", 1)),
         bare.row("this computer, read the first time", [one["machine_ms"][0] for one in result], "ms", 1, _FIRST_LIMIT),
         bare.row("the same, read again", again, "ms", 1, _AGAIN_LIMIT),
         bare.row("reading the stored summary of a header", [one["kept_ms"] for one in result], "ms", 1, _KEPT_LIMIT),

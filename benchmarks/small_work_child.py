@@ -9,7 +9,7 @@ from launcher.engine.demo import unpack_demo_model
 from launcher.machine.machine import read_machine
 from launcher.models.gguf import read_header
 from launcher.models.header_summary import load_summary, store_summary
-from tests.app.test_preview import described
+from tests.app.test_preview import describe_server
 
 _ANY_SHA256 = "0" * 64
 
@@ -25,7 +25,7 @@ def main() -> None:
     sliders move, the core previews the running server, then each value of each slider.
     """
     machine_ms = [_time_work(read_machine) for _ in range(6)]
-    previewer = Previewer(described())
+    previewer = Previewer(describe_server())
     steps = previewer.fill_cache()
     ahead_ms = [_time_work(lambda: previewer.preview({}))]
     more = True

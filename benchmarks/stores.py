@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.measure import summary
+from benchmarks.measure import format_summary
 from benchmarks.reference import Interpreter
 from benchmarks.report import Row
 from benchmarks.workplace import ROOT
@@ -28,7 +28,7 @@ def run(*, quick: bool) -> Iterator[Row]:
             bare.start()
             known.append(_time_listing(folder))
     yield bare.row(f"{_MODELS} models in two stores listed, from summaries of headers", known, "s", 3, _LIMIT)
-    yield Row("the same the first time, with reading the headers", summary([first_s], "s", 2))
+    yield Row("the same the first time, with reading the headers", format_summary([first_s], "s", 2))
 
 
 def _make_stores(home: Path) -> None:

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from statistics import median
 
-from benchmarks.measure import summary
+from benchmarks.measure import format_summary
 from benchmarks.report import Row
 from benchmarks.workplace import request, slow_model, slow_options
 from launcher.app.serving import serve
@@ -33,9 +33,12 @@ def run(*, quick: bool) -> list[Row]:
 
 def _rows(what: str, rounds: list["_Round"]) -> list[Row]:
     return [
-        Row(f"{what}: all together", summary([each.together for each in rounds], "t/s", 0)),
-        Row(f"{what}: each", summary([each.each for each in rounds], "t/s", 0)),
-        Row(f"{what}: time until all have their first token", summary([each.last_first_s for each in rounds], "s", 2)),
+        Row(f"{what}: all together", format_summary([each.together for each in rounds], "t/s", 0)),
+        Row(f"{what}: each", format_summary([each.each for each in rounds], "t/s", 0)),
+        Row(
+            f"{what}: time until all have their first token",
+            format_summary([each.last_first_s for each in rounds], "s", 2),
+        ),
     ]
 
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.measure import Interval, paired_ratio, summary
+from benchmarks.measure import Interval, format_summary, paired_ratio
 from benchmarks.report import Row
 from benchmarks.workplace import ROOT
 from launcher.base.paths import cache_dir
@@ -63,9 +63,9 @@ def run(*, quick: bool) -> Iterator[Row]:
     megabytes = limited_size / 1e6
     yield Row(
         f"{_RATE / 1e6:.0f} MB/s per connection from the server: up to 8 connections ({megabytes:.0f} MB)",
-        summary([megabytes / each.seconds for each in together], "MB/s", 0),
+        format_summary([megabytes / each.seconds for each in together], "MB/s", 0),
         f"one connection: {statistics.median(megabytes / each.seconds for each in alone):.0f} MB/s",
-        summary(gain, "times", 1),
+        format_summary(gain, "times", 1),
         "-" if quick else ">= 3 times",  # too short to reach all connections
         None if quick else min(gain) >= 3,
     )
@@ -84,17 +84,17 @@ def _rows(runs: Sequence[dict[str, Run]], size: int) -> Iterator[Row]:
         faster = _compare_seconds(others, ours)
         yield Row(
             peers[name],
-            summary([each.seconds for each in ours], "s", 2),
+            format_summary([each.seconds for each in ours], "s", 2),
             f"{name}: {statistics.median(each.seconds for each in others):.2f} s",
             _format_ratio(faster, len(ours)),
             f">= {limits[name]:g} times",
             faster.estimate >= limits[name],
         )
     peak = [each.peak_mb or 0.0 for each in ours]
-    yield Row("peak memory meanwhile", summary(peak, "MB", 0), limit="< 120 MB", kept=max(peak) < 120)
+    yield Row("peak memory meanwhile", format_summary(peak, "MB", 0), limit="< 120 MB", kept=max(peak) < 120)
     for name in runs[0]:
         cpu_s = [each[name].cpu_s / (size / 2**30) for each in runs]
-        yield Row(f"{name}: processor time per GiB", summary(cpu_s, "s", 2))
+        yield Row(f"{name}: processor time per GiB", format_summary(cpu_s, "s", 2))
 
 
 def _format_ratio(ratio: Interval, pairs: int) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import summary
+from benchmarks.measure import format_summary
 from benchmarks.reference import Interpreter, difference_row, paint_empty_window, ratio_row
 from benchmarks.report import Row
 from benchmarks.workplace import child, command, read_result, run_beside_empty_loop, slow_model
@@ -26,7 +26,7 @@ def run(*, quick: bool) -> Iterator[Row]:
     painted, empty_painted = zip(*paints, strict=True)
     what, name = "from the command to the window's first paint", "an empty PySide6 window"
     yield ratio_row(what, painted, "s", 2, name, empty_painted, _PAINT_LIMIT)
-    yield Row("the same the first time in a new home", summary([new], "s", 2))
+    yield Row("the same the first time in a new home", format_summary([new], "s", 2))
     rounds, seconds = (1, 4) if quick else (3, 20)
     bare, pairs = Interpreter(), []
     for _ in range(rounds):
@@ -61,7 +61,7 @@ def run(*, quick: bool) -> Iterator[Row]:
     peak = [stream["peak_mib"] for stream in streams]
     yield Row(
         "peak memory while it streams",
-        summary(peak, "MiB", 0),
+        format_summary(peak, "MiB", 0),
         limit=f"< {_PEAK_MIB:g} MiB",
         kept=statistics.median(peak) < _PEAK_MIB,
     )

@@ -205,7 +205,7 @@ KINDS = {
 
 
 @pytest.fixture
-def at(demo_model: Path, fake_engine: Path, releases: ReleaseServer) -> Circumstances:
+def circumstances(demo_model: Path, fake_engine: Path, releases: ReleaseServer) -> Circumstances:
     releases.publish("b11434", "cpu")
     options = ServeOptions(model=demo_model, built_in=True)
     return Circumstances(
@@ -217,33 +217,37 @@ def at(demo_model: Path, fake_engine: Path, releases: ReleaseServer) -> Circumst
 @pytest.mark.skipif(sys.platform == "win32", reason="links and pipes are otherwise there")
 @pytest.mark.parametrize("name", KINDS)
 def test_any_damage_to_a_kept_file_is_reported_once_and_survived(
-    name: str, at: Circumstances, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    name: str,
+    circumstances: Circumstances,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     kind = KINDS[name]
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "nothing kept"))
-    default = kind.read(at)
+    default = kind.read(circumstances)
     for fault, bring_about in FAULTS.items():
         home = tmp_path / fault
         monkeypatch.setenv(HOME_VARIABLE, str(home))
-        kind.make(at)
-        whole = kind.read(at)
+        kind.make(circumstances)
+        whole = kind.read(circumstances)
         (path,) = home.glob(kind.place)
         path.with_name(f"{path.name}.copy").unlink(missing_ok=True)
         bring_about(path)
         caplog.clear()
         if fault in kind.bears:
-            kind.read(at)
+            kind.read(circumstances)
             assert os.path.lexists(path), fault
             continue
-        assert kind.read(at) == default, fault
+        assert kind.read(circumstances) == default, fault
         bad = path.with_name(f"{path.name}.bad")
         assert os.path.lexists(bad), fault
         assert bad.is_dir() == (fault == "a folder"), fault
         received = [record.getMessage() for record in caplog.records if str(bad) in record.getMessage()]
         assert len(received) == (name != "downloads"), fault  # whose damage is handed to who looks at the queue
-        kind.read(at)
-        kind.make(at)
-        assert kind.read(at) == whole, fault
+        kind.read(circumstances)
+        kind.make(circumstances)
+        assert kind.read(circumstances) == whole, fault
         assert len(list(home.glob(f"{kind.place}.bad*"))) == 1, fault
 
 

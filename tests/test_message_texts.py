@@ -47,14 +47,14 @@ def is_sentence(text: str) -> bool:
 def plain_sentences(tree: ast.Module) -> Iterator[ast.AST]:
     """Yield each sentence that stands outside the makers of messages, docstrings, logs and patterns."""
 
-    def walk(node: ast.AST) -> Iterator[ast.AST]:
+    def walk_node(node: ast.AST) -> Iterator[ast.AST]:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             return
         if isinstance(node, ast.Call) and name_of(node.func) in (*MAKERS, *NOT_FOR_USERS):
             for given in node.args:
-                yield from walk(given) if text_of(given) is None else ()
+                yield from walk_node(given) if text_of(given) is None else ()
             for keyword in node.keywords:
-                yield from walk(keyword.value) if keyword.arg != "window" else ()
+                yield from walk_node(keyword.value) if keyword.arg != "window" else ()
             return
         text = text_of(node)
         if text is not None:
@@ -62,12 +62,12 @@ def plain_sentences(tree: ast.Module) -> Iterator[ast.AST]:
                 yield node
             return
         for child in ast.iter_child_nodes(node):
-            yield from walk(child)
+            yield from walk_node(child)
 
-    yield from walk(tree)
+    yield from walk_node(tree)
 
 
-def flattened(tree: ast.Module) -> Iterator[ast.AST]:
+def flattened_messages(tree: ast.Module) -> Iterator[ast.AST]:
     """Yield each place that makes plain text of messages: f-strings, +, strip and join."""
 
     def is_message(node: ast.AST) -> bool:
@@ -89,23 +89,29 @@ def flattened(tree: ast.Module) -> Iterator[ast.AST]:
                     yield node
 
 
-def core() -> list[Path]:
+def list_core_files() -> list[Path]:
     files = [path for path in SOURCE.rglob("*.py") if path.relative_to(SOURCE).parts[0] not in FACES]
     return [path for path in sorted(files) if path.relative_to(SOURCE).as_posix() not in OTHER_TEXTS]
 
 
-def places(found: Iterator[ast.AST], path: Path) -> list[str]:
+def describe_places(found: Iterator[ast.AST], path: Path) -> list[str]:
     return [f"{path.relative_to(SOURCE)}:{node.lineno} {ast.unparse(node)[:90]}" for node in found]  # type: ignore[attr-defined]
 
 
 def test_every_sentence_of_the_core_is_a_message() -> None:
-    plain = [each for path in core() for each in places(plain_sentences(ast.parse(path.read_text("utf-8"))), path)]
+    plain = [
+        each
+        for path in list_core_files()
+        for each in describe_places(plain_sentences(ast.parse(path.read_text("utf-8"))), path)
+    ]
     assert not plain, "\n".join(plain)
 
 
 def test_no_message_is_made_plain_text_in_the_core() -> None:
-    files = [path for path in core() if path.relative_to(SOURCE).as_posix() not in NO_MESSAGES]
-    lost = [each for path in files for each in places(flattened(ast.parse(path.read_text("utf-8"))), path)]
+    files = [path for path in list_core_files() if path.relative_to(SOURCE).as_posix() not in NO_MESSAGES]
+    lost = [
+        each for path in files for each in describe_places(flattened_messages(ast.parse(path.read_text("utf-8"))), path)
+    ]
     assert not lost, "\n".join(lost)
 
 
@@ -134,4 +140,4 @@ def test_a_plain_sentence_is_found(source: str, count: int) -> None:
     ],
 )
 def test_a_message_that_becomes_plain_text_is_found(source: str, count: int) -> None:
-    assert len(list(flattened(ast.parse(source)))) == count
+    assert len(list(flattened_messages(ast.parse(source)))) == count

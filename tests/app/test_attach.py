@@ -30,12 +30,14 @@ MODELS = reply({"object": "list", "data": [{"id": "some/model"}, {"id": "other"}
 
 
 @asynccontextmanager
-async def serving(routes: dict[str, Answer], default: Answer = NOT_FOUND) -> AsyncIterator[tuple[str, list[bytes]]]:
+async def serve_answers(
+    routes: dict[str, Answer], default: Answer = NOT_FOUND
+) -> AsyncIterator[tuple[str, list[bytes]]]:
     """Run a server with an answer for each path; yield its address and the requests that it received."""
     requests: list[bytes] = []
     talks: set[asyncio.Task[Any]] = set()
 
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task
         talks.add(task)
@@ -57,7 +59,7 @@ async def serving(routes: dict[str, Answer], default: Answer = NOT_FOUND) -> Asy
             talks.discard(task)
             writer.close()
 
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    server = await asyncio.start_server(handle_connection, "127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", requests
     finally:
@@ -67,7 +69,7 @@ async def serving(routes: dict[str, Answer], default: Answer = NOT_FOUND) -> Asy
         await server.wait_closed()
 
 
-async def looked(url: str, key: str | None = None) -> AttachedServer:
+async def detect_features_of(url: str, key: str | None = None) -> AttachedServer:
     server = AttachedServer(parse_address(url), key)
     try:
         await server.detect_features()
@@ -134,8 +136,8 @@ class TestAddresses:
 
 class TestOffers:
     async def test_a_server_with_only_models_and_chat_is_recognised(self) -> None:
-        async with serving({"/v1/models": MODELS}) as (url, _):
-            features = (await looked(f"{url}/v1")).features
+        async with serve_answers({"/v1/models": MODELS}) as (url, _):
+            features = (await detect_features_of(f"{url}/v1")).features
         assert features.models == ("some/model", "other")
         assert not features.is_llama_server
         assert (features.engine, features.context, features.slots, features.drafts, features.healthy) == (None,) * 5
@@ -145,7 +147,7 @@ class TestOffers:
     async def test_missing_counters_do_not_count_as_zero(self) -> None:
         other = reply(b"vllm:num_requests_running 3.0\n", kind="text/plain")
         routes: dict[str, Answer] = {"/v1/models": MODELS, "/metrics": other}
-        async with serving(routes) as (url, _), attach_server(parse_address(url)) as server:
+        async with serve_answers(routes) as (url, _), attach_server(parse_address(url)) as server:
             assert not server.features.has_counters
             assert "not those of llama-server" in server.features.missing["/metrics"]
             with pytest.raises(ServerNotFound):
@@ -154,24 +156,24 @@ class TestOffers:
     async def test_figures_of_a_wrong_type_are_unknown(self) -> None:
         props = reply({"build_info": 7, "total_slots": -1, "default_generation_settings": {"n_ctx": True}})
         slots = reply(["what", None])
-        async with serving({"/v1/models": MODELS, "/props": props, "/slots": slots}) as (url, _):
-            features = (await looked(url)).features
+        async with serve_answers({"/v1/models": MODELS, "/props": props, "/slots": slots}) as (url, _):
+            features = (await detect_features_of(url)).features
         assert (features.engine, features.context, features.slots, features.drafts) == (None,) * 4
 
     async def test_names_cannot_act_on_a_terminal(self) -> None:
         models = reply({"data": [{"id": "\x1b]0;gotcha\x07\u202eevil\nname" + "x" * 10_000}, {"id": 3}, 4]})
-        async with serving({"/v1/models": models}) as (url, _):
-            (name,) = (await looked(url)).features.models
+        async with serve_answers({"/v1/models": models}) as (url, _):
+            (name,) = (await detect_features_of(url)).features.models
         assert name.isprintable()
         assert len(name) <= 401
 
     async def test_the_key_is_sent_in_a_header_and_a_wrong_one_is_reported(self) -> None:
         refused = reply({"error": {"message": "Invalid API Key", "code": 401}}, "401 Unauthorized")
-        async with serving({}, default=refused) as (url, requests):
+        async with serve_answers({}, default=refused) as (url, requests):
             with pytest.raises(Refused, match="rejected the API key") as error:
-                await looked(url, KEY)
+                await detect_features_of(url, KEY)
             with pytest.raises(Refused, match="requires an API key") as without:
-                await looked(url)
+                await detect_features_of(url)
         assert f"Authorization: Bearer {KEY}".encode() in requests[0]
         assert KEY not in f"{error.value!r} {error.value} {error.value.facts}"
         assert "--api-key-env" in without.value.hint
@@ -199,7 +201,7 @@ async def endless_body(writer: asyncio.StreamWriter) -> None:
         await writer.drain()
 
 
-async def silence(writer: asyncio.StreamWriter) -> None:
+async def send_nothing(writer: asyncio.StreamWriter) -> None:
     await asyncio.sleep(60)
 
 
@@ -207,7 +209,7 @@ STRANGE: dict[str, Answer] = {
     "endless headers": endless_headers,
     "drip": drip,
     "endless body": endless_body,
-    "silence": silence,
+    "silence": send_nothing,
     "closes at once": b"",
     "not HTTP": b"SSH-2.0-OpenSSH_9.2\r\n",
     "HTML": reply(b"<html>hello</html>", kind="text/html"),
@@ -225,10 +227,10 @@ STRANGE: dict[str, Answer] = {
 @pytest.mark.parametrize("kind", STRANGE)
 async def test_an_unknown_kind_of_server_is_an_error_in_a_sentence(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_REPLY_S", 0.5)
-    async with serving({}, default=STRANGE[kind]) as (url, _):
+    async with serve_answers({}, default=STRANGE[kind]) as (url, _):
         with pytest.raises((Unreachable, Refused)) as error:
             async with asyncio.timeout(60):
-                await looked(url, KEY)
+                await detect_features_of(url, KEY)
     assert error.value.title.endswith((".", "?"))
     assert len(str(error.value)) < 600
     assert KEY not in str(error.value)
@@ -251,30 +253,30 @@ async def test_an_invalid_reply_of_a_server_is_reported(kind: str, why: str) -> 
         "secret redirect": b"HTTP/1.1 302 Found\r\nLocation: http://u:pw@127.0.0.1:1/v1?key=x\r\n"
         b"Content-Length: 0\r\n\r\n",
     }
-    async with serving({}, default=(STRANGE | more)[kind]) as (url, _):
+    async with serve_answers({}, default=(STRANGE | more)[kind]) as (url, _):
         with pytest.raises(Refused, match="not a llama-server, and has no OpenAI interface") as error:
-            await looked(url)
+            await detect_features_of(url)
     assert why in error.value.title
 
 
 async def test_an_address_without_a_server_is_reported() -> None:
-    async with serving({}) as (url, _):
+    async with serve_answers({}) as (url, _):
         pass
     with pytest.raises(Unreachable, match="No server responds"):
-        await looked(url)
+        await detect_features_of(url)
 
 
 @pytest.mark.parametrize("url", ["http://xn--zz", "http://\N{SNOWMAN}.example", "http://a\x7fb"])
 async def test_an_invalid_host_name_is_an_error_in_a_sentence(url: str) -> None:
     with pytest.raises(Unreachable, match="Cannot connect to"):
-        await looked(url)
+        await detect_features_of(url)
 
 
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "odd://127.0.0.1:1", "http://127.0.0.1:x"])
 async def test_an_unusable_proxy_is_an_error_in_a_sentence(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", proxy)
     with pytest.raises(Unreachable, match="HTTPS_PROXY") as error:
-        await looked("https://models.example")
+        await detect_features_of("https://models.example")
     assert ".." not in error.value.title
 
 
@@ -283,7 +285,7 @@ async def request_text(url: str, request: ChatRequest) -> str:
         return "".join([delta.content async for delta in deltas])
 
 
-def streamed(*events: object, done: bool = True) -> bytes:
+def build_event_stream(*events: object, done: bool = True) -> bytes:
     data = b"".join(b"data: " + (e if isinstance(e, bytes) else json.dumps(e).encode()) + b"\n\n" for e in events)
     body = data + (b"data: [DONE]\n\n" if done else b"")
     return b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n" + body
@@ -294,8 +296,8 @@ REQUEST = ChatRequest([{"role": "user", "content": "Hello"}], max_tokens=5, thin
 
 class TestChat:
     async def test_other_servers_get_no_fields_of_llama_server(self) -> None:
-        words = streamed({"choices": [{"delta": {"content": "Hi"}}]}, {"choices": []})
-        async with serving({"/v1/models": MODELS, "/v1/chat/completions": words}) as (url, seen):
+        words = build_event_stream({"choices": [{"delta": {"content": "Hi"}}]}, {"choices": []})
+        async with serve_answers({"/v1/models": MODELS, "/v1/chat/completions": words}) as (url, seen):
             assert await request_text(url, REQUEST) == "Hi"
         body = json.loads(seen[-1].partition(b"\r\n\r\n")[2])
         messages = [{"role": "user", "content": "Hello"}]
@@ -313,20 +315,20 @@ class TestChat:
         ],
     )
     async def test_invalid_events_are_an_error(self, events: list[object]) -> None:
-        odd = streamed(*events)
-        async with serving({"/v1/models": MODELS, "/v1/chat/completions": odd}) as (url, _):
+        odd = build_event_stream(*events)
+        async with serve_answers({"/v1/models": MODELS, "/v1/chat/completions": odd}) as (url, _):
             with pytest.raises(Refused):
                 await request_text(url, REQUEST)
 
     async def test_a_line_of_ten_megabytes_is_not_stored(self) -> None:
-        long = streamed({"choices": [{"delta": {"content": "x" * 10_000_000}}]})
-        async with serving({"/v1/models": MODELS, "/v1/chat/completions": long}) as (url, _):
+        long = build_event_stream({"choices": [{"delta": {"content": "x" * 10_000_000}}]})
+        async with serve_answers({"/v1/models": MODELS, "/v1/chat/completions": long}) as (url, _):
             with pytest.raises(Refused, match="bytes"):
                 await request_text(url, REQUEST)
 
     async def test_a_reply_that_ends_within_a_line_is_an_error(self) -> None:
-        cut = streamed(b'{"choices": [{"delta": {"cont', done=False)
-        async with serving({"/v1/models": MODELS, "/v1/chat/completions": cut}) as (url, _):
+        cut = build_event_stream(b'{"choices": [{"delta": {"cont', done=False)
+        async with serve_answers({"/v1/models": MODELS, "/v1/chat/completions": cut}) as (url, _):
             with pytest.raises(LauncherError):
                 await request_text(url, REQUEST)
 
@@ -351,7 +353,7 @@ class TestWatching:
                 seen.set()
 
         routes: dict[str, Answer] = {"/v1/models": MODELS, "/metrics": counters, "/health": reply({})}
-        async with serving(routes) as (url, _), attach_server(parse_address(url)) as server:
+        async with serve_answers(routes) as (url, _), attach_server(parse_address(url)) as server:
             monitor = Monitor(take, periods=MonitorPeriods(metrics_s=0.05))
             monitor.watch_server(server)
             try:
@@ -364,14 +366,14 @@ class TestWatching:
         assert rates[0] == pytest.approx(50.0)
 
     async def test_a_refused_connection_suggests_to_check_the_address_and_not_the_internet(self) -> None:
-        async with serving({}) as (url, _):
+        async with serve_answers({}) as (url, _):
             pass
         with pytest.raises(Unreachable, match="cannot be reached") as error:
-            await looked(url.replace("http:", "https:"))  # which is read like a server on another computer
+            await detect_features_of(url.replace("http:", "https:"))  # which is read like a server on another computer
         assert error.value.hint == "Check the address, and whether the server runs."
 
     async def test_a_server_that_goes_away_is_reported(self) -> None:
-        async with serving({"/v1/models": MODELS, "/health": reply({})}) as (url, _):
+        async with serve_answers({"/v1/models": MODELS, "/health": reply({})}) as (url, _):
             server = AttachedServer(parse_address(url))
             await server.detect_features()
         following = asyncio.create_task(server.follow_health(period_s=0.02))

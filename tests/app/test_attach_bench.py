@@ -17,7 +17,7 @@ from launcher.tuning.measured_speed import MeasuredSpeed
 from launcher.tuning.records import Run
 from launcher.tuning.workloads import load_workload
 from tests import forked
-from tests.app.test_attach import KEY, MODELS, Answer, reply, serving
+from tests.app.test_attach import KEY, MODELS, Answer, reply, serve_answers
 
 MIXED = load_workload("mixed")
 STANDARD = {"messages", "model", "stream", "stream_options", "max_tokens", "temperature", "seed", "top_p"}
@@ -27,7 +27,7 @@ def event(data: object) -> bytes:
     return f"data: {json.dumps(data)}\n\n".encode()
 
 
-def streaming(*, usage: bool, pause_s: float = 0.005) -> Answer:
+def answer_in_events(*, usage: bool, pause_s: float = 0.005) -> Answer:
     """A reply of ten words, 20 tokens by its own count."""
 
     async def answer(writer: asyncio.StreamWriter) -> None:
@@ -44,10 +44,10 @@ def streaming(*, usage: bool, pause_s: float = 0.005) -> Answer:
     return answer
 
 
-async def measured(answer: Answer, runs: int = 2) -> tuple[MeasuredSpeed, list[bytes]]:
+async def measure_answer(answer: Answer, runs: int = 2) -> tuple[MeasuredSpeed, list[bytes]]:
     routes: dict[str, Answer] = {"/v1/models": MODELS, "/v1/chat/completions": answer}
     async with (
-        serving(routes) as (url, requests),
+        serve_answers(routes) as (url, requests),
         attach_server(parse_address(url), KEY) as server,
         attached_bench(server) as bench,
     ):
@@ -56,7 +56,7 @@ async def measured(answer: Answer, runs: int = 2) -> tuple[MeasuredSpeed, list[b
 
 
 async def test_another_server_is_measured_by_wall_time_and_its_token_counts() -> None:
-    result, requests = await measured(streaming(usage=True))
+    result, requests = await measure_answer(answer_in_events(usage=True))
     assert result.clock == "wall"
     assert result.decode
     assert result.prefill
@@ -75,29 +75,29 @@ async def test_another_server_is_measured_by_wall_time_and_its_token_counts() ->
 
 
 async def test_a_reply_without_an_end_is_reported() -> None:
-    async def endless(writer: asyncio.StreamWriter) -> None:
+    async def send_endless_events(writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
         while True:
             writer.write(event({"choices": [{"delta": {"content": "word " * 1_000}}]}))
             await writer.drain()
 
     with pytest.raises(Refused, match="did not stop after the requested 24 tokens") as raised:
-        await measured(endless)
+        await measure_answer(send_endless_events)
     assert "--max-tokens" not in str(raised.value)
 
 
 async def test_events_are_not_counted_as_tokens() -> None:
-    result, _ = await measured(streaming(usage=False), runs=1)
+    result, _ = await measure_answer(answer_in_events(usage=False), runs=1)
     assert (result.prefill, result.decode) == (None, None)
     assert "no token counts" in unknown_reasons(result)["decode"]
     assert result.first_token
 
 
 async def test_a_server_that_refuses_token_counts_is_asked_without_them() -> None:
-    plain = streaming(usage=False)
+    plain = answer_in_events(usage=False)
     requests: list[int] = []
 
-    async def strict(writer: asyncio.StreamWriter) -> None:
+    async def refuse_stream_options(writer: asyncio.StreamWriter) -> None:
         requests.append(1)
         if len(requests) == 1:
             writer.write(reply({"error": {"message": "unknown field stream_options"}}, "400 Bad Request"))
@@ -106,7 +106,7 @@ async def test_a_server_that_refuses_token_counts_is_asked_without_them() -> Non
             assert not isinstance(plain, bytes)
             await plain(writer)
 
-    result, bodies = await measured(strict, runs=1)
+    result, bodies = await measure_answer(refuse_stream_options, runs=1)
     assert result.decode is None
     assert b"stream_options" in bodies[0]
     assert not [each for each in bodies[1:] if b"stream_options" in each]
@@ -114,7 +114,7 @@ async def test_a_server_that_refuses_token_counts_is_asked_without_them() -> Non
 
 async def test_other_refusals_are_reported() -> None:
     with pytest.raises(Refused, match="too long"):
-        await measured(reply({"error": {"message": "the prompt is too long"}}, "413 Too Large"))
+        await measure_answer(reply({"error": {"message": "the prompt is too long"}}, "413 Too Large"))
 
 
 @pytest.mark.usefixtures("forked_commands")
@@ -128,11 +128,11 @@ async def test_the_real_engine_is_measured_by_its_own_timings(demo_model: Path) 
         await server.detect_features()
         seen: list[int] = []
 
-        def see(_run: Run, number: int) -> None:
+        def note_number(_run: Run, number: int) -> None:
             seen.append(number)
 
         async with attached_bench(server) as bench:
-            result = await measure_attached(bench, MIXED, runs=1, on_run=see)
+            result = await measure_attached(bench, MIXED, runs=1, on_run=note_number)
         await server.close()
         command = await asyncio.to_thread(forked.run, "attach", f"{endpoint.url}/v1", "--bench", "--runs", "1")
     finally:

@@ -28,8 +28,8 @@ from launcher.tuning.history_environment import Environment
 from launcher.tuning.records import Prompt, Run
 from launcher.tuning.session_file import anonymize, session_json
 from launcher.tuning.workloads import Workload
-from tests.app.test_attach import KEY, MODELS, Answer, serving
-from tests.app.test_attach_bench import streaming
+from tests.app.test_attach import KEY, MODELS, Answer, serve_answers
+from tests.app.test_attach_bench import answer_in_events
 
 PROMPTS = (
     Prompt("one", (("user", "What is MTP?"),), 70, {"temperature": 1.0}),
@@ -135,11 +135,11 @@ async def test_the_machine_is_monitored_while_the_server_of_another_program_is_m
 
 async def test_another_kind_of_server_and_ours_are_measured_by_the_same_clock(demo_model: Path) -> None:
     session = ServerSession()
-    routes: dict[str, Answer] = {"/v1/models": MODELS, "/v1/chat/completions": streaming(usage=True)}
+    routes: dict[str, Answer] = {"/v1/models": MODELS, "/v1/chat/completions": answer_in_events(usage=True)}
     turns: list[tuple[str, int]] = []
     try:
         options = ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048)
-        async with serving(routes) as (url, requests), attached_target(url, KEY) as other:
+        async with serve_answers(routes) as (url, requests), attached_target(url, KEY) as other:
             ours = await serve_target(session, options, "demo")
             found = await compare_targets([ours, other], WORK, 2, lambda name, _, number: turns.append((name, number)))
             with pytest.raises(BadOption, match="with itself"):

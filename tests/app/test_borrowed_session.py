@@ -40,7 +40,7 @@ def options(demo_model: Path) -> ServeOptions:
 
 
 @asynccontextmanager
-async def serving(
+async def serve_demo(
     options: ServeOptions, *, direct: bool = False
 ) -> AsyncIterator[tuple[ServerSession, httpx.AsyncClient]]:
     session = ServerSession(direct=direct)
@@ -68,7 +68,7 @@ async def read_answers(address: ControlAddress, verb: str, **fields: object) -> 
 
 
 @asynccontextmanager
-async def borrowed(session: ServerSession, rules: IdleRules = RULES) -> AsyncIterator[BorrowedSession]:
+async def borrow_session(session: ServerSession, rules: IdleRules = RULES) -> AsyncIterator[BorrowedSession]:
     async with borrow_server(await find_entry(session), rules) as lent:
         yield lent
 
@@ -76,8 +76,8 @@ async def borrowed(session: ServerSession, rules: IdleRules = RULES) -> AsyncIte
 async def test_a_client_request_during_a_measurement_is_answered_and_the_measurement_repeated(
     options: ServeOptions,
 ) -> None:
-    async with serving(options) as (session, client):
-        async with borrowed(session) as lent:
+    async with serve_demo(options) as (session, client):
+        async with borrow_session(session) as lent:
             bench = BorrowedBench(lent, options)
             await bench.become({"draft": 3})
             measuring = asyncio.create_task(bench.run(LONG, seed=1))
@@ -99,8 +99,8 @@ async def test_a_client_request_during_a_measurement_is_answered_and_the_measure
 async def test_a_tune_completes_while_a_client_streams_and_the_settings_are_restored(
     options: ServeOptions,
 ) -> None:
-    async with serving(options) as (session, client):
-        async with borrowed(session) as lent:
+    async with serve_demo(options) as (session, client):
+        async with borrow_session(session) as lent:
             events: list[TuneEvent] = []
             cut = ReadReply()
             reading: asyncio.Task[None] | None = None
@@ -147,7 +147,7 @@ class Conversation:
 
 
 async def test_the_prompt_cache_of_a_client_survives_measured_replies_and_restarts(options: ServeOptions) -> None:
-    async with serving(options) as (session, client), borrowed(session) as lent:
+    async with serve_demo(options) as (session, client), borrow_session(session) as lent:
         conversation = Conversation(client)
         read = (await conversation.ask())["prompt_n"]
         assert read > 100
@@ -183,7 +183,7 @@ async def test_a_restart_while_a_conversation_is_restored_does_not_lose_it(
             assert answer is not None
         return await original(self, path, body)
 
-    async with serving(options) as (session, client), borrowed(session) as lent:
+    async with serve_demo(options) as (session, client), borrow_session(session) as lent:
         conversation = Conversation(client)
         read = (await conversation.ask())["prompt_n"]
         bench = BorrowedBench(lent, options)
@@ -197,7 +197,7 @@ async def test_a_restart_while_a_conversation_is_restored_does_not_lose_it(
 
 
 async def test_the_settings_are_restored_when_a_measurement_is_killed(options: ServeOptions) -> None:
-    async with serving(options) as (session, _):
+    async with serve_demo(options) as (session, _):
         address = (await find_entry(session)).control_address
         assert address is not None
         lending = send_request(address, "lend")
@@ -211,7 +211,7 @@ async def test_the_settings_are_restored_when_a_measurement_is_killed(options: S
 
 
 async def test_a_change_by_another_client_ends_the_measurement_and_stays(options: ServeOptions) -> None:
-    async with serving(options) as (session, _), borrowed(session) as lent:
+    async with serve_demo(options) as (session, _), borrow_session(session) as lent:
         bench = BorrowedBench(lent, options)
         await bench.become({"draft": 3})
         measuring = asyncio.create_task(bench.run(LONG, seed=1))
@@ -227,15 +227,15 @@ async def test_a_change_by_another_client_ends_the_measurement_and_stays(options
 
 
 async def test_kept_settings_stay_after_the_loan(options: ServeOptions) -> None:
-    async with serving(options) as (session, _):
-        async with borrowed(session) as lent:
+    async with serve_demo(options) as (session, _):
+        async with borrow_session(session) as lent:
             await lent.keep_settings(replace(options, draft=4))
             assert session.loan is None
         assert session.supervisor.options == replace(options, draft=4)
 
 
 async def test_a_server_is_lent_to_one_measurement_at_a_time_and_only_with_the_gateway(options: ServeOptions) -> None:
-    async with serving(options) as (session, client):
+    async with serve_demo(options) as (session, client):
         address = (await find_entry(session)).control_address
         assert address is not None
         lending = send_request(address, "lend")
@@ -246,6 +246,6 @@ async def test_a_server_is_lent_to_one_measurement_at_a_time_and_only_with_the_g
         await read_answers(address, "lent-end")
         assert (await client.get("/props", headers=headers)).status_code == 401
         await lending.aclose()
-    async with serving(options, direct=True) as (session, _):
+    async with serve_demo(options, direct=True) as (session, _):
         with pytest.raises(BadOption, match="without the gateway"):
             session.lend_server()

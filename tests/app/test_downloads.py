@@ -50,7 +50,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, demo_model: Path) -> Iterat
         yield server
 
 
-async def work(on_event: Callable[[QueueEvent], None] = lambda _event: None) -> None:
+async def run_queue(on_event: Callable[[QueueEvent], None] = lambda _event: None) -> None:
     async with asyncio.timeout(60):
         await QueueRunner(download_queue(), on_event, round_s=0.02).run(until_idle=True)
 
@@ -64,7 +64,7 @@ async def test_a_model_is_pulled_into_the_library(repo: str, demo_model: Path) -
     assert added.is_new
     assert added.job.title == f"{repo}:{FILE}"
     assert not (await add_pull(f"{repo}:{FILE}")).is_new
-    await work()
+    await run_queue()
     (job,) = download_queue().read_snapshot().jobs.jobs
     target = models_dir() / repo / FILE
     assert job.state is JobState.DONE
@@ -78,7 +78,7 @@ async def test_the_speed_limit_of_the_settings_applies(server: FileServer, demo_
     settings.change_setting(DOWNLOAD_LIMIT, 8)
     await add_pull(server.url("limited", "", "demo.gguf"), sha256=sha256(demo_model), to=tmp_path)
     began_s = time.monotonic()
-    await work()
+    await run_queue()
     size = (tmp_path / "demo.gguf").stat().st_size
     # The limit lets a quarter of a second's bytes pass at once.
     assert time.monotonic() - began_s >= (size - 2 * 10**6) / (8 * 10**6)
@@ -87,7 +87,7 @@ async def test_the_speed_limit_of_the_settings_applies(server: FileServer, demo_
 async def test_a_missing_model_fails_and_the_next_one_is_downloaded(repo: str, hub: Hub) -> None:
     await add_pull(f"{repo}:missing.gguf")
     await add_pull(f"{repo}:{FILE}")
-    await work()
+    await run_queue()
     missing, there = download_queue().read_snapshot().jobs.jobs
     assert (missing.state, there.state) == (JobState.FAILED, JobState.DONE)
     assert missing.failure is not None
@@ -120,7 +120,7 @@ async def test_a_paused_download_resumes_and_a_discarded_one_leaves_no_file(
         if isinstance(event, JobProgressed) and event.progress.done_bytes >= HALF:
             download_queue().request_state(RequestedState.PAUSE, 1)
 
-    await work(pause)
+    await run_queue(pause)
     paused = download_queue().read_snapshot().jobs.find_job(1)
     assert (paused.state, paused.done_bytes) == (JobState.PAUSED, HALF)
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("demo")) == [
@@ -130,9 +130,9 @@ async def test_a_paused_download_resumes_and_a_discarded_one_leaves_no_file(
     download_queue().request_state(RequestedState.DISCARD, 1)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("demo")]
     await add_pull(url, sha256=sha256(demo_model), to=tmp_path)
-    await work(pause)
+    await run_queue(pause)
     download_queue().request_state(RequestedState.RUN, 1)
-    await work()
+    await run_queue()
     done = download_queue().read_snapshot().jobs.find_job(1)
     assert done.state is JobState.DONE
     assert done.result is not None
@@ -155,7 +155,7 @@ async def test_discarding_a_split_model_deletes_its_finished_parts(hub: Hub, tmp
     # Files in a folder of the user's choice are not deleted.
     assert len(list((tmp_path / "mine").glob("*.gguf"))) == len(whole) - 1
     download_queue().request_state(RequestedState.RUN, 1)
-    await work()
+    await run_queue()
     assert download_queue().read_snapshot().jobs.find_job(1).state is JobState.DONE
     download_queue().request_state(RequestedState.DISCARD, 1)  # discarding a finished job deletes no file
     assert len(list(here.glob("*.gguf"))) == len(whole)
@@ -166,7 +166,7 @@ async def test_a_model_without_the_head_that_its_name_promises_fails_and_is_kept
     folder = hub.folder / "queued" / "Headless-MTP-GGUF"
     first = write_split(folder, heads=0)
     await add_pull(f"queued/Headless-MTP-GGUF:{first.name}")
-    await work()
+    await run_queue()
     (job,) = download_queue().read_snapshot().jobs.jobs
     assert job.state is JobState.FAILED
     assert job.failure is not None
@@ -187,7 +187,7 @@ def test_verification_does_not_lower_the_progress() -> None:
 async def test_an_engine_is_installed(releases: ReleaseServer) -> None:
     releases.publish("b11434", "cpu")
     await add_engine("b11434", "cpu")
-    await work()
+    await run_queue()
     (job,) = download_queue().read_snapshot().jobs.jobs
     assert job.failure is None
     assert job.state is JobState.DONE
@@ -209,7 +209,7 @@ async def test_discarding_one_engine_keeps_the_download_of_another(
     await add_engine("b11400", "cpu")
     await add_engine("b11401", "cpu")
     download_queue().request_state(RequestedState.DISCARD, 2)
-    await work()
+    await run_queue()
     assert download_queue().read_snapshot().jobs.find_job(1).state is JobState.DONE
     (kept,) = (home / "cache" / "downloads" / "engines").rglob("*.part")
     await add_engine("b11434", "cpu")
@@ -219,7 +219,7 @@ async def test_discarding_one_engine_keeps_the_download_of_another(
 
 async def test_an_engine_that_is_not_published_fails(releases: ReleaseServer) -> None:
     await add_engine("b1")
-    await work()
+    await run_queue()
     (job,) = download_queue().read_snapshot().jobs.jobs
     assert job.state is JobState.FAILED
     assert job.failure is not None

@@ -264,10 +264,10 @@ class TestBeforeAnythingLarge:
         recorder: StepRecorder,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        def full(folders: list[Path]) -> tuple[Disk, ...]:
+        def read_full_disks(folders: list[Path]) -> tuple[Disk, ...]:
             return tuple(Disk(folder, 10**12, 2**28, "ext4") for folder in folders)
 
-        monkeypatch.setattr(first_checks, "read_disks", full)
+        monkeypatch.setattr(first_checks, "read_disks", read_full_disks)
         with pytest.raises(DiskFull, match="The download needs"):
             await start(own_request, session, recorder)
         assert recorder.last(Step.MODEL).stage is Stage.FAILED

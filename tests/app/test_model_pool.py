@@ -112,7 +112,7 @@ def rules(monkeypatch: pytest.MonkeyPatch) -> list[PoolRules]:
 
 
 @pytest.fixture
-async def served(demo_model: Path, models: dict[str, Path], rules: list[PoolRules]) -> AsyncIterator[Served]:
+async def demo_server(demo_model: Path, models: dict[str, Path], rules: list[PoolRules]) -> AsyncIterator[Served]:
     assert len(models) == 2
     assert rules
     events: list[ServerEvent] = []
@@ -132,164 +132,168 @@ def estimate_mib(served: Served) -> int:
     return model_pool._estimate_mib(served.session.supervisor.options)
 
 
-async def test_models_are_loaded_by_name_and_unloaded_to_make_room(served: Served, rules: list[PoolRules]) -> None:
-    assert await served.list_states() == {"demo": "loaded", "second": "unloaded", "third": "unloaded"}
-    rules[0] = PoolRules(memory_limit_mib=int(2.5 * estimate_mib(served)))
-    assert (await served.ask_well("second"))["model"] == "second"
-    assert await served.list_states() == {"demo": "loaded", "second": "loaded", "third": "unloaded"}
-    await served.ask_well("demo")
-    assert (await served.ask_well("third"))["model"] == "third"
+async def test_models_are_loaded_by_name_and_unloaded_to_make_room(demo_server: Served, rules: list[PoolRules]) -> None:
+    assert await demo_server.list_states() == {"demo": "loaded", "second": "unloaded", "third": "unloaded"}
+    rules[0] = PoolRules(memory_limit_mib=int(2.5 * estimate_mib(demo_server)))
+    assert (await demo_server.ask_well("second"))["model"] == "second"
+    assert await demo_server.list_states() == {"demo": "loaded", "second": "loaded", "third": "unloaded"}
+    await demo_server.ask_well("demo")
+    assert (await demo_server.ask_well("third"))["model"] == "third"
     # `second` was used longest ago.
-    assert await served.list_states() == {"demo": "loaded", "second": "unloaded", "third": "loaded"}
+    assert await demo_server.list_states() == {"demo": "loaded", "second": "unloaded", "third": "loaded"}
     (server,) = await running_servers.read_running_servers()
     assert [(each.model, each.state, each.by_request) for each in server.entry.models] == [("third", "ready", True)]
-    assert [each.model for each in served.records()] == ["second", "demo", "third"]
+    assert [each.model for each in demo_server.records()] == ["second", "demo", "third"]
 
 
 @pytest.mark.thorough
 async def test_a_kept_model_stays_loaded_and_the_started_one_is_unloaded_and_reloaded(
-    served: Served, rules: list[PoolRules]
+    demo_server: Served, rules: list[PoolRules]
 ) -> None:
-    rules[0] = PoolRules(memory_limit_mib=int(2.5 * estimate_mib(served)))
+    rules[0] = PoolRules(memory_limit_mib=int(2.5 * estimate_mib(demo_server)))
     keep_model("second")
-    await served.ask_well("second")
-    await served.ask_well("demo")
-    await served.ask_well("third")
-    assert await served.list_states() == {"demo": "unloaded", "second": "loaded", "third": "loaded"}
-    assert (await served.client.get("/health")).status_code == 200
+    await demo_server.ask_well("second")
+    await demo_server.ask_well("demo")
+    await demo_server.ask_well("third")
+    assert await demo_server.list_states() == {"demo": "unloaded", "second": "loaded", "third": "loaded"}
+    assert (await demo_server.client.get("/health")).status_code == 200
     # A request without a model goes to the model that was used last.
-    assert (await served.ask_well(None))["model"] == "third"
-    await served.ask_well("demo")
-    assert await served.list_states() == {"demo": "loaded", "second": "loaded", "third": "unloaded"}
-    assert not served.session.is_idle
+    assert (await demo_server.ask_well(None))["model"] == "third"
+    await demo_server.ask_well("demo")
+    assert await demo_server.list_states() == {"demo": "loaded", "second": "loaded", "third": "unloaded"}
+    assert not demo_server.session.is_idle
     keep_model("demo")
-    refused = await served.ask("third")
+    refused = await demo_server.ask("third")
     assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
     assert "not enough memory for third" in refused.json()["error"]["message"]
 
 
 @pytest.mark.thorough
 async def test_models_loaded_by_requests_are_unloaded_when_idle_and_started_ones_are_not(
-    served: Served, rules: list[PoolRules]
+    demo_server: Served, rules: list[PoolRules]
 ) -> None:
     rules[0] = PoolRules(idle_s=1.0)
-    await served.ask_well("second")
-    async with served.streaming("third"):
-        await served.wait_for("second", "unloaded")
-        assert (await served.list_states())["third"] == "loaded"
-    await served.wait_for("third", "unloaded")
-    assert (await served.list_states())["demo"] == "loaded"
-    assert served.notices.count("model_unloaded") == 2
-    assert (await served.ask_well("second"))["model"] == "second"
+    await demo_server.ask_well("second")
+    async with demo_server.streaming("third"):
+        await demo_server.wait_for("second", "unloaded")
+        assert (await demo_server.list_states())["third"] == "loaded"
+    await demo_server.wait_for("third", "unloaded")
+    assert (await demo_server.list_states())["demo"] == "loaded"
+    assert demo_server.notices.count("model_unloaded") == 2
+    assert (await demo_server.ask_well("second"))["model"] == "second"
 
 
-async def test_requests_for_an_absent_model_share_one_load(served: Served) -> None:
-    replies = await asyncio.gather(*(served.ask_well("second") for _ in range(4)), served.ask_well("demo"))
+async def test_requests_for_an_absent_model_share_one_load(demo_server: Served) -> None:
+    replies = await asyncio.gather(*(demo_server.ask_well("second") for _ in range(4)), demo_server.ask_well("demo"))
     assert [each["model"] for each in replies] == [*["second"] * 4, "demo"]
-    (second,) = (each for each in served.pool._models if each.name == "second")
+    (second,) = (each for each in demo_server.pool._models if each.name == "second")
     assert sum(STARTED in line for line in second.supervisor.log.last_lines()) == 1
 
 
 async def test_a_busy_model_is_not_unloaded_and_others_wait_for_its_memory(
-    served: Served, rules: list[PoolRules]
+    demo_server: Served, rules: list[PoolRules]
 ) -> None:
-    rules[0] = PoolRules(memory_limit_mib=int(2.5 * estimate_mib(served)))
+    rules[0] = PoolRules(memory_limit_mib=int(2.5 * estimate_mib(demo_server)))
     keep_model("demo")
-    async with served.streaming("second"):
-        waiting = asyncio.create_task(served.ask("third", stream=True))
+    async with demo_server.streaming("second"):
+        waiting = asyncio.create_task(demo_server.ask("third", stream=True))
         done, _ = await asyncio.wait([waiting], timeout=1.5)
         assert not done
-        assert (await served.list_states())["second"] == "loaded"
+        assert (await demo_server.list_states())["second"] == "loaded"
     reply = await waiting
     assert reply.status_code == 200
     assert reply.text.startswith(": waiting")
     assert "data: [DONE]" in reply.text
-    assert await served.list_states() == {"demo": "loaded", "second": "unloaded", "third": "loaded"}
+    assert await demo_server.list_states() == {"demo": "loaded", "second": "unloaded", "third": "loaded"}
 
 
 @pytest.mark.thorough
-async def test_a_start_that_replaces_a_stop_accepts_requests_for_all_models_again(served: Served) -> None:
-    await served.ask_well("second")
-    options = served.session.supervisor.options
+async def test_a_start_that_replaces_a_stop_accepts_requests_for_all_models_again(demo_server: Served) -> None:
+    await demo_server.ask_well("second")
+    options = demo_server.session.supervisor.options
     assert options is not None
-    async with served.streaming("demo"):
-        stopping = asyncio.create_task(served.session.stop(drain_s=60))
-        await served.session.supervisor.wait_for_state(ServerState.DRAINING)
-        await served.session.start(options, again=True)
+    async with demo_server.streaming("demo"):
+        stopping = asyncio.create_task(demo_server.session.stop(drain_s=60))
+        await demo_server.session.supervisor.wait_for_state(ServerState.DRAINING)
+        await demo_server.session.start(options, again=True)
     assert isinstance((await asyncio.gather(stopping, return_exceptions=True))[0], Superseded)
-    assert await served.list_states() == {"demo": "loaded", "second": "unloaded", "third": "unloaded"}
+    assert await demo_server.list_states() == {"demo": "loaded", "second": "unloaded", "third": "unloaded"}
     for model in ("demo", "second"):
-        assert (await served.ask_well(model))["model"] == model
+        assert (await demo_server.ask_well(model))["model"] == model
 
 
 async def test_an_unknown_name_is_answered_by_the_only_model_that_was_started(
-    served: Served, rules: list[PoolRules]
+    demo_server: Served, rules: list[PoolRules]
 ) -> None:
-    reply = await served.ask("gpt-4")
+    reply = await demo_server.ask("gpt-4")
     assert (reply.status_code, reply.headers[MODEL_HEADER]) == (200, "demo")
-    assert served.records()[-1].model == "demo"
-    assert MODEL_HEADER not in (await served.ask("demo")).headers
+    assert demo_server.records()[-1].model == "demo"
+    assert MODEL_HEADER not in (await demo_server.ask("demo")).headers
     for name in ("/etc/passwd", "../second.gguf", "second.gguf"):
-        assert (await served.ask(name)).headers[MODEL_HEADER] == "demo"
-    absent = await served.ask("qwen3.6-35b-a3b")
+        assert (await demo_server.ask(name)).headers[MODEL_HEADER] == "demo"
+    absent = await demo_server.ask("qwen3.6-35b-a3b")
     assert (absent.status_code, "mtp-launcher pull" in absent.text) == (404, True)
     rules[0] = replace(rules[0], refuses_unknown=True)
-    refused = await served.ask("gpt-4")
+    refused = await demo_server.ask("gpt-4")
     assert refused.status_code == 404
     assert refused.json()["error"]["message"] == "There is no model 'gpt-4' here. Models: demo, second, third"
 
 
-async def test_a_failed_load_has_its_own_status_and_other_models_go_on(served: Served, models: dict[str, Path]) -> None:
-    assert (await served.list_states())["second"] == "unloaded"
+async def test_a_failed_load_has_its_own_status_and_other_models_go_on(
+    demo_server: Served, models: dict[str, Path]
+) -> None:
+    assert (await demo_server.list_states())["second"] == "unloaded"
     models["second"].unlink()
     for stream in (False, True):
-        gone = await served.ask("second", stream=stream)
+        gone = await demo_server.ask("second", stream=stream)
         assert (gone.status_code, gone.json()["error"]["type"]) == (404, "not_found_error")
         assert "second.gguf" in gone.json()["error"]["message"]
     models["third"].write_bytes(models["third"].read_bytes()[:1_000_000])
-    broken = await served.ask("third")
+    broken = await demo_server.ask("third")
     assert (broken.status_code, broken.json()["error"]["type"]) == (500, "server_error")
-    assert (await served.ask_well("demo"))["model"] == "demo"
+    assert (await demo_server.ask_well("demo"))["model"] == "demo"
 
 
 @pytest.mark.thorough
-async def test_an_alias_has_a_system_text_and_settings(served: Served) -> None:
+async def test_an_alias_has_a_system_text_and_settings(demo_server: Served) -> None:
     add_alias(ModelAlias(name="code", model="second", settings={"draft": "4"}, system="Answer in one word. " * 20))
     add_alias(ModelAlias(name="prose", model="second", settings={"draft": "1"}))
-    bare = await served.ask_well("second", most=200)
-    (second,) = (each for each in served.pool._models if each.name == "second")
+    bare = await demo_server.ask_well("second", most=200)
+    (second,) = (each for each in demo_server.pool._models if each.name == "second")
     second.load_s = 0.01
-    coded = await served.ask("code", most=200)
+    coded = await demo_server.ask("code", most=200)
     assert (coded.status_code, coded.headers[MODEL_HEADER]) == (200, "second")
     assert coded.json()["usage"]["prompt_tokens"] > bare["usage"]["prompt_tokens"] + 50
     own = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}]}
-    assert (await served.ask_well("code", **own))["usage"]["prompt_tokens"] < coded.json()["usage"]["prompt_tokens"]
+    assert (await demo_server.ask_well("code", **own))["usage"]["prompt_tokens"] < coded.json()["usage"][
+        "prompt_tokens"
+    ]
 
     def draft() -> int | None:
         options = second.supervisor.options
         return options.draft if options else None
 
     assert draft() == 4
-    await served.ask_well("prose", most=1)  # a load would take longer than this reply
+    await demo_server.ask_well("prose", most=1)  # a load would take longer than this reply
     assert draft() == 4
-    async with served.streaming("code"):
-        reply_task = asyncio.create_task(served.ask_well("prose", most=200))
+    async with demo_server.streaming("code"):
+        reply_task = asyncio.create_task(demo_server.ask_well("prose", most=200))
         await asyncio.sleep(0.5)
         assert draft() == 4
     await reply_task
-    await served.ask_well("prose", most=200)
+    await demo_server.ask_well("prose", most=200)
     assert draft() == 1
-    listed = {each["id"]: each for each in (await served.client.get("/v1/models")).json()["data"]}
+    listed = {each["id"]: each for each in (await demo_server.client.get("/v1/models")).json()["data"]}
     assert (listed["code"]["root"], listed["code"]["status"]["value"]) == ("second", "loaded")
     assert listed["second"]["context_length"] == 4_096
     assert listed["second"]["capabilities"] == ["completion"]
 
 
-async def test_the_server_ends_when_its_last_model_is_stopped(served: Served) -> None:
-    await served.ask_well("second")
+async def test_the_server_ends_when_its_last_model_is_stopped(demo_server: Served) -> None:
+    await demo_server.ask_well("second")
     assert (await running_servers.stop_model("demo", None))[1] == "demo"
-    assert await served.list_states() == {"demo": "unloaded", "second": "loaded", "third": "unloaded"}
-    ended = asyncio.create_task(served.session.wait_until_ended())
+    assert await demo_server.list_states() == {"demo": "unloaded", "second": "loaded", "third": "unloaded"}
+    ended = asyncio.create_task(demo_server.session.wait_until_ended())
     done, _ = await asyncio.wait([ended], timeout=0.3)
     assert not done
     assert (await running_servers.stop_model("second", None))[1] == "second"
@@ -298,15 +302,15 @@ async def test_the_server_ends_when_its_last_model_is_stopped(served: Served) ->
     assert await running_servers.read_running_servers() == ()
 
 
-async def test_metrics_and_state_of_each_model_can_be_read(served: Served) -> None:
-    await served.ask_well("second", most=16)
-    await served.ask_well("demo")
-    counts = {name: await read_counts(served, name) for name in ("demo", "second", "third")}
+async def test_metrics_and_state_of_each_model_can_be_read(demo_server: Served) -> None:
+    await demo_server.ask_well("second", most=16)
+    await demo_server.ask_well("demo")
+    counts = {name: await read_counts(demo_server, name) for name in ("demo", "second", "third")}
     assert counts["second"]['mtp_launcher_reply_tokens_total{model="second",key="default"}'] == 16
     assert counts["demo"]["llamacpp:tokens_predicted_total"] < counts["second"]["llamacpp:tokens_predicted_total"]
     assert "llamacpp:tokens_predicted_total" not in counts["third"]
-    assert (await served.list_states())["third"] == "unloaded"
-    props = (await served.client.get("/props", params={"model": "second"})).json()
+    assert (await demo_server.list_states())["third"] == "unloaded"
+    props = (await demo_server.client.get("/props", params={"model": "second"})).json()
     assert props["default_generation_settings"]["n_ctx"] == 4_096
 
 
@@ -316,19 +320,19 @@ async def read_counts(served: Served, model: str) -> Mapping[str, float]:
 
 
 async def test_a_stream_that_waits_for_its_model_gets_comments_and_a_late_failure_as_an_event(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    demo_server: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = asyncio.Event()
     resolve_start = start_settings.resolve_start
 
-    async def slow(model: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 -- as resolve_start
+    async def resolve_start_slowly(model: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 -- as resolve_start
         start = await resolve_start(model, *arguments, **options)
         begun.set()
         await asyncio.sleep(1.5)
         return replace(start, options=replace(start.options, extra=("--no-such-flag",)))
 
-    monkeypatch.setattr(start_settings, "resolve_start", slow)
-    reply_task = asyncio.create_task(served.ask("second", stream=True))
+    monkeypatch.setattr(start_settings, "resolve_start", resolve_start_slowly)
+    reply_task = asyncio.create_task(demo_server.ask("second", stream=True))
     await begun.wait()
     reply = await reply_task
     assert reply.status_code == 200

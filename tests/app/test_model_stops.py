@@ -16,7 +16,7 @@ from launcher.engine.settings import save_model_settings
 from launcher.models.plan_stops import StopName
 from launcher.models.server_settings import ROWS
 from tests.app.test_first_start import catalogue_with
-from tests.app.test_tuned_match import local_environment, tuned
+from tests.app.test_tuned_match import local_environment, save_tuned
 from tests.models.pulling import DEMO
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -37,7 +37,7 @@ async def test_a_choice_starts_with_its_settings_and_not_with_those_of_the_last_
 
 
 async def test_what_a_tune_found_is_recommended(demo_model: Path) -> None:
-    tuned(await local_environment(demo_model), demo_model)
+    save_tuned(await local_environment(demo_model), demo_model)
     stops = await plan_model_stops("demo")
     assert find_stop(stops, StopName.RECOMMENDED).settings["draft"] == 1
     faster = find_stop(stops, StopName.FASTER).stop

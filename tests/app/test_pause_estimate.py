@@ -13,8 +13,8 @@ from launcher.engine.builds.slot_files import SlotFiles
 from launcher.engine.serve_options import ServeOptions
 from launcher.gateway.exchange import HandoverOutlook
 from launcher.models.server_settings import Value
-from tests.app.test_preview import described
-from tests.gateway.test_handover import ReadReply, read_stream, serving
+from tests.app.test_preview import describe_server
+from tests.gateway.test_handover import ReadReply, read_stream, serve_model
 
 OUTLOOK = HandoverOutlook(1, prompt_tokens=58_000, reply_tokens=3_000, reading_speed=1_500.0, slot_speed=1e9)
 
@@ -22,7 +22,7 @@ OUTLOOK = HandoverOutlook(1, prompt_tokens=58_000, reply_tokens=3_000, reading_s
 def estimate(
     changes: dict[str, Value], *, outlook: HandoverOutlook = OUTLOOK, unified: bool = False, **details: object
 ) -> PauseEstimate:
-    basis = described()
+    basis = describe_server()
     settings = replace(basis.plan_settings, kv_unified=unified or None)
     options = replace(basis.options, kv_unified=unified or None)
     basis = replace(basis, plan_settings=settings, options=options, **details)  # type: ignore[arg-type]
@@ -37,7 +37,7 @@ def test_a_recurrent_model_reads_its_reply_again_and_its_slot_has_the_measured_s
 
 
 def test_a_model_with_attention_only_reads_nothing_again() -> None:
-    geometry = described().geometry
+    geometry = describe_server().geometry
     assert geometry is not None
     pause = estimate({"draft": 3}, geometry=replace(geometry, attention_layers=geometry.layers))
     assert (pause.reading_s, pause.tokens_read) == (0.0, 0)
@@ -71,7 +71,7 @@ def test_the_pause_is_unknown_before_it_was_measured() -> None:
 
 async def test_a_preview_says_what_a_restart_means_for_a_running_stream(demo_model: Path) -> None:
     options = ServeOptions(model=demo_model, built_in=True, threads=1, context=32_768, alias="demo")
-    async with serving(options) as (session, client):
+    async with serve_model(options) as (session, client):
         assert (await running_servers.preview_restart(None, {"draft": "3"}))["pause"] is None
         reply = ReadReply()
         reading = asyncio.create_task(read_stream(client, reply))

@@ -101,11 +101,11 @@ async def test_an_engine_estimates_a_model_file_without_the_draft_settings(
     path, settings = tmp_path / "headless.gguf", []
     write(path, "headless", model("qwen35moe-35b-iq3_s-nomtp"))
 
-    async def noted(_build: EngineBuild, _parts: object, setting: PlanSettings, **_: bool) -> None:
+    async def note_settings(_build: EngineBuild, _parts: object, setting: PlanSettings, **_: bool) -> None:
         settings.append(setting)
         raise EngineFailed("Enough.")
 
-    monkeypatch.setattr("launcher.engine.engine_estimate.ask_engine", noted)
+    monkeypatch.setattr("launcher.engine.engine_estimate.ask_engine", note_settings)
     wanted = PlanSettings(context=4_096, draft=3, draft_model_bytes=GIB, backend="cpu")
     with pytest.raises(EngineFailed):
         await compare_with_engine(read_source(str(path)), wanted, None)

@@ -23,7 +23,9 @@ from launcher.models.plan import Status
 _MIB = 2**20
 
 
-def described(model: str = "qwen3.6-35b-a3b-mtp", quant: str = "UD-Q3_K_XL", *, free_mib: int = 23_400) -> PreviewBasis:
+def describe_server(
+    model: str = "qwen3.6-35b-a3b-mtp", quant: str = "UD-Q3_K_XL", *, free_mib: int = 23_400
+) -> PreviewBasis:
     """A server of a real model on a described GPU of 24 GB."""
     entry = load_catalogue().find(model)
     file = entry.file(quant)
@@ -50,7 +52,9 @@ def described(model: str = "qwen3.6-35b-a3b-mtp", quant: str = "UD-Q3_K_XL", *, 
 
 
 def test_a_preview_without_changes_shows_the_running_server() -> None:
-    found = Previewer(described()).preview({"draft": 2, "ctx": 65_536, "kv": "q8_0", "ubatch": 512, "n_cpu_moe": None})
+    found = Previewer(describe_server()).preview(
+        {"draft": 2, "ctx": 65_536, "kv": "q8_0", "ubatch": 512, "n_cpu_moe": None}
+    )
     assert found.changes == ()
     assert not found.needs_restart
     assert found.difference_mib == 0
@@ -58,27 +62,27 @@ def test_a_preview_without_changes_shows_the_running_server() -> None:
 
 
 def test_each_change_shows_its_own_cost_and_all_changes_their_total() -> None:
-    basis = described()
+    basis = describe_server()
     assert basis.geometry is not None
     assert basis.weights is not None
     found = Previewer(basis).preview({"draft": 3, "ctx": 131_072, "temperature": 1})
 
-    def needed(setting: PlanSettings) -> int:
+    def count_needed_bytes(setting: PlanSettings) -> int:
         assert basis.geometry is not None
         assert basis.weights is not None
         return estimate_memory(basis.geometry, basis.weights, setting).needed_bytes
 
-    before = needed(basis.plan_settings)
+    before = count_needed_bytes(basis.plan_settings)
     draft, context, temperature = found.changes
-    assert draft.mib == round((needed(replace(basis.plan_settings, draft=3)) - before) / _MIB) == 63
+    assert draft.mib == round((count_needed_bytes(replace(basis.plan_settings, draft=3)) - before) / _MIB) == 63
     assert str(draft.consequence) == "+63 MiB for 1 more draft token"
-    assert context.mib == round((needed(replace(basis.plan_settings, context=131_072)) - before) / _MIB)
+    assert context.mib == round((count_needed_bytes(replace(basis.plan_settings, context=131_072)) - before) / _MIB)
     assert str(context.consequence) == f"+{context.mib:,} MiB for 65,536 more tokens of context"
     assert (draft.needs_restart, context.needs_restart, temperature.needs_restart) == (True, True, False)
     assert found.estimate is not None
     together = replace(basis.plan_settings, draft=3, context=131_072)
-    assert found.estimate.needed_bytes == needed(together)
-    assert found.difference_mib == round((needed(together) - before) / _MIB)
+    assert found.estimate.needed_bytes == count_needed_bytes(together)
+    assert found.difference_mib == round((count_needed_bytes(together) - before) / _MIB)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +104,7 @@ def test_each_change_shows_its_own_cost_and_all_changes_their_total() -> None:
     ],
 )
 def test_every_setting_has_a_preview_text(change: dict[str, int | str], sentence: str) -> None:
-    (found,) = Previewer(described()).preview(change).changes
+    (found,) = Previewer(describe_server()).preview(change).changes
     assert str(found.consequence).endswith(sentence)
     assert "{" not in str(found.consequence)
     if found.mib is not None:
@@ -109,7 +113,7 @@ def test_every_setting_has_a_preview_text(change: dict[str, int | str], sentence
 
 
 def test_a_preview_fits_is_tight_or_too_big_and_knows_the_largest_context() -> None:
-    roomy = described()
+    roomy = describe_server()
     previewer = Previewer(roomy)
     found = previewer.preview({})
     assert found.status is Status.FITS
@@ -129,7 +133,7 @@ def test_a_preview_fits_is_tight_or_too_big_and_knows_the_largest_context() -> N
 
 
 def test_contexts_are_powers_of_two_and_midpoints_up_to_the_trained_length() -> None:
-    basis = described()
+    basis = describe_server()
     assert basis.contexts[:5] == (1_024, 1_536, 2_048, 3_072, 4_096)
     assert basis.contexts[-3:] == (131_072, 196_608, 262_144)
     odd = replace(basis, trained_context=40_960, plan_settings=replace(basis.plan_settings, context=5_000))
@@ -138,7 +142,9 @@ def test_contexts_are_powers_of_two_and_midpoints_up_to_the_trained_length() -> 
 
 
 def test_settings_that_no_engine_accepts_are_refused() -> None:
-    previewer = Previewer(replace(described(), can_draft=False, plan_settings=PlanSettings(context=8_192, draft=0)))
+    previewer = Previewer(
+        replace(describe_server(), can_draft=False, plan_settings=PlanSettings(context=8_192, draft=0))
+    )
     with pytest.raises(BadOption, match="out of range"):
         previewer.preview({"ctx": 1})
     with pytest.raises(BadOption, match="--port cannot be passed"):
@@ -148,7 +154,7 @@ def test_settings_that_no_engine_accepts_are_refused() -> None:
 
 
 def test_a_model_without_a_formula_has_a_reason_in_place_of_figures() -> None:
-    unknown = replace(described(), geometry=None, weights=None, unknown="No formula knows it.")
+    unknown = replace(describe_server(), geometry=None, weights=None, unknown="No formula knows it.")
     found = Previewer(unknown).preview({"draft": 3})
     assert (found.estimate, found.status, found.needed_mib, found.largest_context) == (None, None, None, None)
     assert str(found.changes[0].consequence) == "\u2013 MiB for 1 more draft token"
@@ -157,18 +163,18 @@ def test_a_model_without_a_formula_has_a_reason_in_place_of_figures() -> None:
 
 
 def test_a_new_memory_reading_keeps_the_estimates() -> None:
-    previewer = Previewer(described())
+    previewer = Previewer(describe_server())
     first = previewer.preview({"draft": 3})
-    moved = previewer.with_basis(replace(described(), available_mib=20_000, others_mib=4_564))
+    moved = previewer.with_basis(replace(describe_server(), available_mib=20_000, others_mib=4_564))
     again = moved.preview({"draft": 3})
     assert again.estimate is first.estimate
     assert (again.basis.available_mib, first.basis.available_mib) == (20_000, 23_400)
-    other = previewer.with_basis(described(quant="UD-Q4_K_XL"))
+    other = previewer.with_basis(describe_server(quant="UD-Q4_K_XL"))
     assert other.preview({"draft": 3}).estimate != first.estimate
 
 
 def test_resetting_host_memory_limits_chooses_them_anew() -> None:
-    basis = described()
+    basis = describe_server()
     options = replace(basis.options, cache_ram=4_096, ctx_checkpoints=4)
     basis = replace(
         basis, options=options, plan_settings=replace(basis.plan_settings, cache_ram=4_096, ctx_checkpoints=4)

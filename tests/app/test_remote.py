@@ -30,7 +30,7 @@ def options(demo_model: Path) -> ServeOptions:
 
 
 @asynccontextmanager
-async def served(
+async def serve_demo(
     options: ServeOptions, seen: list[ServerEvent] | None = None, *, direct: bool = False
 ) -> AsyncIterator[ServerSession]:
     session = ServerSession(on_event=None if seen is None else seen.append, direct=direct)
@@ -42,7 +42,7 @@ async def served(
 
 
 async def test_the_program_itself_reports_its_status(options: ServeOptions) -> None:
-    async with served(options) as session:
+    async with serve_demo(options) as session:
         (result,) = await running_servers.read_running_servers()
         assert (result.state, result.entry.settings["ctx"], result.entry.settings["draft"]) == ("ready", 1_024, 2)
         assert result.entry.engine_pid == session.supervisor.engine_pid
@@ -51,7 +51,7 @@ async def test_the_program_itself_reports_its_status(options: ServeOptions) -> N
 
 async def test_the_server_is_restarted_with_other_settings_at_the_same_address(options: ServeOptions) -> None:
     seen: list[str] = []
-    async with served(options) as session:
+    async with serve_demo(options) as session:
         endpoint = session.supervisor.endpoint
         result = await running_servers.restart_server(
             None, {"ctx": "2K", "draft": "0"}, on_state=lambda state, _: seen.append(state)
@@ -71,7 +71,7 @@ async def test_settings_that_fail_are_undone_and_the_reason_is_reported(
     options: ServeOptions, fake_engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[ServerEvent] = []
-    async with served(options, seen) as session:
+    async with serve_demo(options, seen) as session:
         monkeypatch.setenv("FAKE_FAULTS", "dies-loading")
         with pytest.raises(SettingsFailed, match="the previous ones were restored") as raised:
             await session.start(replace(options, engine=fake_engine, built_in=False))
@@ -86,7 +86,7 @@ async def test_settings_that_fail_are_undone_and_the_reason_is_reported(
 
 
 async def test_an_invalid_setting_changes_nothing(options: ServeOptions) -> None:
-    async with served(options) as session:
+    async with serve_demo(options) as session:
         before = session.supervisor.engine_pid
         with pytest.raises(BadOption):
             await running_servers.restart_server(None, {"drft": "2"})
@@ -102,7 +102,7 @@ async def test_an_invalid_setting_changes_nothing(options: ServeOptions) -> None
 
 
 async def test_the_log_is_followed_until_the_server_ends(options: ServeOptions) -> None:
-    async with served(options) as session:
+    async with serve_demo(options) as session:
         lines: list[str] = []
         reached = asyncio.Event()
 
@@ -130,7 +130,7 @@ async def test_the_log_is_followed_until_the_server_ends(options: ServeOptions) 
 
 @pytest.mark.thorough
 async def test_the_longest_log_lines_are_transmitted(options: ServeOptions) -> None:
-    async with served(options) as session:
+    async with serve_demo(options) as session:
         for number in range(300):
             session.supervisor.log.add(f"{number}" + "\N{OX}" * 16_000)
         lines = [line async for line in running_servers.follow_log(None, lines=250, follow=False)]
@@ -155,7 +155,7 @@ async def test_a_stop_after_the_end_starts_nothing() -> None:
 
 @pytest.mark.thorough
 async def test_the_server_is_stopped_and_its_program_goes_on(options: ServeOptions) -> None:
-    async with served(options) as session:
+    async with serve_demo(options) as session:
         ended = asyncio.create_task(session.wait_until_ended())
         await running_servers.stop_server(None)
         assert await asyncio.wait_for(ended, 120) is None
@@ -167,7 +167,7 @@ async def test_the_server_is_stopped_and_its_program_goes_on(options: ServeOptio
 @pytest.mark.thorough
 async def test_a_drain_finishes_replies_and_accepts_no_new_ones(options: ServeOptions) -> None:
     request = ChatRequest([{"role": "user", "content": "Hi"}], max_tokens=400, extra={"ignore_eos": True})
-    async with served(options) as session:
+    async with serve_demo(options) as session:
         begun = asyncio.Event()
         asking = asyncio.create_task(session.send_request(request, lambda _: begun.set()))
         await begun.wait()
@@ -181,7 +181,7 @@ async def test_a_drain_finishes_replies_and_accepts_no_new_ones(options: ServeOp
 
 async def test_a_drain_has_a_time_limit(options: ServeOptions) -> None:
     request = ChatRequest([{"role": "user", "content": "Hi"}], max_tokens=100_000, extra={"ignore_eos": True})
-    async with served(
+    async with serve_demo(
         replace(options, context=131_072)
     ) as session:  # the reply fills the context, which takes longer than any delay here
         begun = asyncio.Event()
@@ -215,7 +215,7 @@ async def test_an_unwritable_state_folder_is_reported_and_the_model_is_served(
 ) -> None:
     (home / "cache").mkdir(parents=True)
     (home / "state").write_text("in the way")
-    async with served(options) as session:
+    async with serve_demo(options) as session:
         assert session.supervisor.status.state is ServerState.READY
         assert (await session.send_request(ChatRequest([{"role": "user", "content": "Hi"}], max_tokens=8))).reasoning
         assert "The server runs, but other commands cannot find it" in caplog.text
@@ -227,7 +227,7 @@ async def test_an_unwritable_state_folder_is_reported_and_the_model_is_served(
 async def test_a_reply_is_continued_or_ended_with_an_error_for_another_program_when_its_engine_is_killed(
     options: ServeOptions, *, direct: bool
 ) -> None:
-    async with served(options, direct=direct) as session:
+    async with serve_demo(options, direct=direct) as session:
         victims = [session.supervisor.engine_pid]
 
         def kill(_: object) -> None:

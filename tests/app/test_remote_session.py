@@ -105,7 +105,7 @@ def login_program(model: Path) -> "forked.Program | subprocess.Popen[str]":
 
 
 @asynccontextmanager
-async def remote(seen: list[ServerEvent] | None = None) -> AsyncIterator[RemoteSession]:
+async def open_remote_session(seen: list[ServerEvent] | None = None) -> AsyncIterator[RemoteSession]:
     session = RemoteSession(on_event=None if seen is None else seen.append)
     try:
         yield session
@@ -128,7 +128,7 @@ async def wait_for_end(*processes: psutil.Process) -> None:
 
 async def test_a_remote_session_serves_like_a_local_one(options: ServeOptions) -> None:
     seen: list[ServerEvent] = []
-    async with remote(seen) as session:
+    async with open_remote_session(seen) as session:
         assert session.is_idle
         await session.start(options, model_name="the demo", notices=[Notice("code", "A notice.")])
         server = session.supervisor
@@ -156,7 +156,7 @@ async def test_a_remote_session_serves_like_a_local_one(options: ServeOptions) -
 @pytest.mark.thorough
 async def test_a_stream_is_continued_over_a_restart_and_its_gap_is_reported(options: ServeOptions) -> None:
     seen: list[ServerEvent] = []
-    async with remote(seen) as session:
+    async with open_remote_session(seen) as session:
         await session.start(options)
         began = asyncio.Event()
         reading = asyncio.create_task(session.send_request(LONG, lambda _: began.set()))
@@ -176,7 +176,7 @@ async def test_a_stream_is_continued_over_a_restart_and_its_gap_is_reported(opti
 
 
 async def test_the_owner_sees_the_current_rate_of_a_stream_to_a_client(options: ServeOptions) -> None:
-    async with remote([]) as session:
+    async with open_remote_session([]) as session:
         await session.start(options)
         endpoint = session.supervisor.endpoint
         endless = replace(LONG, max_tokens=None)
@@ -192,7 +192,7 @@ async def test_the_owner_sees_the_current_rate_of_a_stream_to_a_client(options: 
 @pytest.mark.thorough
 async def test_errors_keep_their_class_in_calls_and_in_the_status(options: ServeOptions, tmp_path: Path) -> None:
     seen: list[ServerEvent] = []
-    async with remote(seen) as session:
+    async with open_remote_session(seen) as session:
         with pytest.raises(ModelMissing):
             await session.start(ServeOptions(tmp_path / "none.gguf"))
         with pytest.raises(LauncherError) as failed:
@@ -210,7 +210,7 @@ async def test_errors_keep_their_class_in_calls_and_in_the_status(options: Serve
 
 @pytest.mark.thorough
 async def test_the_server_is_shared_at_the_same_address(options: ServeOptions) -> None:
-    async with remote() as session:
+    async with open_remote_session() as session:
         await session.start(options)
         url = session.supervisor.endpoint.url
         for shared in (True, False):
@@ -222,7 +222,7 @@ async def test_the_server_is_shared_at_the_same_address(options: ServeOptions) -
 
 
 async def test_the_last_start_or_stop_before_the_process_listens_counts(options: ServeOptions) -> None:
-    async with remote() as session:
+    async with open_remote_session() as session:
         first, second = (asyncio.create_task(session.start(replace(options, draft=draft))) for draft in (1, 2))
         await asyncio.sleep(0)
         stop = asyncio.create_task(session.stop())
@@ -235,7 +235,7 @@ async def test_the_last_start_or_stop_before_the_process_listens_counts(options:
 
 async def test_a_cancelled_start_is_cancelled_in_the_process(options: ServeOptions) -> None:
     seen: list[ServerEvent] = []
-    async with remote(seen) as session:
+    async with open_remote_session(seen) as session:
         loading = asyncio.Event()
         with session.listening(
             lambda event: (
@@ -269,7 +269,7 @@ async def test_a_stream_ends_as_usual_after_its_owner_was_killed_and_the_next_ow
         (result,) = await running_servers.read_running_servers()
         assert result.state in ("ready", "busy")
         seen: list[ServerEvent] = []
-        async with remote(seen) as session:
+        async with open_remote_session(seen) as session:
             assert await session.attach()
             server = session.supervisor
             assert (session.model_name, server.engine_pid) == ("the demo", owned.engine.pid)
@@ -305,7 +305,7 @@ async def test_stop_ends_a_server_process_without_owner(options: ServeOptions) -
 
 async def test_a_killed_process_leaves_no_engine_and_the_owner_can_start_again(options: ServeOptions) -> None:
     seen: list[ServerEvent] = []
-    async with remote(seen) as session:
+    async with open_remote_session(seen) as session:
         await session.start(options)
         process, engine = session.process, psutil.Process(session.supervisor.engine_pid)
         assert process is not None
@@ -358,7 +358,7 @@ async def test_a_left_over_process_that_does_not_answer_is_replaced(
     with owner_program(options) as owned:
         owned.kill()
         owned.process.suspend()
-        async with remote() as session:
+        async with open_remote_session() as session:
             await session.start(options)
             assert session.process is not None
             assert session.process.pid != owned.process.pid
@@ -370,7 +370,7 @@ async def test_an_owner_is_notified_when_another_one_replaces_it(options: ServeO
     seen: list[ServerEvent] = []
     first = RemoteSession(on_event=seen.append)
     await first.start(options)
-    async with remote() as second:
+    async with open_remote_session() as second:
         assert await second.attach()
         assert not second.is_idle
         while not first.is_idle:
@@ -399,7 +399,7 @@ async def test_a_window_takes_over_the_server_started_at_login_and_ends_it(optio
         ready = json.loads(program.stdout.readline())
         engine = psutil.Process(ready["pid"])
         assert ready["launcher_pid"] == program.pid
-        async with remote() as session:
+        async with open_remote_session() as session:
             assert await session.attach()
             assert (session.process.pid, session.model_name) == (program.pid, str(options.model))  # type: ignore[union-attr]
             await session.start(replace(options, draft=1), again=True)
@@ -446,7 +446,7 @@ async def test_a_process_of_another_version_is_ended_before_a_start(
         await host.close()
 
     serving = asyncio.create_task(serve_to_the_end())
-    async with remote() as session:
+    async with open_remote_session() as session:
         assert not await session.attach()
         await serving
         await wait_for_end(engine)
@@ -456,7 +456,7 @@ async def test_a_process_of_another_version_is_ended_before_a_start(
 
 
 @pytest.fixture
-def second(demo_model: Path, home: Path) -> Path:
+def second_model(demo_model: Path, home: Path) -> Path:
     """A copy of the demo in the models folder."""
     assert home.parent.exists()
     models_dir().mkdir(parents=True)
@@ -487,11 +487,11 @@ async def wait_for_notice(seen: list[ServerEvent], code: str) -> None:
 
 @pytest.mark.thorough
 async def test_requests_can_name_other_models_and_a_start_of_the_window_goes_first(
-    options: ServeOptions, second: Path
+    options: ServeOptions, second_model: Path
 ) -> None:
     seen: list[ServerEvent] = []
     options = replace(options, alias="demo")
-    async with remote(seen) as session:
+    async with open_remote_session(seen) as session:
         await session.start(options)
         async with client_of(session) as client:
             settings.change_setting(UNKNOWN_MODEL, VALUE_REFUSE)
@@ -515,7 +515,7 @@ async def test_requests_can_name_other_models_and_a_start_of_the_window_goes_fir
             await session.start(options)
             assert not registry.list_entries()[0].models
             assert (await ask(client, "demo")).json()["model"] == "demo"
-        assert second.exists()
+        assert second_model.exists()
 
 
 @pytest.mark.thorough

@@ -288,14 +288,14 @@ async def test_a_stop_that_is_cancelled_while_closing_leaves_no_process(
     held, go_on = threading.Event(), threading.Event()
     remove = registry.Registration.remove
 
-    def slow(self: registry.Registration) -> None:
+    def remove_slowly(self: registry.Registration) -> None:
         held.set()
         go_on.wait(60)
         remove(self)
 
     async with session() as mine:
         await mine.start(options)
-        monkeypatch.setattr(registry.Registration, "remove", slow)
+        monkeypatch.setattr(registry.Registration, "remove", remove_slowly)
         stopping = asyncio.create_task(mine.stop())
         await asyncio.to_thread(held.wait, 60)
         stopping.cancel()

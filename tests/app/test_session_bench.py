@@ -163,7 +163,7 @@ async def others_asking(bench: SessionBench, tokens: int = 400, programs: int = 
         await asyncio.gather(*strangers)
 
 
-async def disturbed(bench: SessionBench, asking: Awaitable[Run], tokens: int = 400, programs: int = 1) -> Run:
+async def run_disturbed(bench: SessionBench, asking: Awaitable[Run], tokens: int = 400, programs: int = 1) -> Run:
     """Run our request while other programs send theirs, before, during and after it."""
     async with others_asking(bench, tokens, programs):
         return await asking
@@ -176,7 +176,7 @@ async def test_a_request_of_another_program_during_a_run_spoils_it(
 ) -> None:
     async with serving_bench(replace(options, slots=slots)) as bench:
         await bench.become({"draft": 0})
-        assert (await disturbed(bench, bench.run(PROMPT, seed=1), tokens, programs)).spoilt == OTHER_REQUESTS_SEEN
+        assert (await run_disturbed(bench, bench.run(PROMPT, seed=1), tokens, programs)).spoilt == OTHER_REQUESTS_SEEN
         assert (await bench.run(PROMPT, seed=1)).spoilt is None
         async with make_stranger(bench) as stranger:
             await ask_as(stranger, 4)  # a request between two runs disturbs neither
@@ -191,7 +191,7 @@ async def test_only_a_request_of_another_program_spoils_runs_at_the_same_time(
         await bench.become({"draft": 2})
         both = await asyncio.gather(bench.run(PROMPT, seed=1), bench.run(PROMPT, seed=2))
         assert [run.spoilt for run in both] == [None, None]
-        both = await asyncio.gather(bench.run(PROMPT, seed=1), disturbed(bench, bench.run(PROMPT, seed=2)))
+        both = await asyncio.gather(bench.run(PROMPT, seed=1), run_disturbed(bench, bench.run(PROMPT, seed=2)))
         assert OTHER_REQUESTS_SEEN in [run.spoilt for run in both]  # mostly in both, in the last to end at least
 
 
@@ -223,7 +223,7 @@ async def test_requests_of_others_are_seen_on_a_server_that_others_started(optio
                 server.features = replace(server.features, has_counters=False)
             if counts == "neither":
                 server.features = replace(server.features, missing={"/slots": "not offered"})
-            run = await disturbed(ours, bench.run(PROMPT, seed=1))
+            run = await run_disturbed(ours, bench.run(PROMPT, seed=1))
             assert counts == "slots" or run.spoilt == (None if counts == "neither" else OTHER_REQUESTS_SEEN)
             result = await server.read_counters()
             assert (result is None) is (counts == "neither")

@@ -39,7 +39,7 @@ async def session() -> AsyncIterator[ServerSession]:
     await opened.stop()
 
 
-def running(session: ServerSession) -> Launch:
+def running_launch(session: ServerSession) -> Launch:
     assert session.supervisor.status.state is ServerState.READY
     launch = session.supervisor.launch
     assert launch is not None
@@ -52,8 +52,8 @@ async def test_the_action_of_a_failed_start_is_applied(session: ServerSession, o
     first = failed.value.actions[0]
     assert (first.kind, dict(first.parameters)) == (ActionKind.REMOVE_FLAG, {"flag": "--warp-speed"})
     await session.apply_fix(first)
-    assert running(session).options.extra == ()
-    assert running(session).context == 4_096
+    assert running_launch(session).options.extra == ()
+    assert running_launch(session).context == 4_096
 
 
 @pytest.mark.thorough
@@ -63,9 +63,9 @@ async def test_an_action_changes_the_settings_that_failed_and_not_the_old_ones(
     await session.start(options)
     with pytest.raises(SettingsFailed) as failed:
         await session.start(replace(options, context=2_048, extra=("--warp-speed", "9")))
-    assert running(session).context == 4_096
+    assert running_launch(session).context == 4_096
     await session.apply_fix(failed.value.actions[0])
-    assert (running(session).context, running(session).options.extra) == (2_048, ())
+    assert (running_launch(session).context, running_launch(session).options.extra) == (2_048, ())
 
 
 async def test_a_model_that_fails_does_not_stop_the_running_one(
@@ -92,7 +92,7 @@ async def test_a_model_that_fails_does_not_stop_the_running_one(
     with pytest.raises(SettingsFailed) as failed:
         await session.start(broken, chosen={"ctx": 1_024})
     await session.apply_fix(failed.value.actions[0])  # what was proposed is done to the start that failed
-    assert (running(session).options.model, running(session).options.extra) == (other, ())
+    assert (running_launch(session).options.model, running_launch(session).options.extra) == (other, ())
 
 
 async def test_a_repeated_start_keeps_the_kept_settings(session: ServerSession, options: ServeOptions) -> None:
@@ -107,13 +107,13 @@ async def test_the_action_of_a_finding_is_applied_to_the_running_server_and_stor
     session: ServerSession, options: ServeOptions
 ) -> None:
     await session.start(replace(options, context=None))
-    before = running(session).context
+    before = running_launch(session).context
     await session.apply_fix(Action(ActionKind.SMALLER_CONTEXT, "Halve the context"))
-    assert running(session).context == before // 2
+    assert running_launch(session).context == before // 2
     assert load_model_settings(options.model)["ctx"] == before // 2
     old = session.supervisor.engine_pid
     await session.apply_fix(Action(ActionKind.RESTART, "Restart the server"))
-    assert running(session).context == before // 2
+    assert running_launch(session).context == before // 2
     assert session.supervisor.engine_pid != old
 
 
@@ -129,7 +129,7 @@ async def test_a_port_in_use_is_replaced(options: ServeOptions) -> None:
             assert session.command_for_action(failed.value.actions[0]).command is not None
             assert "--port" not in str(session.command_for_action(failed.value.actions[0]).command)
             await session.apply_fix(failed.value.actions[0])
-            assert running(session)
+            assert running_launch(session)
             assert session.supervisor.endpoint.port != port
         finally:
             await session.stop()
@@ -139,7 +139,7 @@ async def test_a_model_without_a_head_is_served_without_drafts(session: ServerSe
     with pytest.raises(ModelHasNoHead) as failed:
         await session.start(ServeOptions(headless_model, built_in=True, threads=1, context=2_048))
     await session.apply_fix(failed.value.actions[0])
-    assert running(session).options.draft == 0
+    assert running_launch(session).options.draft == 0
 
 
 async def test_an_action_that_is_no_start_is_refused_with_its_command(
@@ -153,7 +153,7 @@ async def test_an_action_that_is_no_start_is_refused_with_its_command(
         await session.apply_fix(install)
     with pytest.raises(ActionImpossible):
         await session.apply_fix(Action(ActionKind.REMOVE_FLAG, "Start without it", {"flag": "--nothing"}))
-    assert running(session).options == options
+    assert running_launch(session).options == options
 
 
 async def test_a_crash_passes_its_actions_to_the_listener(

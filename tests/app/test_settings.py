@@ -52,7 +52,7 @@ def login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def value(name: str) -> object:
+def read_value(name: str) -> object:
     return settings.read_app_settings().value(name)
 
 
@@ -65,7 +65,7 @@ def test_all_settings_have_their_defaults_without_a_file(file: Path, login: Path
     assert [each.setting for each in current.states] == list(SETTINGS)
     assert {each.source for each in current.states} == {"default"}
     assert not any(each.changed for each in current.states)
-    assert value(MODELS_FOLDER) == str(models_dir())
+    assert read_value(MODELS_FOLDER) == str(models_dir())
     assert current.notices == ()
     assert not file.exists()
 
@@ -122,14 +122,14 @@ def test_comments_and_layout_of_the_user_are_preserved(file: Path) -> None:
 
 def test_a_file_of_windows_notepad_is_read_and_changed(file: Path) -> None:
     file.write_bytes(b'\xef\xbb\xbf[window]\r\ntheme = "dark"\r\n')
-    assert value(THEME) == "dark"
+    assert read_value(THEME) == "dark"
     settings.change_setting(TEXT_SCALE, 125)
     assert settings_file.read_settings_file().values == {THEME: "dark", TEXT_SCALE: 125}
 
 
 def test_a_value_of_several_lines_is_replaced_completely(file: Path) -> None:
     file.write_text('[window]\ntheme = """\\\n  dark"""\nkeep = 1\n')
-    assert value(THEME) == "dark"
+    assert read_value(THEME) == "dark"
     settings.change_setting(THEME, "light")
     assert file.read_text() == '[window]\ntheme = "light"\nkeep = 1\n'
 
@@ -137,7 +137,7 @@ def test_a_value_of_several_lines_is_replaced_completely(file: Path) -> None:
 @pytest.mark.parametrize("written", ['window = { theme = "dark" }\n', 'window.theme = "dark"\n'])
 def test_a_file_that_cannot_be_edited_by_line_is_left_to_the_user(file: Path, written: str) -> None:
     file.write_text(written)
-    assert value(THEME) == "dark"
+    assert read_value(THEME) == "dark"
     with pytest.raises(BadOption, match="cannot edit"):
         settings.change_setting(THEME, "light")
     assert file.read_text() == written
@@ -153,7 +153,7 @@ def test_a_damaged_file_is_renamed_with_a_notice(file: Path, caplog: pytest.LogC
     assert "is damaged" in caplog.text or "was damaged" in caplog.text
     assert settings.read_app_settings().notices == ()
     settings.change_setting(THEME, "dark")
-    assert value(THEME) == "dark"
+    assert read_value(THEME) == "dark"
 
 
 @pytest.mark.parametrize(

@@ -30,14 +30,14 @@ async def session() -> AsyncIterator[ServerSession]:
 
 
 @pytest.fixture
-async def subject(demo_model: Path) -> SweepModel:
+async def sweep_model(demo_model: Path) -> SweepModel:
     return await prepare_model(ServeOptions(model=demo_model, built_in=True, threads=1, context=1_024), "demo")
 
 
 async def test_fills_are_exact_and_both_series_are_kept_in_the_history(
-    session: ServerSession, subject: SweepModel
+    session: ServerSession, sweep_model: SweepModel
 ) -> None:
-    sweep = plan_sweep(CurveAxis.FILL, subject, WORK, (0, 300, 700), rounds=2)
+    sweep = plan_sweep(CurveAxis.FILL, sweep_model, WORK, (0, 300, 700), rounds=2)
     found: list[RoundPoint] = []
     ids: list[str] = []
     await run_sweep(session, sweep, found.append, on_begun=ids.append)
@@ -66,24 +66,24 @@ async def test_fills_are_exact_and_both_series_are_kept_in_the_history(
     assert len(kept.result["points"]) == 6
 
 
-async def test_a_fill_gets_the_context_that_it_needs_unless_one_was_chosen(subject: SweepModel) -> None:
-    grown = plan_sweep(CurveAxis.FILL, subject, WORK, (0, 3_000), rounds=1)
+async def test_a_fill_gets_the_context_that_it_needs_unless_one_was_chosen(sweep_model: SweepModel) -> None:
+    grown = plan_sweep(CurveAxis.FILL, sweep_model, WORK, (0, 3_000), rounds=1)
     assert {start.settings["ctx"] for start in grown.starts} == {3_328}
     assert grown.gaps == ()
-    chosen = plan_sweep(CurveAxis.FILL, subject, WORK, (0, 3_000), rounds=1, grow=False)
+    chosen = plan_sweep(CurveAxis.FILL, sweep_model, WORK, (0, 3_000), rounds=1, grow=False)
     assert {start.settings["ctx"] for start in chosen.starts} == {1_024}
     assert {start.places for start in chosen.starts} == {(0,)}
     assert [gap.error for gap in chosen.gaps] == ["It does not fit into a context of 1,024 tokens."] * 2
-    assert subject.trained_context
-    beyond = plan_sweep(CurveAxis.FILL, subject, WORK, (0, 2 * subject.trained_context), rounds=1)
-    assert {start.settings["ctx"] for start in beyond.starts} == {subject.trained_context}
-    assert [gap.place for gap in beyond.gaps] == [2 * subject.trained_context] * 2
-    usual = plan_sweep(CurveAxis.FILL, subject, WORK, (), rounds=1)
+    assert sweep_model.trained_context
+    beyond = plan_sweep(CurveAxis.FILL, sweep_model, WORK, (0, 2 * sweep_model.trained_context), rounds=1)
+    assert {start.settings["ctx"] for start in beyond.starts} == {sweep_model.trained_context}
+    assert [gap.place for gap in beyond.gaps] == [2 * sweep_model.trained_context] * 2
+    usual = plan_sweep(CurveAxis.FILL, sweep_model, WORK, (), rounds=1)
     assert usual.starts[0].places == (0, 234, 468, 702, 936)
 
 
-async def test_streams_run_at_the_same_time(session: ServerSession, subject: SweepModel) -> None:
-    sweep = plan_sweep(CurveAxis.STREAMS, subject, WORK, (1, 3), rounds=1)
+async def test_streams_run_at_the_same_time(session: ServerSession, sweep_model: SweepModel) -> None:
+    sweep = plan_sweep(CurveAxis.STREAMS, sweep_model, WORK, (1, 3), rounds=1)
     found: list[RoundPoint] = []
     await run_sweep(session, sweep, found.append)
     assert {start.settings["slots"] for start in sweep.starts} == {3}
@@ -99,8 +99,8 @@ async def test_streams_run_at_the_same_time(session: ServerSession, subject: Swe
 
 
 @pytest.mark.thorough
-async def test_the_context_axis_varies_the_context_size(session: ServerSession, subject: SweepModel) -> None:
-    sweep = plan_sweep(CurveAxis.CONTEXT, subject, WORK, (1_024, 4_096), rounds=1)
+async def test_the_context_axis_varies_the_context_size(session: ServerSession, sweep_model: SweepModel) -> None:
+    sweep = plan_sweep(CurveAxis.CONTEXT, sweep_model, WORK, (1_024, 4_096), rounds=1)
     found: list[RoundPoint] = []
     await run_sweep(session, sweep, found.append)
     assert [(each.series, each.place) for each in found] == [
@@ -113,27 +113,27 @@ async def test_the_context_axis_varies_the_context_size(session: ServerSession, 
         (1_024, 1_024),
         (4_096, 4_096),
     }
-    usual = plan_sweep(CurveAxis.CONTEXT, subject, WORK, (), rounds=1)
-    assert subject.trained_context
+    usual = plan_sweep(CurveAxis.CONTEXT, sweep_model, WORK, (), rounds=1)
+    assert sweep_model.trained_context
     assert [start.places[0] for start in usual.starts][::2] == [
-        subject.trained_context >> shift for shift in (3, 2, 1, 0)
+        sweep_model.trained_context >> shift for shift in (3, 2, 1, 0)
     ]
 
 
 @pytest.mark.thorough
 async def test_a_cancelled_sweep_reports_and_stores_what_was_measured(
-    session: ServerSession, subject: SweepModel
+    session: ServerSession, sweep_model: SweepModel
 ) -> None:
     found: list[RoundPoint] = []
     ids: list[str] = []
 
-    def take(taken: RoundPoint) -> None:
+    def note_point(taken: RoundPoint) -> None:
         found.append(taken)
         if len(found) == 3:
             measuring.cancel()
 
-    sweep = plan_sweep(CurveAxis.FILL, subject, WORK, (0, 300), rounds=2)
-    measuring = asyncio.ensure_future(run_sweep(session, sweep, take, on_begun=ids.append))
+    sweep = plan_sweep(CurveAxis.FILL, sweep_model, WORK, (0, 300), rounds=2)
+    measuring = asyncio.ensure_future(run_sweep(session, sweep, note_point, on_begun=ids.append))
     with pytest.raises(asyncio.CancelledError):
         await measuring
     with History() as history:
@@ -151,16 +151,16 @@ def end_engine(session: ServerSession) -> None:
 
 @pytest.mark.thorough
 async def test_a_crash_of_the_engine_is_a_result_and_the_engine_is_restarted(
-    session: ServerSession, subject: SweepModel
+    session: ServerSession, sweep_model: SweepModel
 ) -> None:
     found: list[RoundPoint] = []
 
-    def take(taken: RoundPoint) -> None:
+    def note_point(taken: RoundPoint) -> None:
         found.append(taken)
         if len(found) == 1:
             end_engine(session)
 
-    await run_sweep(session, plan_sweep(CurveAxis.FILL, subject, WORK, (0, 300, 500), rounds=1), take)
+    await run_sweep(session, plan_sweep(CurveAxis.FILL, sweep_model, WORK, (0, 300, 500), rounds=1), note_point)
     assert [each.place for each in found] == [0, 300, 500, 0, 300, 500]
     # The second point may find the engine gone before its request is sent.
     assert [each.is_counted for each in found][2:] == [True] * 4
@@ -172,19 +172,19 @@ async def test_a_crash_of_the_engine_is_a_result_and_the_engine_is_restarted(
         if len(runs) == 2:
             end_engine(session)
 
-    await run_endurance(session, subject, 0, WORK, 3.0, keep)
+    await run_endurance(session, sweep_model, 0, WORK, 3.0, keep)
     assert sum(run.error is not None for run in runs) in (1, 2)
     assert runs[-1].is_counted
     assert judge_endurance(runs).answer != "ended"
 
 
 async def test_an_endurance_test_sends_requests_without_pause_until_its_time(
-    session: ServerSession, subject: SweepModel
+    session: ServerSession, sweep_model: SweepModel
 ) -> None:
     runs: list[Run] = []
     ids: list[str] = []
     began_s = time.monotonic()
-    await run_endurance(session, subject, 2, WORK, 2.0, runs.append, on_begun=ids.append)
+    await run_endurance(session, sweep_model, 2, WORK, 2.0, runs.append, on_begun=ids.append)
     assert time.monotonic() - began_s >= 2.0
     result = judge_endurance(runs)
     assert result.replies == len(runs) >= 1
@@ -201,12 +201,12 @@ async def test_an_endurance_test_sends_requests_without_pause_until_its_time(
 
 @pytest.mark.thorough
 async def test_the_tasks_of_an_agent_reuse_their_prompts_and_are_stored(
-    session: ServerSession, subject: SweepModel
+    session: ServerSession, sweep_model: SweepModel
 ) -> None:
     shape = AgentShape("tiny", "made for this test", 300, 200, 4, 60, 24)
     tasks: list[AgentTask] = []
     ids: list[str] = []
-    await run_agent_tasks(session, subject, 2, shape, 1.0, tasks.append, on_begun=ids.append)
+    await run_agent_tasks(session, sweep_model, 2, shape, 1.0, tasks.append, on_begun=ids.append)
     result = judge_tasks(shape, tasks)
     first = tasks[0]
     assert (first.turns, first.error) == (4, None)
@@ -229,7 +229,7 @@ async def test_a_model_without_a_head_has_one_series(headless_model: Path, demo_
     assert (await prepare_model(demo, "demo", (0, 1, 3))).drafts == (0, 1, 3)
 
 
-async def test_invalid_places_are_refused(subject: SweepModel) -> None:
+async def test_invalid_places_are_refused(sweep_model: SweepModel) -> None:
     for axis, place in ((CurveAxis.FILL, -1), (CurveAxis.CONTEXT, 0), (CurveAxis.STREAMS, 0)):
         with pytest.raises(BadOption):
-            plan_sweep(axis, subject, WORK, (place,), rounds=1)
+            plan_sweep(axis, sweep_model, WORK, (place,), rounds=1)

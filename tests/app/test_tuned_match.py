@@ -50,7 +50,7 @@ async def local_environment(model: Path) -> Environment:
     return Environment.for_model(model_facts(read_model(model)), build.name, build.version)
 
 
-def tuned(environment: Environment, model: Path) -> TunedSettings:
+def save_tuned(environment: Environment, model: Path) -> TunedSettings:
     """Tuned settings of this machine, as a tune stores them."""
     with History() as history:
         id_ = history.begin_session("tune", environment, {"draft": 0}, workload="code")
@@ -58,14 +58,14 @@ def tuned(environment: Environment, model: Path) -> TunedSettings:
     return save_tune_result(id_, model)
 
 
-def imported(preset: TunedSettings) -> TunedSettings:
+def import_preset(preset: TunedSettings) -> TunedSettings:
     save_tuned_settings(preset.model_copy(update={"verified_by": (), "path": None}))
     (kept,) = load_tuned_settings()
     return kept
 
 
 async def test_matching_tuned_settings_are_used(demo_model: Path) -> None:
-    preset = tuned(await local_environment(demo_model), demo_model)
+    preset = save_tuned(await local_environment(demo_model), demo_model)
     assert len(preset.evidence.environment.model.sha256[0]) == 64  # computed, as it was not known
     found = await find_tuned_match(ServeOptions(demo_model, built_in=True))
     assert found == TunedMatch(preset, (), used=True)
@@ -75,12 +75,12 @@ async def test_matching_tuned_settings_are_used(demo_model: Path) -> None:
 
 async def test_the_demo_shows_its_tuned_settings_in_place_of_the_usual_note(demo_model: Path) -> None:
     assert (await run_demo(seconds=0.0)).speed_note == read_demo_preset().speed_note
-    tuned(await local_environment(demo_model), demo_model)
+    save_tuned(await local_environment(demo_model), demo_model)
     assert (await run_demo(seconds=0.0)).speed_note == f"Tuned on this machine: {RESULT['sentence']}"
 
 
 async def test_tuned_settings_of_another_machine_are_not_shown(demo_model: Path) -> None:
-    preset = tuned(await local_environment(demo_model), demo_model)
+    preset = save_tuned(await local_environment(demo_model), demo_model)
     launch = Launch(
         EngineCommand([], {}, demo_model.parent),
         await probe_engine(None),
@@ -89,9 +89,9 @@ async def test_tuned_settings_of_another_machine_are_not_shown(demo_model: Path)
         ServeOptions(demo_model),
     )
     assert measured_sentence(launch) == RESULT["sentence"]
-    imported(preset)
+    import_preset(preset)
     assert measured_sentence(launch) == ""
-    tuned(replace(await local_environment(demo_model), cpu="another"), demo_model)
+    save_tuned(replace(await local_environment(demo_model), cpu="another"), demo_model)
     assert measured_sentence(launch) == ""
 
 
@@ -101,19 +101,19 @@ async def test_nothing_is_read_without_tuned_settings(demo_model: Path, monkeypa
 
 
 async def test_tuned_settings_of_another_model_do_not_match(demo_model: Path) -> None:
-    tuned(ENVIRONMENT, demo_model)
+    save_tuned(ENVIRONMENT, demo_model)
     assert await find_tuned_match(ServeOptions(demo_model, built_in=True)) is None
 
 
 async def test_an_unreadable_model_is_left_to_the_start(demo_model: Path, tmp_path: Path) -> None:
-    tuned(await local_environment(demo_model), demo_model)
+    save_tuned(await local_environment(demo_model), demo_model)
     assert await find_tuned_match(ServeOptions(tmp_path / "none.gguf")) is None
 
 
 async def test_another_driver_is_reported_another_gpu_is_not_used(demo_model: Path) -> None:
     now = await local_environment(demo_model)
     gpu = GpuFacts("RTX 4090", "nvidia", 2**34, "580")
-    preset = tuned(replace(now, gpus=(gpu,)), demo_model)
+    preset = save_tuned(replace(now, gpus=(gpu,)), demo_model)
     driver = match_tuned_settings(preset, replace(preset.evidence.environment, gpus=(replace(gpu, driver="590"),)))
     assert driver.used
     assert "since then the driver was 580 and is 590: measure again" in driver.line
@@ -126,7 +126,7 @@ async def test_another_driver_is_reported_another_gpu_is_not_used(demo_model: Pa
 
 async def test_doctor_suggests_to_measure_again(demo_model: Path) -> None:
     now = await local_environment(demo_model)
-    tuned(replace(now, engine_version="an older one"), demo_model)
+    save_tuned(replace(now, engine_version="an older one"), demo_model)
     (found,) = await find_outdated_matches(read_machine())
     assert found.used
     titles = [problem.title for problem in (await examine_machine()).problems]
@@ -138,7 +138,7 @@ async def test_doctor_suggests_to_measure_again(demo_model: Path) -> None:
 async def test_a_changed_file_is_detected(demo_model: Path, tmp_path: Path) -> None:
     own = tmp_path / "own.gguf"
     own.write_bytes(demo_model.read_bytes())
-    tuned(await local_environment(own), own)
+    save_tuned(await local_environment(own), own)
     assert await find_outdated_matches(read_machine()) == ()
     with own.open("ab") as file:
         file.write(b"\0" * 32)
@@ -148,7 +148,7 @@ async def test_a_changed_file_is_detected(demo_model: Path, tmp_path: Path) -> N
 
 
 async def test_imported_tuned_settings_wait_for_confirmation(demo_model: Path) -> None:
-    preset = imported(tuned(await local_environment(demo_model), demo_model))
+    preset = import_preset(save_tuned(await local_environment(demo_model), demo_model))
     found = await find_tuned_match(ServeOptions(demo_model, built_in=True))
     assert found is not None
     assert not found.used
@@ -215,7 +215,7 @@ async def test_applying_a_tune_stores_its_verdict(
     assert load_model_settings(options.model)["draft"] == (1 if same else 2)
 
 
-def served(*arguments: str) -> dict[str, object]:
+def serve_demo(*arguments: str) -> dict[str, object]:
     """The output of `serve` once it is ready."""
     with forked.start("serve", "demo", "--json", *arguments, stdout=subprocess.PIPE) as program:
         assert program.stdout
@@ -233,15 +233,15 @@ async def test_serve_uses_and_reports_tuned_settings_unless_told_to_ignore_them(
     from launcher.engine.demo import unpack_demo_model
 
     model = unpack_demo_model()
-    preset = tuned(await local_environment(model), model)
+    preset = save_tuned(await local_environment(model), model)
     save_model_settings(model, {"draft": 1, "slots": 1})  # applying a tune leaves these kept settings
-    result = served()
+    result = serve_demo()
     assert result["preset"] == {"settings": SETTINGS, "note": f"{preset.summary}; --no-preset ignores them"}
     settings = result["settings"]
     assert isinstance(settings, dict)
     assert (settings["draft"], settings["ubatch"]) == (1, 256)
     assert (settings["p_min"], settings["extra"]) == (0.25, [])
-    result = served("--no-preset")
+    result = serve_demo("--no-preset")
     assert "preset" not in result
     settings = result["settings"]
     assert isinstance(settings, dict)

@@ -73,7 +73,9 @@ async def session() -> AsyncIterator[ServerSession]:
     await opened.stop()
 
 
-async def prepared(options: ServeOptions, budget_s: float = SHORT_S, workload: Workload = WORK) -> PreparedTune:
+async def prepare_demo_tune(
+    options: ServeOptions, budget_s: float = SHORT_S, workload: Workload = WORK
+) -> PreparedTune:
     return await prepare_tune("demo", options, workload, Goal(), budget_s, vary=[])
 
 
@@ -101,10 +103,10 @@ class EventRecorder:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-async def paused(session: ServerSession, options: ServeOptions, *, trials: int) -> EventRecorder:
+async def pause_tune(session: ServerSession, options: ServeOptions, *, trials: int) -> EventRecorder:
     """Begin a tune, and pause it after a number of trials."""
     result = EventRecorder(trials)
-    tuning = asyncio.create_task(run_tune(session, await prepared(options, budget_s=3_600.0), result))
+    tuning = asyncio.create_task(run_tune(session, await prepare_demo_tune(options, budget_s=3_600.0), result))
     await result.enough_of(tuning)
     tuning.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -133,14 +135,14 @@ async def test_the_axes_are_known_before_a_server_is_started(options: ServeOptio
 
 async def test_a_model_without_a_head_is_refused(headless_model: Path) -> None:
     with pytest.raises(ModelHasNoHead, match="nothing to tune"):
-        await prepared(ServeOptions(model=headless_model, built_in=True))
+        await prepare_demo_tune(ServeOptions(model=headless_model, built_in=True))
 
 
 @pytest.mark.thorough
 async def test_a_kv_cache_type_that_changes_the_answers_is_not_recommended_silently(
     options: ServeOptions, session: ServerSession
 ) -> None:
-    found = await prepared(replace(options, kv="q4_0"), budget_s=2.0)
+    found = await prepare_demo_tune(replace(options, kv="q4_0"), budget_s=2.0)
     space = replace(found.space, baseline={"kv": "q4_0"}, axes=(SpaceAxis("kv", ("q4_0",), memory=True),))
     verdict = await run_tune(session, replace(found, space=space), EventRecorder())
     assert verdict.quality is not None
@@ -155,7 +157,7 @@ async def test_a_kv_cache_type_that_changes_the_answers_is_not_recommended_silen
 async def test_the_effect_of_mtp_on_the_answers_is_shown_beside_the_verdict(
     options: ServeOptions, session: ServerSession
 ) -> None:
-    tuned, recorder = await prepared(options), EventRecorder()
+    tuned, recorder = await prepare_demo_tune(options), EventRecorder()
     reply = Run("p", {"draft": 2}, 0.0, 1.0, prefill_rate=20.0)
     trial = Trial(0, Stage.VERIFY, {"draft": 2}, 0.0, 1.0, 0.5, (reply,))
     verdict = Verdict("on", {"draft": 2}, 1.4, 1.3, 1.5, 0.95, "Draft 2.", "Why.", None, {}, (), (trial,), "tokens/s")
@@ -188,7 +190,7 @@ async def test_an_early_verdict_that_changes_the_answers_is_not_used(
 async def test_a_tune_ends_with_a_verdict_in_the_history_and_no_server(
     options: ServeOptions, session: ServerSession
 ) -> None:
-    recorder, tuned = EventRecorder(), await prepared(options)
+    recorder, tuned = EventRecorder(), await prepare_demo_tune(options)
     assert find_rate_without_mtp(tuned.launch) is None
     verdict = await run_tune(session, tuned, recorder)
     assert session.is_idle
@@ -216,7 +218,7 @@ async def test_the_earlier_server_is_restored(options: ServeOptions, session: Se
     before = replace(options, draft=3)
     await session.start(before)
     result = EventRecorder(trials=2)
-    tuning = asyncio.create_task(run_tune(session, await prepared(options, budget_s=3_600.0), result))
+    tuning = asyncio.create_task(run_tune(session, await prepare_demo_tune(options, budget_s=3_600.0), result))
     await result.enough_of(tuning)
     assert session.supervisor.options != before
     tuning.cancel()
@@ -229,7 +231,7 @@ async def test_the_earlier_server_is_restored(options: ServeOptions, session: Se
 
 @pytest.mark.thorough
 async def test_a_paused_tune_continues(options: ServeOptions, session: ServerSession) -> None:
-    result = await paused(session, options, trials=3)
+    result = await pause_tune(session, options, trials=3)
     kept = load_tune()
     assert kept is not None
     assert kept.verdict is None
@@ -264,7 +266,7 @@ async def test_the_winner_is_served_and_stored(options: ServeOptions, session: S
 
 async def test_another_user_of_the_session_keeps_the_server(options: ServeOptions, session: ServerSession) -> None:
     result = EventRecorder(trials=1)
-    tuning = asyncio.create_task(run_tune(session, await prepared(options, budget_s=3_600.0), result))
+    tuning = asyncio.create_task(run_tune(session, await prepare_demo_tune(options, budget_s=3_600.0), result))
     await result.enough_of(tuning)
     theirs = replace(options, draft=1, context=512)
     await session.start(theirs)
@@ -280,7 +282,7 @@ async def test_prompts_get_their_size_from_the_tokenizer_of_the_model(
     options: ServeOptions, session: ServerSession
 ) -> None:
     long = replace(WORK, prompts=(replace(WORK.prompts[0], size=200),))
-    verdict = await run_tune(session, await prepared(options, workload=long), EventRecorder())
+    verdict = await run_tune(session, await prepare_demo_tune(options, workload=long), EventRecorder())
     runs = [run for trial in verdict.trials for run in trial.runs if run.is_counted]
     assert {run.prompt_tokens for run in runs} == {200}
     kept = load_tune()
@@ -291,14 +293,14 @@ async def test_prompts_get_their_size_from_the_tokenizer_of_the_model(
 async def test_a_failed_baseline_leaves_no_tune_to_continue(options: ServeOptions, session: ServerSession) -> None:
     too_long = replace(WORK, prompts=(Prompt("long", (("user", "word " * 3_000),), 8),))
     with pytest.raises(NothingMeasured):
-        await run_tune(session, await prepared(options, workload=too_long), EventRecorder())
+        await run_tune(session, await prepare_demo_tune(options, workload=too_long), EventRecorder())
     assert load_tune() is None
     with History() as history:
         assert "cannot be measured" in (history.find_sessions(kind="tune")[0].sentence or "")
 
 
 async def test_each_model_has_its_own_saved_tune(options: ServeOptions, session: ServerSession, tmp_path: Path) -> None:
-    await paused(session, options, trials=1)
+    await pause_tune(session, options, trials=1)
     first = load_tune()
     assert first is not None
     other = replace(options, model=tmp_path / "other.gguf")
@@ -315,7 +317,7 @@ async def test_each_model_has_its_own_saved_tune(options: ServeOptions, session:
 
 @pytest.mark.thorough
 async def test_the_plan_is_updated_by_measurements(options: ServeOptions, session: ServerSession) -> None:
-    guessed = await prepared(options)
+    guessed = await prepare_demo_tune(options)
     verdict = await run_tune(session, guessed, EventRecorder())
     first = verdict.trials[0]
     slow = replace(

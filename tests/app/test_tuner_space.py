@@ -13,10 +13,10 @@ from launcher.engine.settings import change_settings
 from launcher.tuning.goal import Goal
 from launcher.tuning.records import Prompt
 from launcher.tuning.space import Space
-from tests.app.test_preview import described
+from tests.app.test_preview import describe_server
 
 
-def space(
+def build_space(
     basis: PreviewBasis, vary: Collection[str] | None = None, *, temperature: float | None = 0.6, on_cpu: bool = False
 ) -> Space:
     sampling = {} if temperature is None else {"temperature": temperature}
@@ -29,7 +29,7 @@ def values(found: Space) -> dict[str, tuple[Any, ...]]:
 
 
 def described_with(**changes: Any) -> PreviewBasis:  # noqa: ANN401
-    basis = described()
+    basis = describe_server()
     return replace(basis, plan_settings=replace(basis.plan_settings, **changes))
 
 
@@ -39,18 +39,20 @@ def two_cards(**changes: Any) -> PreviewBasis:  # noqa: ANN401
 
 @pytest.mark.parametrize(("temperature", "tried"), [(0.0, False), (0.5, False), (0.6, True), (1.0, True), (None, True)])
 def test_draft_sampling_is_varied_where_the_temperature_is_high(temperature: float | None, tried: bool) -> None:
-    assert ("draft_sampling" in values(space(described(), temperature=temperature))) is tried
+    assert ("draft_sampling" in values(build_space(describe_server(), temperature=temperature))) is tried
 
 
 def test_settings_without_a_flag_in_the_engine_are_not_varied() -> None:
-    old = replace(described(free_mib=12_000), unsupported=frozenset({"draft_sampling", "moe_cache_mib"}))
-    assert not {"draft_sampling", "moe_cache_mib"} & values(space(old)).keys()
-    assert not {"draft_sampling", "moe_cache_mib"} & values(space(old, ["draft_sampling", "moe_cache_mib"])).keys()
+    old = replace(describe_server(free_mib=12_000), unsupported=frozenset({"draft_sampling", "moe_cache_mib"}))
+    assert not {"draft_sampling", "moe_cache_mib"} & values(build_space(old)).keys()
+    assert (
+        not {"draft_sampling", "moe_cache_mib"} & values(build_space(old, ["draft_sampling", "moe_cache_mib"])).keys()
+    )
 
 
 def test_an_expert_cache_is_tried_together_with_moving_experts() -> None:
-    short = described(free_mib=12_000)
-    found = space(short)
+    short = describe_server(free_mib=12_000)
+    found = build_space(short)
     assert values(found)["moe_cache_mib"] == (0, 1_024, 4_096)
     layers = values(found)["n_cpu_moe"]
     assert len(layers) == 3
@@ -60,31 +62,34 @@ def test_an_expert_cache_is_tried_together_with_moving_experts() -> None:
     assert {each["n_cpu_moe"] for each in cached if each["moe_cache_mib"] == 4_096} == {layers[0]}
     assert {each["n_cpu_moe"] for each in fitting if not each["moe_cache_mib"]} == set(layers)
     # without the cache, room for it is no reason to move experts
-    assert max(values(space(short, ["n_cpu_moe"]))["n_cpu_moe"]) < layers[0]
+    assert max(values(build_space(short, ["n_cpu_moe"]))["n_cpu_moe"]) < layers[0]
 
 
 def test_an_expert_cache_on_the_command_line_includes_moving_experts() -> None:
-    assert values(space(described(free_mib=12_000), ["moe_cache_mib"])).keys() == {"moe_cache_mib", "n_cpu_moe"}
+    assert values(build_space(describe_server(free_mib=12_000), ["moe_cache_mib"])).keys() == {
+        "moe_cache_mib",
+        "n_cpu_moe",
+    }
 
 
 @pytest.mark.parametrize("vary", [None, ["moe_cache_mib"]])
 def test_no_expert_cache_is_tried_for_experts_on_the_gpu_or_without_a_gpu(vary: list[str] | None) -> None:
-    roomy = replace(described(), plan_settings=replace(described().plan_settings, context=8_192))
+    roomy = replace(describe_server(), plan_settings=replace(describe_server().plan_settings, context=8_192))
     for found in (
-        space(replace(roomy, available_mib=80_000), vary),
-        space(described(free_mib=12_000), vary, on_cpu=True),
-        space(replace(described(free_mib=12_000), expert_layers=0), vary),
+        build_space(replace(roomy, available_mib=80_000), vary),
+        build_space(describe_server(free_mib=12_000), vary, on_cpu=True),
+        build_space(replace(describe_server(free_mib=12_000), expert_layers=0), vary),
     ):
         assert "moe_cache_mib" not in values(found)
 
 
 def test_split_modes_are_varied_on_two_cards() -> None:
-    assert values(space(replace(two_cards(), available_mib=48_000)))["split_mode"] == ("layer", "tensor")
+    assert values(build_space(replace(two_cards(), available_mib=48_000)))["split_mode"] == ("layer", "tensor")
     vulkan = replace(two_cards(backend="vulkan"), available_mib=48_000)
-    assert "split_mode" not in values(space(vulkan))
-    assert "split_mode" in values(space(vulkan, ["split_mode"]))
-    for one in (described(), two_cards(backend="cpu")):
-        assert "split_mode" not in values(space(one, ["split_mode"]))
+    assert "split_mode" not in values(build_space(vulkan))
+    assert "split_mode" in values(build_space(vulkan, ["split_mode"]))
+    for one in (describe_server(), two_cards(backend="cpu")):
+        assert "split_mode" not in values(build_space(one, ["split_mode"]))
 
 
 def test_settings_tried_reach_the_engine() -> None:
@@ -95,7 +100,7 @@ def test_settings_tried_reach_the_engine() -> None:
         "n_cpu_moe": 8,
         "split_mode": "tensor",
     }
-    options = change_settings(replace(described().options, context=8_192), changes)
+    options = change_settings(replace(describe_server().options, context=8_192), changes)
     words = " ".join(server_arguments(options, LLAMA_SERVER, gpu=True))
     for flag in (
         "--spec-draft-n-max 3",
@@ -118,10 +123,10 @@ def test_settings_tried_reach_the_engine() -> None:
     ],
 )
 def test_settings_that_give_the_engine_the_same_arguments_are_tried_once(free_mib: int, vary: list[str] | None) -> None:
-    basis = described(free_mib=free_mib)
+    basis = describe_server(free_mib=free_mib)
     received = [
         tuple(server_arguments(change_settings(basis.options, settings), LLAMA_SERVER, gpu=True))
-        for settings in space(basis, vary).fitting_settings()
+        for settings in build_space(basis, vary).fitting_settings()
     ]
     assert len(received) > 8
     assert len(set(received)) == len(received)
@@ -130,11 +135,11 @@ def test_settings_that_give_the_engine_the_same_arguments_are_tried_once(free_mi
 @pytest.mark.parametrize(
     ("basis", "on_cpu", "expected"),
     [
-        (described(), False, False),
-        (described(), True, True),
+        (describe_server(), False, False),
+        (describe_server(), True, True),
         (described_with(backend="cpu"), False, True),
         (described_with(n_cpu_moe=4), False, True),
     ],
 )
 def test_a_space_says_whether_the_processor_verifies(basis: PreviewBasis, on_cpu: bool, expected: bool) -> None:
-    assert space(basis, on_cpu=on_cpu).on_processor is expected
+    assert build_space(basis, on_cpu=on_cpu).on_processor is expected

@@ -22,7 +22,7 @@ from launcher.monitor.traffic import Counters, Traffic, parse_counters
 from launcher.tuning.history import History, history_file
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.use_counts import UseCounts, use_counts_key
-from tests.tuning.test_advice import measured, used
+from tests.tuning.test_advice import runs_at, use_counts
 
 PATIENCE_S = 30.0
 
@@ -124,7 +124,7 @@ async def test_counts_are_saved_once_a_minute(launch: Launch) -> None:
 
 
 async def test_nothing_is_counted_or_advised_while_the_setting_is_off(launch: Launch) -> None:
-    seed(launch)
+    store_use_and_runs(launch)
     assert find_advice(launch) is not None
     settings.change_setting(ADVICE, False)
     assert find_advice(launch) is None
@@ -153,20 +153,20 @@ async def test_a_write_error_is_only_logged(launch: Launch, caplog: pytest.LogCa
     assert find_advice(launch) is None
 
 
-def seed(launch: Launch) -> None:
+def store_use_and_runs(launch: Launch) -> None:
     """Store use with draft length 2, where most drafts were accepted, and measurements with draft lengths 1, 2 and
     4."""
     here = Environment.for_launch(launch)
     with History() as history:
-        counts = used(2)
+        counts = use_counts(2)
         mine = UseCounts(settings_for_history(launch), counts.tokens, counts.seconds, counts.steps, counts.accepted)
         history.add_use(use_counts_key(here), [mine])
-        history.add_runs(history.begin_session("tune", here, {"draft": 0}), measured((1, 2, 4), kv=None))
+        history.add_runs(history.begin_session("tune", here, {"draft": 0}), runs_at((1, 2, 4), kv=None))
 
 
 async def test_advice_is_for_this_machine_and_these_settings(launch: Launch) -> None:
     assert find_advice(launch) is None
-    seed(launch)
+    store_use_and_runs(launch)
     advice = find_advice(launch)
     assert advice is not None
     assert (advice.draft, advice.better) == (2, 4)

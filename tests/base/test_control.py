@@ -46,7 +46,7 @@ class Program:
 
 
 @asynccontextmanager
-async def listening(folder: Path) -> AsyncIterator[tuple[Program, ControlAddress, ControlServer]]:
+async def listen_in_folder(folder: Path) -> AsyncIterator[tuple[Program, ControlAddress, ControlServer]]:
     program = Program()
     server = ControlServer(program.answer)
     try:
@@ -56,7 +56,7 @@ async def listening(folder: Path) -> AsyncIterator[tuple[Program, ControlAddress
 
 
 @pytest.fixture
-def public() -> Iterator[Path]:
+def public_folder() -> Iterator[Path]:
     """A folder that every user of this computer may enter."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
@@ -68,13 +68,13 @@ async def answers(address: ControlAddress, verb: str, **fields: object) -> list[
 
 
 async def test_a_request_is_answered(tmp_path: Path) -> None:
-    async with listening(tmp_path) as (program, address, _):
+    async with listen_in_folder(tmp_path) as (program, address, _):
         assert await answers(address, "tell", say="grüß dich") == [{"heard": "grüß dich"}, ["and", "more"]]
         assert program.requests == [("tell", {"say": "grüß dich"})]
 
 
 async def test_an_error_keeps_its_class(tmp_path: Path) -> None:
-    async with listening(tmp_path) as (_, address, _server):
+    async with listen_in_folder(tmp_path) as (_, address, _server):
         with pytest.raises(LauncherError, match="That is no option") as raised:
             await answers(address, "refuse")
         assert (raised.value.code, raised.value.hint, raised.value.facts) == (
@@ -87,7 +87,7 @@ async def test_an_error_keeps_its_class(tmp_path: Path) -> None:
 async def test_a_bug_in_the_handler_is_reported_and_the_program_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with listening(tmp_path) as (_, address, _server):
+    async with listen_in_folder(tmp_path) as (_, address, _server):
         with pytest.raises(LauncherError, match="ZeroDivisionError"):
             await answers(address, "fail")
         assert await answers(address, "tell")
@@ -95,7 +95,7 @@ async def test_a_bug_in_the_handler_is_reported_and_the_program_goes_on(
 
 
 async def test_a_wrong_token_is_refused(tmp_path: Path) -> None:
-    async with listening(tmp_path) as (program, address, _):
+    async with listen_in_folder(tmp_path) as (program, address, _):
         for token in ("", "x", address.token[:-1], address.token + "x", "ü"):
             with pytest.raises(LauncherError, match="token is wrong") as raised:
                 await answers(replace(address, token=token), "tell")
@@ -108,7 +108,7 @@ async def test_a_wrong_token_is_refused(tmp_path: Path) -> None:
     [b"\n", b"{}\n", b"[]\n", b"GET / HTTP/1.1\r\n\r\n", b"\xff\xfe\n", b"{" * 5_000 + b"\n", b"[" * 2_000_000],
 )
 async def test_an_invalid_request_gets_no_answer(tmp_path: Path, sent: bytes) -> None:
-    async with listening(tmp_path) as (program, address, _):
+    async with listen_in_folder(tmp_path) as (program, address, _):
         reader, writer = await asyncio.open_unix_connection(address.path)
         writer.write(sent)
         with suppress(ConnectionError):
@@ -119,14 +119,14 @@ async def test_an_invalid_request_gets_no_answer(tmp_path: Path, sent: bytes) ->
 
 
 async def test_an_answer_ends_when_the_client_has_left(tmp_path: Path) -> None:
-    async with listening(tmp_path) as (program, address, _):
+    async with listen_in_folder(tmp_path) as (program, address, _):
         async for _value in send_request(address, "wait"):
             break
         await asyncio.wait_for(program.left.wait(), 120)
 
 
 async def test_a_client_is_notified_when_the_program_ends(tmp_path: Path) -> None:
-    async with listening(tmp_path) as (_, address, server):
+    async with listen_in_folder(tmp_path) as (_, address, server):
         waiting = send_request(address, "wait")
         assert await anext(waiting) == {"heard": None}
         await server.close()
@@ -137,7 +137,7 @@ async def test_a_client_is_notified_when_the_program_ends(tmp_path: Path) -> Non
 
 
 async def test_the_socket_is_deleted_at_the_end(tmp_path: Path) -> None:
-    async with listening(tmp_path) as (_, address, _server):
+    async with listen_in_folder(tmp_path) as (_, address, _server):
         assert Path(address.path).exists()
     assert list(tmp_path.iterdir()) == []
 
@@ -145,21 +145,21 @@ async def test_the_socket_is_deleted_at_the_end(tmp_path: Path) -> None:
 async def test_a_socket_left_by_a_killed_program_is_replaced(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "line"))
-    async with listening(tmp_path) as (_, address, _server):
+    async with listen_in_folder(tmp_path) as (_, address, _server):
         assert await answers(address, "tell")
 
 
 async def test_a_path_longer_than_a_socket_address_works(tmp_path: Path) -> None:
-    async with listening(tmp_path / ("x" * 120) / ("y" * 120)) as (_, address, _server):
+    async with listen_in_folder(tmp_path / ("x" * 120) / ("y" * 120)) as (_, address, _server):
         assert len(address.path) > 240
         assert await answers(address, "tell")
 
 
-async def test_socket_and_folder_are_readable_by_their_owner_only(public: Path) -> None:
+async def test_socket_and_folder_are_readable_by_their_owner_only(public_folder: Path) -> None:
     before = os.umask(0)
     try:
-        async with listening(public / "run") as (_, address, _server):
-            assert stat.S_IMODE((public / "run").stat().st_mode) == 0o700
+        async with listen_in_folder(public_folder / "run") as (_, address, _server):
+            assert stat.S_IMODE((public_folder / "run").stat().st_mode) == 0o700
             assert stat.S_IMODE(Path(address.path).stat().st_mode) == 0o600
     finally:
         os.umask(before)
@@ -167,7 +167,7 @@ async def test_socket_and_folder_are_readable_by_their_owner_only(public: Path) 
 
 @pytest.mark.parametrize("opened", ["nothing", "folder", "folder and socket"])
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be another user")
-async def test_another_user_is_refused_even_with_the_token(public: Path, opened: str) -> None:
+async def test_another_user_is_refused_even_with_the_token(public_folder: Path, opened: str) -> None:
     """The folder and the socket are open to all here, but the kernel reports which user connects."""
     request = json.dumps({"do": "tell", "token": "TOKEN"})
     stranger = (
@@ -176,9 +176,9 @@ async def test_another_user_is_refused_even_with_the_token(public: Path, opened:
         "try:\n line.sendall(sys.argv[2].encode() + b'\\n')\n print(line.recv(1000))\n"
         "except ConnectionError:\n print(b'')"
     )
-    async with listening(public / "run") as (program, address, _):
+    async with listen_in_folder(public_folder / "run") as (program, address, _):
         if "folder" in opened:
-            (public / "run").chmod(0o755)
+            (public_folder / "run").chmod(0o755)
         if "socket" in opened:
             Path(address.path).chmod(0o666)
         request = request.replace("TOKEN", address.token)
@@ -192,14 +192,14 @@ async def test_another_user_is_refused_even_with_the_token(public: Path, opened:
 
 
 async def test_many_simultaneous_requests_are_answered_or_refused(tmp_path: Path) -> None:
-    async with listening(tmp_path) as (_, address, _server):
+    async with listen_in_folder(tmp_path) as (_, address, _server):
         ends = await asyncio.gather(*(answers(address, "tell") for _ in range(60)), return_exceptions=True)
         assert all(isinstance(end, Unreachable) or end[0] == {"heard": None} for end in ends)
         assert await answers(address, "tell")
 
 
 async def test_idle_connections_block_no_other(tmp_path: Path) -> None:
-    async with listening(tmp_path) as (_, address, _server):
+    async with listen_in_folder(tmp_path) as (_, address, _server):
         silent = [await asyncio.open_unix_connection(address.path) for _ in range(40)]
         silent[-1][1].write(b'{"do": "te')  # an incomplete request
         try:
@@ -211,7 +211,7 @@ async def test_idle_connections_block_no_other(tmp_path: Path) -> None:
 
 
 async def test_long_answers_block_no_other(tmp_path: Path) -> None:
-    async with listening(tmp_path) as (_, address, server):
+    async with listen_in_folder(tmp_path) as (_, address, server):
         waiting = [send_request(address, "wait") for _ in range(40)]
         for each in waiting:
             assert await anext(each) == {"heard": None}

@@ -103,14 +103,14 @@ def test_a_damaged_database_is_renamed(path: Path, where: str) -> None:
         path.write_bytes(data[:at] + b"\xa5" * 4_096 + data[at + 4_096 :])
     seen: list[sqlite3.Connection] = []
 
-    def ready(db: sqlite3.Connection) -> None:
+    def prepare_database(db: sqlite3.Connection) -> None:
         seen.append(db)
         if where == "ready" and len(seen) == 1:
             error = sqlite3.DatabaseError("malformed")
             error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
             raise error
 
-    opened = open_database(path, (FIRST,), WHAT, ready)
+    opened = open_database(path, (FIRST,), WHAT, prepare_database)
     with closing(opened.db) as db:
         assert db.execute("SELECT count(*) FROM a").fetchone() == (0,)
         assert seen[-1] is db
@@ -119,11 +119,11 @@ def test_a_damaged_database_is_renamed(path: Path, where: str) -> None:
 
 
 def test_other_errors_are_raised_and_nothing_is_renamed(path: Path) -> None:
-    def ready(_: sqlite3.Connection) -> None:
+    def prepare_database(_: sqlite3.Connection) -> None:
         raise sqlite3.OperationalError("locked")
 
     with pytest.raises(sqlite3.OperationalError, match="locked"):
-        open_database(path, (FIRST,), WHAT, ready)
+        open_database(path, (FIRST,), WHAT, prepare_database)
     assert sorted(each.name for each in path.parent.iterdir()) == ["file.db"]
 
 

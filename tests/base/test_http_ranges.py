@@ -33,12 +33,12 @@ def content(hub: Hub) -> None:
         path.write_bytes(CONTENT)
 
 
-def address(hub: Hub, *faults: str) -> str:
+def file_address(hub: Hub, *faults: str) -> str:
     return (hub.with_faults(*faults) if faults else hub.url) + PATH
 
 
 def reader(hub: Hub, *faults: str) -> RangeReader:
-    return RangeReader(address(hub, *faults))
+    return RangeReader(file_address(hub, *faults))
 
 
 def read_in_steps(file: RangeReader, count: int) -> bytes:
@@ -81,7 +81,7 @@ class TestReading:
         assert len(ranges(hub)) == 1
 
     def test_nothing_beyond_the_limit_is_fetched(self, hub: Hub) -> None:
-        with RangeReader(address(hub), limit_bytes=100_000) as file:
+        with RangeReader(file_address(hub), limit_bytes=100_000) as file:
             assert file.read(MIB) == CONTENT[:100_000]
             assert file.read(1) == b""
         assert ranges(hub) == ["bytes=0-99999"]
@@ -117,7 +117,7 @@ class TestReading:
 
 class TestToken:
     def test_requests_go_to_the_named_server_only(self, hub: Hub) -> None:
-        with RangeReader(address(hub), token="hf_s3cret") as file:
+        with RangeReader(file_address(hub), token="hf_s3cret") as file:
             read_in_steps(file, MIB)
         received = [(request["server"], request.get("Authorization")) for request in hub.requests()]
         assert received == [("hub", "Bearer hf_s3cret")] + [("store", None)] * 3
@@ -180,10 +180,10 @@ class TestConnection:
             assert unreachable.value.hint == "Check the internet connection."
 
     def test_an_unknown_host_is_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def unknown(*_: object, **__: object) -> None:
+        def fail_to_resolve(*_: object, **__: object) -> None:
             raise socket.gaierror(-2, "Name or service not known")
 
-        monkeypatch.setattr(socket, "getaddrinfo", unknown)
+        monkeypatch.setattr(socket, "getaddrinfo", fail_to_resolve)
         with (
             RangeReader("https://hub.example/file") as file,
             pytest.raises(Unreachable, match="cannot be resolved"),
@@ -191,7 +191,7 @@ class TestConnection:
             file.read(4)
 
     def test_a_server_without_tls_is_reported(self, hub: Hub) -> None:
-        with RangeReader(address(hub).replace("http", "https")) as file, pytest.raises(Unreachable) as unreachable:
+        with RangeReader(file_address(hub).replace("http", "https")) as file, pytest.raises(Unreachable) as unreachable:
             file.read(4)
         assert unreachable.value.title.startswith("Cannot make a secure connection to 127.0.0.1: ")
         assert "SSL_CERT_FILE" in unreachable.value.hint
@@ -206,7 +206,7 @@ class TestConnection:
                 file.read(4)
 
     def test_the_total_time_is_limited(self, hub: Hub) -> None:
-        with RangeReader(address(hub), timeout_s=-1) as file, pytest.raises(Unreachable, match="too slowly"):
+        with RangeReader(file_address(hub), timeout_s=-1) as file, pytest.raises(Unreachable, match="too slowly"):
             file.read(4)
 
     def test_a_redirect_loop_is_refused(self, hub: Hub) -> None:

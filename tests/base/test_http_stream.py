@@ -63,20 +63,20 @@ class Server:
         self._thread.join(3)
 
 
-def whole(connection: socket.socket, head: bytes) -> None:
+def send_range(connection: socket.socket, head: bytes) -> None:
     range_match = re.search(rb"Range: bytes=(\d+)-(\d*)", head)
     begin, end = (int(range_match[1]), int(range_match[2] or len(BODY) - 1) + 1) if range_match else (0, len(BODY))
     answer = f"HTTP/1.1 206 x\r\nContent-Range: bytes {begin}-{end - 1}/{len(BODY)}\r\nContent-Length: {end - begin}"
     connection.sendall(f"{answer}\r\n\r\n".encode() + BODY[begin:end])
 
 
-def silent(connection: socket.socket, _head: bytes) -> None:
+def send_five_bytes(connection: socket.socket, _head: bytes) -> None:
     connection.sendall(b"HTTP/1.1 200 x\r\nContent-Length: 1000\r\n\r\nbegin")
     connection.recv(1)
 
 
 @pytest.fixture
-def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
+def start_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
     """Start servers; no proxy and no certificates of the environment are in the way."""
     for name in ("http_proxy", "https_proxy", "all_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"):
         monkeypatch.delenv(name, raising=False)
@@ -92,7 +92,7 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
         server.close()
 
 
-def received(stream: RangeStream) -> bytes:
+def read_to_end(stream: RangeStream) -> bytes:
     view, data = memoryview(bytearray(50_000)), b""
     while n_bytes := stream.readinto(view):
         data += view[:n_bytes]
@@ -101,48 +101,48 @@ def received(stream: RangeStream) -> bytes:
 
 class TestTls:
     @pytest.fixture(autouse=True)
-    def trusted(self, serving: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG002 -- to run after `serving`
+    def trusted_certificate(self, start_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG002 -- to run after `start_server`
         monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
 
-    def test_a_certificate_named_in_the_environment_is_trusted(self, serving: Callable[..., Server]) -> None:
-        stream = RangeStream(serving(whole, tls=True).url)
+    def test_a_certificate_named_in_the_environment_is_trusted(self, start_server: Callable[..., Server]) -> None:
+        stream = RangeStream(start_server(send_range, tls=True).url)
         assert stream.open(1_000).status == 206
-        assert received(stream) == BODY[1_000:]
+        assert read_to_end(stream) == BODY[1_000:]
         stream.close()
 
     def test_an_unknown_certificate_is_refused(
-        self, serving: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+        self, start_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("SSL_CERT_FILE")
         with pytest.raises(Untrusted, match=r"a secure connection to 127.0.0.1: self-signed certificate"):
-            RangeStream(serving(whole, tls=True).url).open(0)
+            RangeStream(start_server(send_range, tls=True).url).open(0)
 
-    def test_a_certificate_for_another_name_is_refused(self, serving: Callable[..., Server]) -> None:
+    def test_a_certificate_for_another_name_is_refused(self, start_server: Callable[..., Server]) -> None:
         with pytest.raises(Untrusted, match=r"a secure connection to localhost: Hostname mismatch"):
-            RangeStream(serving(whole, tls=True).url.replace("127.0.0.1", "localhost")).open(0)
+            RangeStream(start_server(send_range, tls=True).url.replace("127.0.0.1", "localhost")).open(0)
 
     def test_unreadable_certificate_files_are_reported(
-        self, serving: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+        self, start_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("SSL_CERT_FILE", "/nowhere")
         with pytest.raises(Unreachable, match="certificates"):
-            RangeStream(serving(whole, tls=True).url).open(0)
+            RangeStream(start_server(send_range, tls=True).url).open(0)
 
-    def test_https_is_not_redirected_to_http(self, serving: Callable[..., Server]) -> None:
-        plain = serving(whole)
+    def test_https_is_not_redirected_to_http(self, start_server: Callable[..., Server]) -> None:
+        plain = start_server(send_range)
 
         def redirect(connection: socket.socket, _head: bytes) -> None:
             connection.sendall(f"HTTP/1.1 302 x\r\nLocation: {plain.url}\r\nContent-Length: 0\r\n\r\n".encode())
 
         with pytest.raises(Refused, match="to an unencrypted address"):
-            RangeStream(serving(redirect, tls=True).url, token="hf_secret").open(0)
+            RangeStream(start_server(redirect, tls=True).url, token="hf_secret").open(0)
         assert plain.heads == []
 
-    def test_a_reader_is_woken(self, serving: Callable[..., Server]) -> None:
-        woken(serving(silent, tls=True).url)
+    def test_a_reader_is_woken(self, start_server: Callable[..., Server]) -> None:
+        check_abort_wakes(start_server(send_five_bytes, tls=True).url)
 
 
-def woken(url: str) -> None:
+def check_abort_wakes(url: str) -> None:
     stream = RangeStream(url, silence_s=600.0)
     stream.open(None)
     view = memoryview(bytearray(1000))
@@ -155,12 +155,12 @@ def woken(url: str) -> None:
     stream.close()
 
 
-def test_a_reader_is_woken(serving: Callable[..., Server]) -> None:
-    woken(serving(silent).url)
+def test_a_reader_is_woken(start_server: Callable[..., Server]) -> None:
+    check_abort_wakes(start_server(send_five_bytes).url)
 
 
-def test_a_silent_server_times_out(serving: Callable[..., Server]) -> None:
-    stream = RangeStream(serving(silent).url, silence_s=0.05)
+def test_a_silent_server_times_out(start_server: Callable[..., Server]) -> None:
+    stream = RangeStream(start_server(send_five_bytes).url, silence_s=0.05)
     stream.open(None)
     view = memoryview(bytearray(100_000))
     assert stream.readinto(view) == 5  # what came with the headers is not lost in the wait for more
@@ -169,18 +169,18 @@ def test_a_silent_server_times_out(serving: Callable[..., Server]) -> None:
     stream.close()
 
 
-def test_a_part_is_requested_by_its_byte_range(serving: Callable[..., Server]) -> None:
-    server = serving(whole)
+def test_a_part_is_requested_by_its_byte_range(start_server: Callable[..., Server]) -> None:
+    server = start_server(send_range)
     stream = RangeStream(server.url)
     stream.open(10, 20, if_range='"etag"')
-    assert received(stream) == BODY[10:20]
+    assert read_to_end(stream) == BODY[10:20]
     assert b"Range: bytes=10-19\r\n" in server.heads[0]
     assert b'If-Range: "etag"\r\n' in server.heads[0]
     stream.close()
 
 
-def test_a_login_in_the_address_is_sent_to_the_server(serving: Callable[..., Server]) -> None:
-    server = serving(whole)
+def test_a_login_in_the_address_is_sent_to_the_server(start_server: Callable[..., Server]) -> None:
+    server = start_server(send_range)
     stream = RangeStream(server.url.replace("://", "://me:pass%20word@"))
     stream.open(0)
     stream.close()
@@ -205,19 +205,19 @@ def test_a_system_without_certificates_is_noticed(
 
 
 def test_without_system_certificates_those_of_certifi_are_used(
-    serving: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+    start_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(net, "_system_has_certificates", lambda: False)
     monkeypatch.setattr(certifi, "where", lambda: str(CERTIFICATE))
-    stream = RangeStream(serving(whole, tls=True).url)
+    stream = RangeStream(start_server(send_range, tls=True).url)
     assert stream.open(0).status == 206
     stream.close()
 
 
 @pytest.mark.parametrize("location", ["http://[oops", "http://exa mple\x01.org/", "http://a:b/", "ftp://a/b"])
-def test_a_redirect_to_an_invalid_address_is_reported(serving: Callable[..., Server], location: str) -> None:
+def test_a_redirect_to_an_invalid_address_is_reported(start_server: Callable[..., Server], location: str) -> None:
     def redirect(connection: socket.socket, _head: bytes) -> None:
         connection.sendall(f"HTTP/1.1 302 x\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
 
     with pytest.raises((Refused, BadOption), match=r"an invalid address|is not a web address"):
-        RangeStream(serving(redirect).url).open(0)
+        RangeStream(start_server(redirect).url).open(0)

@@ -9,7 +9,7 @@ from launcher.base.redact import HIDDEN, redact_text
 HOME = Path("/home/ada")
 
 
-def redacted(text: str, *secrets: str) -> str:
+def redact_for_ada(text: str, *secrets: str) -> str:
     return redact_text(text, secrets, home=HOME, user="ada")
 
 
@@ -23,7 +23,7 @@ def redacted(text: str, *secrets: str) -> str:
     ],
 )
 def test_texts_that_look_like_keys_are_hidden(secret: str) -> None:
-    assert redacted(f"got {secret}, then") == f"got {HIDDEN}, then"
+    assert redact_for_ada(f"got {secret}, then") == f"got {HIDDEN}, then"
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_texts_that_look_like_keys_are_hidden(secret: str) -> None:
     ],
 )
 def test_values_assigned_to_secret_names_are_hidden(line: str, left: str) -> None:
-    assert redacted(line) == left
+    assert redact_for_ada(line) == left
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_values_assigned_to_secret_names_are_hidden(line: str, left: str) -> Non
     ],
 )
 def test_other_text_is_unchanged(line: str) -> None:
-    assert redacted(line) == line
+    assert redact_for_ada(line) == line
 
 
 def test_known_secrets_are_hidden_everywhere() -> None:
-    assert redacted("x=Zm9vYmFyYmF6;", "Zm9vYmFyYmF6") == f"x={HIDDEN};"
-    assert redacted("the word", "the") == "the word"
+    assert redact_for_ada("x=Zm9vYmFyYmF6;", "Zm9vYmFyYmF6") == f"x={HIDDEN};"
+    assert redact_for_ada("the word", "the") == "the word"

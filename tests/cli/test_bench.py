@@ -17,7 +17,7 @@ from launcher.tuning.history import History
 from launcher.tuning.workloads import load_workload, shipped_workloads
 from tests import forked
 from tests.app.test_tuned_match import SETTINGS as PRESET
-from tests.app.test_tuned_match import local_environment, tuned
+from tests.app.test_tuned_match import local_environment, save_tuned
 from tests.cli.test_commands import find_port
 
 SHORT = 'name = "short"\ntitle = "Short"\nversion = 3\nsource = "this test"\ntokens = 60\nsampling = {{ {} }}\n'
@@ -35,7 +35,7 @@ def answer(*arguments: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def short(tmp_path: Path) -> Path:
+def short_workload(tmp_path: Path) -> Path:
     """A workload of two prompts that takes a second."""
     path = tmp_path / "short.toml"
     both = PROMPTS.format("one", "What is MTP?") + PROMPTS.format("two", "When should MTP be switched off?")
@@ -44,7 +44,7 @@ def short(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def served(*arguments: str) -> Iterator[dict[str, Any]]:
+def serve_model(*arguments: str) -> Iterator[dict[str, Any]]:
     with forked.start("serve", *arguments, "--json", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         try:
@@ -54,8 +54,10 @@ def served(*arguments: str) -> Iterator[dict[str, Any]]:
             process.wait(120)
 
 
-def test_bench_serves_the_model_and_stores_its_runs(short: Path) -> None:
-    result = answer("bench", "demo", "--workload", str(short), "--runs", "2", "--set", "draft=3", "--set", "ctx=2K")
+def test_bench_serves_the_model_and_stores_its_runs(short_workload: Path) -> None:
+    result = answer(
+        "bench", "demo", "--workload", str(short_workload), "--runs", "2", "--set", "draft=3", "--set", "ctx=2K"
+    )
     assert result["workload"] == {"name": "short", "version": 3}
     assert result["settings"]["draft"] == 3
     assert result["settings"]["ctx"] == 2_048
@@ -81,10 +83,10 @@ def test_bench_serves_the_model_and_stores_its_runs(short: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_running_server_is_measured_with_its_settings(short: Path) -> None:
-    with served("demo", "--draft", "4", "--ctx", "2048") as server:
-        result = answer("bench", "--workload", str(short), "--runs", "2")
-        same = run("bench", "demo", "--workload", str(short), "--runs", "1")
+def test_a_running_server_is_measured_with_its_settings(short_workload: Path) -> None:
+    with serve_model("demo", "--draft", "4", "--ctx", "2048") as server:
+        result = answer("bench", "--workload", str(short_workload), "--runs", "2")
+        same = run("bench", "demo", "--workload", str(short_workload), "--runs", "1")
         other = run("bench", "--set", "draft=1")
         nowhere = run("bench", "--url", "http://127.0.0.1:9")
     assert result["url"] == server["url"]
@@ -102,9 +104,9 @@ def test_a_running_server_is_measured_with_its_settings(short: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_two_servers_are_measured_in_turns_and_shown_in_one_table(short: Path) -> None:
-    with served("demo", "--draft", "0") as off, served("demo", "--draft", "4", "--port", find_port()) as on:
-        against = ["--url", off["url"], "--against", f"{on['url']}/v1", "--workload", str(short)]
+def test_two_servers_are_measured_in_turns_and_shown_in_one_table(short_workload: Path) -> None:
+    with serve_model("demo", "--draft", "0") as off, serve_model("demo", "--draft", "4", "--port", find_port()) as on:
+        against = ["--url", off["url"], "--against", f"{on['url']}/v1", "--workload", str(short_workload)]
         result = answer("bench", *against, "--runs", "3")
         table = run("bench", *against, "--runs", "1")
         alone = run("bench", "--against", off["url"], "--against", on["url"], "--runs", "1", "--within", "2")
@@ -127,22 +129,24 @@ def test_two_servers_are_measured_in_turns_and_shown_in_one_table(short: Path) -
 def test_another_model_is_not_measured_while_a_server_runs(demo_model: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.gguf"
     other.symlink_to(demo_model)
-    with served("demo"):
+    with serve_model("demo"):
         result = run("bench", str(other))
     assert result.returncode == 1
     assert "has demo, and no other model can be measured beside it" in result.stderr
 
 
 @pytest.mark.thorough
-def test_the_time_limit_ends_a_benchmark(short: Path) -> None:
-    result = answer("bench", "demo", "--workload", str(short), "--within", "0.000001", "--budget", "0.000001")
+def test_the_time_limit_ends_a_benchmark(short_workload: Path) -> None:
+    result = answer("bench", "demo", "--workload", str(short_workload), "--within", "0.000001", "--budget", "0.000001")
     assert result["ended"] == "budget"
     assert len(result["runs"]) == 2
     assert result["ci_low"] is None
 
 
-def test_a_model_that_cannot_be_served_is_reported_with_a_hint(demo_model: Path, short: Path) -> None:
-    result = run("bench", str(demo_model), "--workload", str(short), "--engine", "built-in", "--set", "n-cpu-moe=2")
+def test_a_model_that_cannot_be_served_is_reported_with_a_hint(demo_model: Path, short_workload: Path) -> None:
+    result = run(
+        "bench", str(demo_model), "--workload", str(short_workload), "--engine", "built-in", "--set", "n-cpu-moe=2"
+    )
     assert result.returncode == 1
     assert "all experts are already there" in result.stderr
     wrong = json.loads(run("bench", "demo", "--workload", "sonnets", "--json").stdout)
@@ -186,8 +190,8 @@ def test_contradictory_options_are_refused(arguments: list[str]) -> None:
     assert run("bench", *arguments).returncode == 2
 
 
-def test_the_other_server_is_checked_before_the_model_is_loaded(short: Path) -> None:
-    done = run("bench", "demo", "--workload", str(short), "--against", "nowhere.invalid")
+def test_the_other_server_is_checked_before_the_model_is_loaded(short_workload: Path) -> None:
+    done = run("bench", "demo", "--workload", str(short_workload), "--against", "nowhere.invalid")
     assert done.returncode == 1
     assert "nowhere.invalid" in done.stderr
     assert "Loading" not in done.stderr
@@ -204,9 +208,9 @@ def test_an_unknown_setting_is_refused_with_all_known_names(setting: str, hint: 
     assert "There are" not in output or output.rstrip().endswith("p-min, draft-sampling, ngram, extra.")
 
 
-async def test_the_model_is_served_with_its_tuned_settings(demo_model: Path, short: Path) -> None:
-    tuned(await local_environment(demo_model), demo_model)
-    command = ["bench", str(demo_model), "--workload", str(short), "--runs", "1"]
+async def test_the_model_is_served_with_its_tuned_settings(demo_model: Path, short_workload: Path) -> None:
+    save_tuned(await local_environment(demo_model), demo_model)
+    command = ["bench", str(demo_model), "--workload", str(short_workload), "--runs", "1"]
     result = answer(*command)
     assert {name: result["settings"][name] for name in PRESET} == PRESET
     assert answer(*command, "--no-preset")["settings"]["draft"] == DEFAULT_DRAFT
@@ -221,8 +225,19 @@ async def test_the_model_is_served_with_its_tuned_settings(demo_model: Path, sho
 
 
 @pytest.mark.thorough
-def test_the_cost_of_a_million_tokens_is_computed(short: Path) -> None:
-    command = ["bench", "demo", "--workload", str(short), "--runs", "1", "--price-kwh", "0.30", "--cloud-price", "0.60"]
+def test_the_cost_of_a_million_tokens_is_computed(short_workload: Path) -> None:
+    command = [
+        "bench",
+        "demo",
+        "--workload",
+        str(short_workload),
+        "--runs",
+        "1",
+        "--price-kwh",
+        "0.30",
+        "--cloud-price",
+        "0.60",
+    ]
     result = answer(*command, "--watts", "200")
     assert result["cost"]["power"] == "given"
     assert result["cost"]["joules_per_token"] > 200 / max(each["tokens_per_second"] for each in result["runs"])

@@ -53,7 +53,7 @@ def complaint(*arguments: str) -> dict[str, Any]:
 
 
 @contextmanager
-def served(*arguments: str) -> Iterator[tuple[Any, dict[str, Any]]]:
+def serve_model(*arguments: str) -> Iterator[tuple[Any, dict[str, Any]]]:
     with forked.start("serve", *arguments, "--json", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
@@ -127,7 +127,7 @@ def test_without_a_display_the_demo_runs_in_the_terminal() -> None:
 
 
 def test_a_server_is_served_listed_asked_and_stopped() -> None:
-    with served("--model", "demo") as (process, ready):
+    with serve_model("--model", "demo") as (process, ready):
         assert ready["state"] == "ready"
         engine = ProcessId.from_pid(ready["pid"])
         assert engine is not None
@@ -166,9 +166,9 @@ def test_serve_prints_its_settings() -> None:
 
 
 def test_address_and_key_are_the_same_after_a_restart() -> None:
-    with served("--model", "demo") as (_, first):
+    with serve_model("--model", "demo") as (_, first):
         pass
-    with served("--model", "demo", "--draft", "0") as (_, second):
+    with serve_model("--model", "demo", "--draft", "0") as (_, second):
         assert (first["url"], first["api_key"]) == (second["url"], second["api_key"])
 
 
@@ -180,7 +180,7 @@ def find_port() -> str:
 def test_a_second_serve_loads_its_model_in_the_first_server_until_it_ends(demo_model: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copied.gguf"
     shutil.copy(demo_model, copy)
-    with served("--model", "demo") as (_, first):
+    with serve_model("--model", "demo") as (_, first):
         command = ["serve", str(copy), "--threads", "1", "--ctx", "4K", "--json"]
         with forked.start(*command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
             assert process.stdout is not None
@@ -210,7 +210,10 @@ def test_a_second_serve_loads_its_model_in_the_first_server_until_it_ends(demo_m
 
 @pytest.mark.thorough
 def test_several_servers_run_side_by_side_and_are_distinguished() -> None:
-    with served("--model", "demo") as (_, first), served("--model", "demo", "--port", find_port()) as (_, second):
+    with (
+        serve_model("--model", "demo") as (_, first),
+        serve_model("--model", "demo", "--port", find_port()) as (_, second),
+    ):
         assert first["url"] != second["url"]
         assert len(answer("status")) == 2
         for verb in (["chat", "Hello"], ["stop"]):
@@ -223,7 +226,7 @@ def test_several_servers_run_side_by_side_and_are_distinguished() -> None:
 
 
 def test_a_reply_is_streamed_to_the_terminal_with_its_figures() -> None:
-    with served("--model", "demo"):
+    with serve_model("--model", "demo"):
         result = run("chat", "What is MTP?", "--no-think", "--temperature", "0")
         assert result.returncode == 0
         assert len(result.stdout) > 50
@@ -255,7 +258,7 @@ def test_bad_models_end_with_one_sentence(tmp_path: Path, demo_model: Path, head
 
 @pytest.mark.parametrize("words", [[], ["--draft", "0"]])
 def test_a_model_without_a_head_is_served_with_mtp_off(headless_model: Path, words: list[str]) -> None:
-    with served("--model", str(headless_model), *words) as (_, ready):
+    with serve_model("--model", str(headless_model), *words) as (_, ready):
         received = [notice["text"] for notice in ready.get("notices", [])]
         assert received == ([] if words else ["headless.gguf has no MTP head, so MTP is off."])
         reply = answer("chat", "Hello", "--max-tokens", "8")  # hardly trained, it may end a reply at any token
@@ -266,7 +269,7 @@ def test_a_model_without_a_head_is_served_with_mtp_off(headless_model: Path, wor
 def test_a_file_name_that_begins_with_a_dash_is_served(tmp_path: Path, demo_model: Path) -> None:
     model = tmp_path / "-dash.gguf"
     model.symlink_to(demo_model)
-    with served(f"--model={model}") as (_, ready):
+    with serve_model(f"--model={model}") as (_, ready):
         assert ready["state"] == "ready"
 
 
@@ -307,16 +310,16 @@ def test_bad_options_end_with_one_sentence(tmp_path: Path) -> None:
         (["--engine", "/bin/echo"], "engine_unsuitable"),
     ):
         assert complaint("serve", "--model", "demo", *options)["code"] == code
-    assert answerless("status")
+    assert prints_empty_list("status")
 
 
-def answerless(verb: str) -> bool:
+def prints_empty_list(verb: str) -> bool:
     result = run(verb, "--json")
     return result.returncode == 1 and json.loads(result.stdout) == []
 
 
 def test_a_port_in_use_is_named_and_the_other_program_is_not_changed() -> None:
-    with served("--model", "demo") as (_, first):
+    with serve_model("--model", "demo") as (_, first):
         port = first["url"].rsplit(":", 1)[1]
         assert complaint("serve", "--model", "demo", "--port", port)["code"] == "port_busy"
         assert answer("status")[0]["state"] == "ready"
@@ -324,7 +327,7 @@ def test_a_port_in_use_is_named_and_the_other_program_is_not_changed() -> None:
 
 @pytest.mark.thorough
 def test_a_llama_server_given_by_path_is_used(real_engine: Path, demo_model: Path) -> None:
-    with served("--model", str(demo_model), "--engine", str(real_engine), "--ctx", "1024") as (_, _ready):
+    with serve_model("--model", str(demo_model), "--engine", str(real_engine), "--ctx", "1024") as (_, _ready):
         (listed,) = answer("status")
         assert listed["engine"] == "llama-server"
         assert answer("chat", "Hello", "--max-tokens", "20")["draft_n"] > 0
@@ -350,17 +353,17 @@ def test_an_engine_that_crashes_is_restarted_at_the_same_address() -> None:
         assert after["engine_pid"] != before["engine_pid"]
         process.terminate()
         assert process.wait(120) == 0
-    assert answerless("status")
+    assert prints_empty_list("status")
 
 
 def test_the_engine_ends_within_two_seconds_after_kill_9_of_the_program() -> None:
-    with served("--model", "demo") as (process, ready):
+    with serve_model("--model", "demo") as (process, ready):
         engine = ProcessId.from_pid(ready["pid"])
         assert engine is not None
         process.kill()
         process.wait()
         assert gone_within(2, engine)
-    assert answerless("status")
+    assert prints_empty_list("status")
 
 
 def test_a_closed_pipe_ends_the_demo_silently() -> None:

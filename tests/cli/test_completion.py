@@ -15,7 +15,7 @@ from launcher.cli.subparsers import iterate_parsers, list_actions
 from tests.cli import in_process
 
 
-def printed(kind: str) -> str:
+def completion_script(kind: str) -> str:
     result = in_process.run("completion", kind)
     assert result.returncode == 0
     return result.stdout
@@ -24,11 +24,11 @@ def printed(kind: str) -> str:
 @pytest.fixture(scope="module")
 def bash_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bash") / "mtp-launcher"
-    path.write_text(printed("bash"))
+    path.write_text(completion_script("bash"))
     return path
 
 
-def completed(script: Path, *words: str, folder: Path = Path("/")) -> set[str]:
+def complete_word(script: Path, *words: str, folder: Path = Path("/")) -> set[str]:
     """Return what bash offers for the last word, by the function that the script registers."""
     code = f"""
         source {shlex.quote(str(script))}
@@ -46,29 +46,29 @@ def completed(script: Path, *words: str, folder: Path = Path("/")) -> set[str]:
 def test_bash_completes_verbs_options_choices_models_and_files(bash_script: Path, tmp_path: Path) -> None:
     (tmp_path / "my.gguf").touch()
     (tmp_path / "folder").mkdir()
-    assert completed(bash_script, "mtp-launcher", "") == set(VERBS)
-    assert completed(bash_script, "mtp-launcher", "ser") == {"serve"}
-    assert {"--ctx", "--kv"} <= completed(bash_script, "mtp-launcher", "serve", "--")
-    assert completed(bash_script, "mtp-launcher", "gui", "--theme", "d") == {"dark"}
-    assert completed(bash_script, "mtp-launcher", "engine", "rol") == {"rollback"}
-    assert completed(bash_script, "mtp-launcher", "serve", "qwen3.6-35b-a3b-m") == {"qwen3.6-35b-a3b-mtp"}
-    assert completed(bash_script, "mtp-launcher", "serve", "my", folder=tmp_path) == {"my.gguf"}
-    assert completed(bash_script, "mtp-launcher", "pull", "x", "--to", "f", folder=tmp_path) == {"folder"}
+    assert complete_word(bash_script, "mtp-launcher", "") == set(VERBS)
+    assert complete_word(bash_script, "mtp-launcher", "ser") == {"serve"}
+    assert {"--ctx", "--kv"} <= complete_word(bash_script, "mtp-launcher", "serve", "--")
+    assert complete_word(bash_script, "mtp-launcher", "gui", "--theme", "d") == {"dark"}
+    assert complete_word(bash_script, "mtp-launcher", "engine", "rol") == {"rollback"}
+    assert complete_word(bash_script, "mtp-launcher", "serve", "qwen3.6-35b-a3b-m") == {"qwen3.6-35b-a3b-mtp"}
+    assert complete_word(bash_script, "mtp-launcher", "serve", "my", folder=tmp_path) == {"my.gguf"}
+    assert complete_word(bash_script, "mtp-launcher", "pull", "x", "--to", "f", folder=tmp_path) == {"folder"}
 
 
 def test_powershell_parses_its_script() -> None:
     parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_pwsh.language()))
-    assert not parser.parse(printed("powershell").encode()).root_node.has_error
+    assert not parser.parse(completion_script("powershell").encode()).root_node.has_error
 
 
 def test_each_script_has_every_verb() -> None:
     for shell in ("zsh", "fish"):
-        script = printed(shell)
+        script = completion_script(shell)
         assert [verb for verb in VERBS if verb not in script] == []
 
 
 def test_the_manual_page_has_each_command_with_its_options() -> None:
-    page = printed("manual")
+    page = completion_script("manual")
     assert page.startswith('.TH MTP\\-LAUNCHER 1 "" "MTP Launcher ' + __version__)
     plain = page.replace("\\-", "-")
     for parser in iterate_parsers(build_full_parser()):

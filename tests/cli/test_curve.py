@@ -17,7 +17,7 @@ SHORT = ["--set", "threads=1", "--set", "ctx=1024"]
 
 
 @pytest.fixture
-def work(tmp_path: Path) -> str:
+def short_workload(tmp_path: Path) -> str:
     """A workload of short replies."""
     path = tmp_path / "short.toml"
     sampling = "[sampling]\ntemperature = 0.0\n"
@@ -30,7 +30,7 @@ def run_command(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return forked.run(*arguments)
 
 
-def interrupted(*arguments: str, at: str) -> tuple[int, str, str]:
+def interrupt_command(*arguments: str, at: str) -> tuple[int, str, str]:
     """Interrupt a command once it has printed a line with `at` on standard error."""
     with forked.start(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stderr
@@ -44,11 +44,13 @@ def interrupted(*arguments: str, at: str) -> tuple[int, str, str]:
         return process.returncode, out, "".join(seen) + rest
 
 
-def test_a_fill_curve_as_a_table_and_a_chart(work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fill_curve_as_a_table_and_a_chart(
+    short_workload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     chart, priced = tmp_path / "speed.svg", ["--price-kwh", "0.30", "--watts", "100"]
     done = run_command(
-        *("curve", "demo", "--fill", "0,300", "--rounds", "2", "--workload", work, *SHORT, *priced),
+        *("curve", "demo", "--fill", "0,300", "--rounds", "2", "--workload", short_workload, *SHORT, *priced),
         *("--chart", str(chart)),
     )
     assert done.returncode == 0, done.stderr
@@ -86,10 +88,10 @@ def test_a_fill_curve_as_a_table_and_a_chart(work: str, tmp_path: Path, monkeypa
 
 
 @pytest.mark.thorough
-def test_streams_are_json_with_their_cost(work: str) -> None:
+def test_streams_are_json_with_their_cost(short_workload: str) -> None:
     prices = ["--price-kwh", "0.30", "--cloud-price", "0.60", "--watts", "100"]
     done = run_command(
-        "curve", "demo", "--streams", "1,2", "--rounds", "1", "--json", "--workload", work, *SHORT, *prices
+        "curve", "demo", "--streams", "1,2", "--rounds", "1", "--json", "--workload", short_workload, *SHORT, *prices
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
@@ -111,9 +113,9 @@ def test_streams_are_json_with_their_cost(work: str) -> None:
     assert kept["kind"] == "curve"
 
 
-def test_an_interrupted_curve_shows_its_finished_points(work: str) -> None:
-    arguments = ["curve", "demo", "--fill", "0,300", "--workload", work, *SHORT]
-    code, out, err = interrupted(*arguments, at="no MTP at 0:")
+def test_an_interrupted_curve_shows_its_finished_points(short_workload: str) -> None:
+    arguments = ["curve", "demo", "--fill", "0,300", "--workload", short_workload, *SHORT]
+    code, out, err = interrupt_command(*arguments, at="no MTP at 0:")
     assert code == 130, err
     assert "Interrupted: this is what was measured until then. Kept as " in out.replace("\n", " ")
     assert out.lstrip().startswith("fill ")
@@ -122,8 +124,10 @@ def test_an_interrupted_curve_shows_its_finished_points(work: str) -> None:
 
 
 @pytest.mark.thorough
-def test_a_speed_that_holds_or_falls_is_reported_with_its_rows(work: str) -> None:
-    done = run_command("endure", "demo", "--minutes", "0.05", "--draft", "1", "--json", "--workload", work, *SHORT)
+def test_a_speed_that_holds_or_falls_is_reported_with_its_rows(short_workload: str) -> None:
+    done = run_command(
+        "endure", "demo", "--minutes", "0.05", "--draft", "1", "--json", "--workload", short_workload, *SHORT
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["answer"] in ("holds", "falls", "undecided")
@@ -135,8 +139,8 @@ def test_a_speed_that_holds_or_falls_is_reported_with_its_rows(work: str) -> Non
     assert (found["draft"], found["complete"]) == (1, True)
 
 
-def test_an_interrupted_endurance_test_is_judged_by_its_finished_part(work: str) -> None:
-    arguments = ["endure", "demo", "--minutes", "60", "--workload", work, "--price-kwh", "0.3", *SHORT]
+def test_an_interrupted_endurance_test_is_judged_by_its_finished_part(short_workload: str) -> None:
+    arguments = ["endure", "demo", "--minutes", "60", "--workload", short_workload, "--price-kwh", "0.3", *SHORT]
     with forked.start(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stderr
         assert "60 min of load" in process.stderr.readline()

@@ -88,13 +88,13 @@ def test_a_pipe_and_a_device_do_not_block(tmp_path: Path) -> None:
 def test_sigterm_ends_it_while_it_waits_for_standard_input() -> None:
     command = [sys.executable, "-m", "launcher", "diagnose", "-"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
-        while not _catches(process.pid, signal.SIGTERM):
+        while not _catches_signal(process.pid, signal.SIGTERM):
             assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 143
 
 
-def _catches(pid: int, number: int) -> bool:
+def _catches_signal(pid: int, number: int) -> bool:
     status = Path(f"/proc/{pid}/status").read_text()
     caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
     return bool(int(caught.split()[1], 16) >> (number - 1) & 1)

@@ -24,7 +24,7 @@ Doctor = Callable[..., Any]
 def engine_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
     """Put a llama-server of a version, with devices, on PATH."""
 
-    def put(version: str, devices: str) -> Path:
+    def write_engine(version: str, devices: str) -> Path:
         folder = tmp_path / "bin"
         folder.mkdir()
         program = folder / "llama-server"
@@ -37,7 +37,7 @@ def engine_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[
         monkeypatch.setenv("FAKE_DEVICES", f"Available devices:\n  {devices}")
         return program
 
-    return put
+    return write_engine
 
 
 def run(*arguments: str, **environment: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import forked
-from tests.cli.test_commands import answer, complaint, served
+from tests.cli.test_commands import answer, complaint, serve_model
 from tests.models.tiny_models import PoolingType, write_pooled
 
 SENTENCE = "MTP demo is an embedding model: it turns texts into vectors, but generates none."
@@ -85,7 +85,7 @@ def test_longer_texts_need_a_larger_ubatch_unless_the_last_token_counts(demo_mod
 
 
 def test_chat_is_refused_by_a_running_embedding_model(embedding_model: Path) -> None:
-    with served(str(embedding_model)):
+    with serve_model(str(embedding_model)):
         assert answer("status")[0]["embeddings"]
         assert "  embeddings  " in forked.run("status").stdout
         for command in (["chat", "Hello"], ["bench"]):

@@ -35,7 +35,7 @@ def run_json(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
 
 
 @pytest.fixture(autouse=True)
-def published(releases: ReleaseServer) -> None:
+def published_builds(releases: ReleaseServer) -> None:
     """Two builds, the older one stable."""
     builds = "cpu", "vulkan", "cuda-13.4"
     releases.publish("b11400", *builds, command=FAKE)

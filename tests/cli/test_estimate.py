@@ -38,7 +38,7 @@ def no_engine_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def sparse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sparse_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sparse file of 17.2 GB with the geometry of Qwen3.6-35B-A3B and its head; it occupies almost no disk space."""
     path = tmp_path_factory.mktemp("sparse") / "35b.gguf"
     write(path, "35b", model("qwen35moe-35b-q3_k_xl"))
@@ -75,17 +75,17 @@ def write_engine(path: Path, body: str) -> Path:
 
 
 class TestJson:
-    def test_the_documented_keys_are_there(self, sparse: Path) -> None:
-        result = read_json(sparse, "--gpu-memory", "24", *LONG)
+    def test_the_documented_keys_are_there(self, sparse_model: Path) -> None:
+        result = read_json(sparse_model, "--gpu-memory", "24", *LONG)
         assert result["parts"].keys() == PARTS
         assert result["total_mib"] == pytest.approx(sum(result["parts"].values()), abs=0.5)
         assert "engine" not in result
         assert (result["backend"], result["ctx"], result["kv"], result["draft"]) == ("cuda", 262_144, "q8_0", 2)
         assert (result["mtp_head"], result["architecture"], result["exact"]) == ("present", "qwen35moe", True)
 
-    def test_the_figures_match_the_log_of_a_real_gpu(self, sparse: Path) -> None:
+    def test_the_figures_match_the_log_of_a_real_gpu(self, sparse_model: Path) -> None:
         # MiB in qiip's published logs (b10964): context 2,720 and 188.44, the head's context 512, compute 666.3, 148.
-        parts = read_json(sparse, "--gpu-memory", "24", *LONG)["parts"]
+        parts = read_json(sparse_model, "--gpu-memory", "24", *LONG)["parts"]
         assert (parts["kv"], parts["recurrent"], parts["draft_kv"]) == (2_720, 188.4, 512)
         assert parts["compute"] == pytest.approx(666.3, rel=0.03)
         assert parts["draft_compute"] == pytest.approx(148, rel=0.03)
@@ -101,21 +101,21 @@ class TestJson:
             (["--slots", "4"], "recurrent", 753.8),
         ],
     )
-    def test_an_option_changes_its_part(self, options: list[str], part: str, wanted: float, sparse: Path) -> None:
-        assert read_json(sparse, "--gpu-memory", "24", *options)["parts"][part] == pytest.approx(wanted, abs=0.1)
+    def test_an_option_changes_its_part(self, options: list[str], part: str, wanted: float, sparse_model: Path) -> None:
+        assert read_json(sparse_model, "--gpu-memory", "24", *options)["parts"][part] == pytest.approx(wanted, abs=0.1)
 
     @pytest.mark.parametrize(
         ("options", "too_long"), [(["256K"], False), (["512K"], True), (["512K", "--slots", "2"], False)]
     )
     def test_a_context_beyond_the_trained_one_is_reported(
-        self, options: list[str], too_long: bool, sparse: Path
+        self, options: list[str], too_long: bool, sparse_model: Path
     ) -> None:
-        warnings = read_json(sparse, "--gpu-memory", "24", "--kv", "Q8_0", "--ctx", *options)["warnings"]
+        warnings = read_json(sparse_model, "--gpu-memory", "24", "--kv", "Q8_0", "--ctx", *options)["warnings"]
         text = "The context is longer than the 262,144 tokens that the model was trained for."
         assert warnings == ([text] if too_long else [])
 
-    def test_experts_on_the_host_count_as_host_memory(self, sparse: Path) -> None:
-        plain, moved = (read_json(sparse, "--gpu-memory", "24", "--n-cpu-moe", count) for count in ("0", "20"))
+    def test_experts_on_the_host_count_as_host_memory(self, sparse_model: Path) -> None:
+        plain, moved = (read_json(sparse_model, "--gpu-memory", "24", "--n-cpu-moe", count) for count in ("0", "20"))
         gone = plain["parts"]["weights"] - moved["parts"]["weights"]
         assert gone > 6_000
         assert moved["host_mib"] - plain["host_mib"] == pytest.approx(gone, rel=0.01)
@@ -123,8 +123,8 @@ class TestJson:
 
 
 class TestText:
-    def test_the_text_has_a_table_by_part(self, sparse: Path) -> None:
-        lines = run(sparse, "--gpu-memory", "24", *LONG).stdout.splitlines()
+    def test_the_text_has_a_table_by_part(self, sparse_model: Path) -> None:
+        lines = run(sparse_model, "--gpu-memory", "24", *LONG).stdout.splitlines()
         assert lines[0] == "35b, qwen35moe, 16.0 GiB"
         assert lines[1] == "context 262,144, KV q8_0, draft 2, ubatch 256, 1 slot, cuda"
         table = {line[:26].strip(): line.split()[-2] for line in lines[3:] if line.startswith("  ")}
@@ -133,23 +133,23 @@ class TestText:
         assert table["GPU memory free"] == "23,764"
         assert max(map(len, lines)) <= 110
 
-    def test_too_little_memory_is_reported(self, sparse: Path) -> None:
-        output = run(sparse, "--gpu-memory", "8", "--n-cpu-moe", "0").stdout
+    def test_too_little_memory_is_reported(self, sparse_model: Path) -> None:
+        output = run(sparse_model, "--gpu-memory", "8", "--n-cpu-moe", "0").stdout
         assert "too few" in output.split("GPU memory free")[1].splitlines()[0]
-        assert "too few" not in run(sparse, "--gpu-memory", "24").stdout
+        assert "too few" not in run(sparse_model, "--gpu-memory", "24").stdout
 
-    def test_too_little_memory_of_one_of_several_gpus_is_reported(self, sparse: Path) -> None:
+    def test_too_little_memory_of_one_of_several_gpus_is_reported(self, sparse_model: Path) -> None:
         cards = (22_000, 4_000)
         setting = PlanSettings(context=32_768, backend="cuda", gpus=2, gpu_free_mib=cards, tensor_split="1,1")
-        found = estimate_by_formula(read_source(str(sparse)), setting)
+        found = estimate_by_formula(read_source(str(sparse_model)), setting)
         assert found.parts.total < 26_000 * 2**20 < found.needed_bytes
         here = replace(describe_machine(24), free_mib=26_000, gpus=2, gpu_free_mib=cards)
         result = "\n".join(format_parts(found, here, {}))
         assert f"{-(-found.needed_bytes // 2**20) - 26_000:,} too few" in result
         assert "TOO BIG" in result
 
-    def test_figures_of_the_engine_are_shown_beside_those_of_the_formula(self, sparse: Path) -> None:
-        output = run(sparse, "--gpu-memory", "24", "--ask-engine", *LONG).stdout
+    def test_figures_of_the_engine_are_shown_beside_those_of_the_formula(self, sparse_model: Path) -> None:
+        output = run(sparse_model, "--gpu-memory", "24", "--ask-engine", *LONG).stdout
         assert "engine     2,908 with the KV cache" in output
         assert "engine       512" in output
         assert max(map(len, output.splitlines())) <= 110
@@ -160,38 +160,38 @@ class TestText:
         ids=["whole", "experts on the host"],
     )
     def test_a_difference_because_of_another_backend_is_explained(
-        self, options: list[str], what: str, sparse: Path
+        self, options: list[str], what: str, sparse_model: Path
     ) -> None:
-        result = read_json(sparse, "--gpu-memory", "24", "--ask-engine", *options)
+        result = read_json(sparse_model, "--gpu-memory", "24", "--ask-engine", *options)
         more = round(result["engine"]["model_mib"] - result["parts"]["weights"])
-        text = " ".join(run(sparse, "--gpu-memory", "24", "--ask-engine", *options).stdout.split())
+        text = " ".join(run(sparse_model, "--gpu-memory", "24", "--ask-engine", *options).stdout.split())
         completed = text.split("It computes by cpu, and these figures are for cuda: its weights are ")[1]
         assert int(completed.split()[0].replace(",", "")) == pytest.approx(more, abs=1)
         assert completed.startswith(f"{completed.split()[0]} MiB more, because {what} in host memory beside a GPU;")
 
-    def test_the_same_backend_is_not_explained(self, sparse: Path) -> None:
-        output = run(sparse, "--backend", "cpu", "--host-memory", "64", "--ask-engine").stdout
+    def test_the_same_backend_is_not_explained(self, sparse_model: Path) -> None:
+        output = run(sparse_model, "--backend", "cpu", "--host-memory", "64", "--ask-engine").stdout
         assert "It computes by" not in output
 
     @pytest.mark.cases(1)
     @pytest.mark.parametrize("columns", [60, 80, 120])
-    def test_the_output_is_as_wide_as_the_terminal(self, columns: int, sparse: Path) -> None:
-        machine, wide = ("--gpu-memory", "16"), run(sparse, "--gpu-memory", "16").stdout.split()
+    def test_the_output_is_as_wide_as_the_terminal(self, columns: int, sparse_model: Path) -> None:
+        machine, wide = ("--gpu-memory", "16"), run(sparse_model, "--gpu-memory", "16").stdout.split()
         environment = os.environ | {"COLUMNS": str(columns)}
         for options in ((), ("--ask-engine",)):
-            output = run(sparse, *machine, *options, env=environment).stdout
+            output = run(sparse_model, *machine, *options, env=environment).stdout
             assert max(map(len, output.splitlines())) <= columns
-        assert run(sparse, *machine, env=environment).stdout.split() == wide
+        assert run(sparse_model, *machine, env=environment).stdout.split() == wide
 
-    def test_a_guess_is_marked_as_a_guess(self, sparse: Path) -> None:
-        output = run(sparse, "--gpu-memory", "24", "--backend", "metal").stdout
+    def test_a_guess_is_marked_as_a_guess(self, sparse_model: Path) -> None:
+        output = run(sparse_model, "--gpu-memory", "24", "--backend", "metal").stdout
         assert "is a guess" in output
-        assert "is a guess" not in run(sparse, "--gpu-memory", "24").stdout
+        assert "is a guess" not in run(sparse_model, "--gpu-memory", "24").stdout
 
 
 class TestAskEngine:
-    def test_the_built_in_engine_agrees_with_the_formula(self, sparse: Path, home: Path) -> None:
-        result = read_json(sparse, "--backend", "cpu", "--ask-engine", *LONG)
+    def test_the_built_in_engine_agrees_with_the_formula(self, sparse_model: Path, home: Path) -> None:
+        result = read_json(sparse_model, "--backend", "cpu", "--ask-engine", *LONG)
         engine, parts = result["engine"], result["parts"]
         assert engine.keys() >= ENGINE
         assert (engine["context_mib"], engine["draft_context_mib"]) == (2_908, 512)
@@ -204,18 +204,20 @@ class TestAskEngine:
         assert 0 < engine["seconds"] < 20
         assert list((home / "cache" / "twins").iterdir()) == []
 
-    def test_without_mtp_the_drafts_are_null(self, sparse: Path) -> None:
-        engine = read_json(sparse, "--backend", "cpu", "--no-mtp", "--ask-engine")["engine"]
+    def test_without_mtp_the_drafts_are_null(self, sparse_model: Path) -> None:
+        engine = read_json(sparse_model, "--backend", "cpu", "--no-mtp", "--ask-engine")["engine"]
         assert (engine["draft_context_mib"], engine["draft_compute_mib"]) == (None, None)
 
-    def test_a_difference_of_more_than_three_percent_is_flagged(self, sparse: Path, tmp_path: Path) -> None:
+    def test_a_difference_of_more_than_three_percent_is_flagged(self, sparse_model: Path, tmp_path: Path) -> None:
         row = "P| - Host | 30000 = 20000 + 9000 + 1000 |"
         head = "P| memory breakdown [MiB] | total free self model context compute unaccounted |"
         body = f"for line in [{head!r}, {row!r}] * 2 + ['end']: print(line, flush=True)\ntime.sleep(60)"
-        result = read_json(sparse, "--gpu-memory", "24", "--kv", "f16", "--engine", write_engine(tmp_path / "e", body))
+        result = read_json(
+            sparse_model, "--gpu-memory", "24", "--kv", "f16", "--engine", write_engine(tmp_path / "e", body)
+        )
         assert (result["engine"]["model_mib"], result["flagged"]) == (20_000, True)
         assert result["difference_percent"] < -3
-        text = run(sparse, "--gpu-memory", "24", "--kv", "f16", "--engine", tmp_path / "e").stdout
+        text = run(sparse_model, "--gpu-memory", "24", "--kv", "f16", "--engine", tmp_path / "e").stdout
         assert "too far apart: believe the engine." in " ".join(text.split())
 
     @pytest.mark.parametrize(
@@ -232,39 +234,39 @@ class TestAskEngine:
         ids=["silent", "dying", "failing"],
     )
     def test_the_formula_is_used_when_the_engine_fails(
-        self, body: str, code: str, expected: str, sparse: Path, tmp_path: Path, home: Path
+        self, body: str, code: str, expected: str, sparse_model: Path, tmp_path: Path, home: Path
     ) -> None:
         engine = write_engine(tmp_path / "engine", body)
-        result = read_json(sparse, "--gpu-memory", "24", "--kv", "f16", "--engine", engine, code=1)
+        result = read_json(sparse_model, "--gpu-memory", "24", "--kv", "f16", "--engine", engine, code=1)
         assert result["engine"] is None
         assert result["engine_error"]["code"] == code
         assert expected in result["engine_error"]["message"]
         assert result["difference_percent"] is None
         assert result["total_mib"] > 16_000
-        text = run(sparse, "--gpu-memory", "24", "--engine", engine)
+        text = run(sparse_model, "--gpu-memory", "24", "--engine", engine)
         assert text.returncode == 1
         assert "could not be asked." in text.stdout
         assert "The formula's figures stand." in " ".join(text.stdout.split())
         assert list((home / "cache" / "twins").iterdir()) == []
 
-    def test_the_formula_is_used_when_no_sparse_file_can_be_made(self, sparse: Path, home: Path) -> None:
+    def test_the_formula_is_used_when_no_sparse_file_can_be_made(self, sparse_model: Path, home: Path) -> None:
         (home / "cache").mkdir(parents=True)
         (home / "cache" / "twins").touch()
-        result = read_json(sparse, "--gpu-memory", "24", "--ask-engine", code=1)
+        result = read_json(sparse_model, "--gpu-memory", "24", "--ask-engine", code=1)
         assert result["engine"] is None
         assert result["engine_error"]["code"] == "twin_impossible"
         assert "MTP_LAUNCHER_HOME" in result["engine_error"]["hint"]
         assert result["parts"].keys() == PARTS
 
-    def test_a_missing_engine_is_an_error(self, sparse: Path, tmp_path: Path) -> None:
-        assert read_error(sparse, "--gpu-memory", "24", "--engine", tmp_path / "none")["code"] == "engine_missing"
+    def test_a_missing_engine_is_an_error(self, sparse_model: Path, tmp_path: Path) -> None:
+        assert read_error(sparse_model, "--gpu-memory", "24", "--engine", tmp_path / "none")["code"] == "engine_missing"
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     def test_interrupting_the_engine_leaves_no_file(
-        self, number: signal.Signals, sparse: Path, tmp_path: Path, home: Path
+        self, number: signal.Signals, sparse_model: Path, tmp_path: Path, home: Path
     ) -> None:
         engine = write_engine(tmp_path / "engine", f"open({str(tmp_path / 'began')!r}, 'w').close(); time.sleep(600)")
-        arguments = ("estimate", sparse, "--gpu-memory", "24", "--kv", "f16", "--engine", engine)
+        arguments = ("estimate", sparse_model, "--gpu-memory", "24", "--kv", "f16", "--engine", engine)
         with forked.start(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             limit_s = time.monotonic() + 120  # long enough for a busy computer
             while not (tmp_path / "began").exists():
@@ -328,27 +330,29 @@ class TestFiles:
 
 class TestCutShort:
     @pytest.fixture
-    def cut(self, sparse: Path, tmp_path: Path) -> Path:
-        """The file of `sparse`, truncated by 2,000,000,000 bytes."""
+    def truncated_model(self, sparse_model: Path, tmp_path: Path) -> Path:
+        """The file of `sparse_model`, truncated by 2,000,000,000 bytes."""
         path = tmp_path / "cut.gguf"
         with path.open("wb") as file:
-            file.write(read_raw_header(read_header(sparse)))
-            file.truncate(sparse.stat().st_size - 2_000_000_000)
+            file.write(read_raw_header(read_header(sparse_model)))
+            file.truncate(sparse_model.stat().st_size - 2_000_000_000)
         return path
 
-    def test_a_warning_is_shown_and_the_figures_are_those_of_the_whole_file(self, cut: Path, sparse: Path) -> None:
-        whole, result = (read_json(path, "--gpu-memory", "24") for path in (sparse, cut))
+    def test_a_warning_is_shown_and_the_figures_are_those_of_the_whole_file(
+        self, truncated_model: Path, sparse_model: Path
+    ) -> None:
+        whole, result = (read_json(path, "--gpu-memory", "24") for path in (sparse_model, truncated_model))
         assert (whole["warnings"], result["parts"]) == ([], whole["parts"])
         (warning,) = result["warnings"]
-        missing = 2_000_000_000 - (sparse.stat().st_size - read_header(sparse).needed_bytes)
+        missing = 2_000_000_000 - (sparse_model.stat().st_size - read_header(sparse_model).needed_bytes)
         assert warning.startswith(f"cut.gguf is incomplete: {missing:,} of ")
         assert "Download it again" in warning
-        text = run(cut, "--gpu-memory", "24")
+        text = run(truncated_model, "--gpu-memory", "24")
         assert text.returncode == 0
         assert f"Warning: {warning}" in " ".join(text.stdout.split())
 
-    def test_a_file_that_the_engine_refuses_is_reported(self, cut: Path) -> None:
-        result = read_json(cut, "--gpu-memory", "24", "--ask-engine", code=1)
+    def test_a_file_that_the_engine_refuses_is_reported(self, truncated_model: Path) -> None:
+        result = read_json(truncated_model, "--gpu-memory", "24", "--ask-engine", code=1)
         assert (result["engine"], result["engine_error"]["code"], len(result["warnings"])) == (None, "model_broken", 1)
 
     def test_a_warning_is_shown_for_a_file_on_the_hub(self, hub: Hub, demo_model: Path) -> None:
@@ -361,29 +365,29 @@ class TestCutShort:
 
 class TestWithoutAFormula:
     @pytest.fixture
-    def strange(self, tmp_path: Path) -> Path:
+    def strange_model(self, tmp_path: Path) -> Path:
         """A model with a header key for a cache that the formula does not know, and that the engine ignores."""
         path, made = tmp_path / "strange.gguf", model("gemma3-12b-q4_k")
         write(path, "strange", replace(made, metadata=made.metadata | {"shortconv.l_cache": 4}))
         return path
 
     @pytest.mark.parametrize("options", [(), ("--ask-engine",)])
-    def test_the_figures_are_those_of_the_engine_alone(self, strange: Path, options: tuple[str, ...]) -> None:
-        result = read_json(strange, "--gpu-memory", "24", *options)
+    def test_the_figures_are_those_of_the_engine_alone(self, strange_model: Path, options: tuple[str, ...]) -> None:
+        result = read_json(strange_model, "--gpu-memory", "24", *options)
         assert (result["total_mib"], result["parts"], result["difference_percent"]) == (None, None, None)
         assert result["estimated_by"] == result["engine"]["name"]
         assert (result["status"], result["needed_mib"] > result["engine"]["model_mib"]) == ("FITS", True)
         assert "no memory formula for the context" in result["parts_unknown"]
         assert result["engine"]["context_mib"] == 2_528
-        text = run(strange, "--gpu-memory", "24", *options)
+        text = run(strange_model, "--gpu-memory", "24", *options)
         assert text.returncode == 0
         assert "FITS, by the engine" in text.stdout
         assert "no memory formula for the context" in text.stdout
         assert "engine     2,528" in text.stdout
 
-    def test_without_formula_and_engine_the_command_fails(self, strange: Path, tmp_path: Path) -> None:
+    def test_without_formula_and_engine_the_command_fails(self, strange_model: Path, tmp_path: Path) -> None:
         engine = write_engine(tmp_path / "engine", "sys.exit(3)")
-        error = read_error(strange, "--gpu-memory", "24", "--engine", engine)
+        error = read_error(strange_model, "--gpu-memory", "24", "--engine", engine)
         assert error["code"] == "geometry_unknown"
         assert error["hint"].startswith("The engine could not estimate it either: The engine ended with exit code 3")
         assert "--ask-engine" not in error["hint"]
@@ -403,9 +407,9 @@ class TestUsage:
         ],
         ids=lambda value: " ".join(value) if isinstance(value, list) else value,
     )
-    def test_bad_options_end_with_one_sentence(self, arguments: list[str], code: str, sparse: Path) -> None:
+    def test_bad_options_end_with_one_sentence(self, arguments: list[str], code: str, sparse_model: Path) -> None:
         described = [] if "--gpu-memory" in arguments else ["--gpu-memory", "24"]
-        assert read_error(sparse, *described, *arguments)["code"] == code
+        assert read_error(sparse_model, *described, *arguments)["code"] == code
 
     @pytest.mark.parametrize("arguments", [[], ["a.gguf", "b.gguf"], ["a.gguf", "--quant", "Q"]], ids=" ".join)
     def test_wrong_usage_exits_with_code_2(self, arguments: list[str]) -> None:
@@ -419,23 +423,25 @@ class TestUsage:
 
 
 class TestAdvice:
-    def test_settings_and_a_model_that_fit_are_suggested(self, sparse: Path) -> None:
-        small = (sparse, "--gpu-memory", "12", "--host-memory", "64", "--n-cpu-moe", "0", *LONG)
+    def test_settings_and_a_model_that_fit_are_suggested(self, sparse_model: Path) -> None:
+        small = (sparse_model, "--gpu-memory", "12", "--host-memory", "64", "--n-cpu-moe", "0", *LONG)
         result = read_json(*small)
         assert result["status"] == "TOO BIG"
         (experts,) = [each["settings"]["n_cpu_moe"] for each in result["advice"] if each["settings"]]
-        moved = read_json(sparse, "--gpu-memory", "12", "--host-memory", "64", "--n-cpu-moe", str(experts), *LONG)
+        moved = read_json(sparse_model, "--gpu-memory", "12", "--host-memory", "64", "--n-cpu-moe", str(experts), *LONG)
         assert (moved["status"], moved["advice"]) == ("OFFLOADS", [])
         (named,) = [each["model"] for each in result["advice"] if each["model"]]
         text = " ".join(run(*small).stdout.split())
         assert f"It does not fit. What would: With the experts of {experts} layers in host memory it fits" in text
         assert f"({named})." in text
 
-    def test_a_shorter_context_is_suggested(self, sparse: Path) -> None:
-        result = read_json(sparse, "--gpu-memory", "21", "--ctx", "262144", "--kv", "f16", "--n-cpu-moe", "0")
+    def test_a_shorter_context_is_suggested(self, sparse_model: Path) -> None:
+        result = read_json(sparse_model, "--gpu-memory", "21", "--ctx", "262144", "--kv", "f16", "--n-cpu-moe", "0")
         contexts = [each["settings"]["ctx"] for each in result["advice"] if "ctx" in each["settings"]]
         assert contexts
-        shorter = read_json(sparse, "--gpu-memory", "21", "--ctx", str(contexts[0]), "--kv", "f16", "--n-cpu-moe", "0")
+        shorter = read_json(
+            sparse_model, "--gpu-memory", "21", "--ctx", str(contexts[0]), "--kv", "f16", "--n-cpu-moe", "0"
+        )
         assert shorter["status"] in ("FITS", "TIGHT")
 
 

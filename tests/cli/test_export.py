@@ -38,7 +38,7 @@ def usual_engine(no_engine_here: None) -> None:
 
 
 @pytest.fixture
-def served() -> Iterator[dict[str, Any]]:
+def running_demo() -> Iterator[dict[str, Any]]:
     """The demo, served by a process of its own."""
     with forked.start("serve", "demo", "--json", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
@@ -49,34 +49,36 @@ def served() -> Iterator[dict[str, Any]]:
             process.wait(120)
 
 
-def test_a_running_server_is_exported_as_it_runs(served: dict[str, Any]) -> None:
+def test_a_running_server_is_exported_as_it_runs(running_demo: dict[str, Any]) -> None:
     line = run_text("export", "command", "--shell", "bash")
-    assert f"--port {served['url'].rpartition(':')[2]} " in line
+    assert f"--port {running_demo['url'].rpartition(':')[2]} " in line
     assert "--spec-type draft-mtp" in line
     for kind in FORMATS:
-        assert served["api_key"] not in run_text("export", kind)
+        assert running_demo["api_key"] not in run_text("export", kind)
     with_key = run("export", "curl", "--with-key")
-    assert served["api_key"] in with_key.stdout
+    assert running_demo["api_key"] in with_key.stdout
     assert "anyone who reads it" in with_key.stderr
 
 
-def test_curl_and_bash_speak_with_the_engine(served: dict[str, Any]) -> None:
+def test_curl_and_bash_speak_with_the_engine(running_demo: dict[str, Any]) -> None:
     text = run_text("export", "curl")
-    environment = os.environ | {"LLAMA_API_KEY": served["api_key"]}
+    environment = os.environ | {"LLAMA_API_KEY": running_demo["api_key"]}
     result = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True, env=environment)
     assert result.stdout.rstrip().endswith("data: [DONE]")
 
 
-def test_clients_get_the_context_that_the_server_reports(served: dict[str, Any]) -> None:
+def test_clients_get_the_context_that_the_server_reports(running_demo: dict[str, Any]) -> None:
     limits = json.loads(run_text("export", "opencode"))["provider"]["mtp"]["models"]["demo"]["limit"]
-    request = urllib.request.Request(f"{served['url']}/props", headers={"Authorization": f"Bearer {served['api_key']}"})
+    request = urllib.request.Request(
+        f"{running_demo['url']}/props", headers={"Authorization": f"Bearer {running_demo['api_key']}"}
+    )
     with urllib.request.urlopen(request, timeout=60) as reply:
         reported = json.load(reply)["default_generation_settings"]["n_ctx"]
     assert limits["context"] == reported
 
 
 def test_all_models_of_this_computer_are_in_one_file(
-    served: dict[str, Any], demo_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    running_demo: dict[str, Any], demo_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for folder in ("one", "two"):
         (models_dir() / folder).mkdir(parents=True)
@@ -94,34 +96,34 @@ def test_all_models_of_this_computer_are_in_one_file(
     assert "Left out" in done.stderr
     got = json.loads(run_text("export", "router-ini", "--json"))
     assert got["models"] == list(models)
-    assert got["url"] == f"{served['url']}/v1"
+    assert got["url"] == f"{running_demo['url']}/v1"
     assert [each["error"]["code"] for each in got["left_out"]]
     assert "[same name]" in got["text"]
     only = yaml.safe_load(run_text("export", "llama-swap", "--model", "demo"))["models"]
     assert list(only) == ["demo"]
 
 
-def test_running_gateways_are_exported_to_a_router(served: dict[str, Any]) -> None:
+def test_running_gateways_are_exported_to_a_router(running_demo: dict[str, Any]) -> None:
     read = yaml.safe_load(run_text("export", "litellm"))
     (model,) = read["model_list"]
-    assert (model["model_name"], model["litellm_params"]["api_base"]) == ("demo", f"{served['url']}/v1")
+    assert (model["model_name"], model["litellm_params"]["api_base"]) == ("demo", f"{running_demo['url']}/v1")
     peers = yaml.safe_load(run_text("export", "llama-swap", "--peers"))["peers"]
     assert peers["gateway-1"] == {
-        "proxy": served["url"],
+        "proxy": running_demo["url"],
         "apiKey": "${env.LLAMA_API_KEY_1}",
         "models": ["demo"],
     }
-    got = json.loads(run_text("export", "gpustack", "--peers", served["url"], "--with-key", "--json"))
-    assert got["gateways"] == [{"url": served["url"], "key_variable": "LLAMA_API_KEY_1", "models": ["demo"]}]
-    assert served["api_key"] in got["text"]
+    got = json.loads(run_text("export", "gpustack", "--peers", running_demo["url"], "--with-key", "--json"))
+    assert got["gateways"] == [{"url": running_demo["url"], "key_variable": "LLAMA_API_KEY_1", "models": ["demo"]}]
+    assert running_demo["api_key"] in got["text"]
 
 
-def test_the_gateway_of_another_computer_needs_its_key(served: dict[str, Any], tmp_path: Path) -> None:
-    peers = ("export", "litellm", "--peers", f"{served['url']}/v1,{served['url']}")
-    other = {"MTP_LAUNCHER_HOME": str(tmp_path / "other"), "LLAMA_API_KEY_1": served["api_key"]}
+def test_the_gateway_of_another_computer_needs_its_key(running_demo: dict[str, Any], tmp_path: Path) -> None:
+    peers = ("export", "litellm", "--peers", f"{running_demo['url']}/v1,{running_demo['url']}")
+    other = {"MTP_LAUNCHER_HOME": str(tmp_path / "other"), "LLAMA_API_KEY_1": running_demo["api_key"]}
     refused = run(*peers, **other)
     assert (refused.returncode, "Set LLAMA_API_KEY_2 to the key" in refused.stderr) == (1, True)
-    both = run(*peers, LLAMA_API_KEY_2=served["api_key"], **other)
+    both = run(*peers, LLAMA_API_KEY_2=running_demo["api_key"], **other)
     assert [each["model_name"] for each in yaml.safe_load(both.stdout)["model_list"]] == ["demo", "demo"]
     assert run("export", "litellm", "--peers", "http://127.0.0.1:9", **other).returncode == 1
 
@@ -142,7 +144,7 @@ def test_impossible_exports_are_refused(arguments: tuple[str, ...], reason: str)
     assert reason in done.stderr
 
 
-def test_settings_need_a_model(served: dict[str, Any]) -> None:
+def test_settings_need_a_model(running_demo: dict[str, Any]) -> None:
     done = run("export", "command", "--ctx", "4096")
     assert done.returncode == 1
     assert "--ctx needs --model" in done.stderr
@@ -241,31 +243,31 @@ def test_json_has_the_text_and_the_notes() -> None:
 
 class TestAttach:
     def test_a_server_of_another_program_is_inspected_watched_and_measured(
-        self, served: dict[str, Any], tmp_path: Path
+        self, running_demo: dict[str, Any], tmp_path: Path
     ) -> None:
-        other = {"MTP_LAUNCHER_HOME": str(tmp_path / "other"), "THE_KEY": served["api_key"]}
-        url = f"{served['url']}/v1"
+        other = {"MTP_LAUNCHER_HOME": str(tmp_path / "other"), "THE_KEY": running_demo["api_key"]}
+        url = f"{running_demo['url']}/v1"
         seen = json.loads(run("attach", url, "--once", "--json", "--api-key-env", "THE_KEY", **other).stdout)
         assert seen["kind"] == "llama-server"
         assert seen["models"] == ["demo"]
         assert seen["speculative"] is True
         assert seen["not_offered"] == {}
         key_file = tmp_path / "key"
-        key_file.write_text(f"{served['api_key']}\n")
+        key_file.write_text(f"{running_demo['api_key']}\n")
         reply = run("chat", "What is MTP?", "--url", url, "--key-file", str(key_file), "--json", **other)
         assert json.loads(reply.stdout)["draft_n"] > 0
         watched = run("attach", url, "--seconds", "0.5", "--api-key-env", "THE_KEY", **other)
         assert watched.stdout.splitlines()[-1].startswith("ready")
 
-    def test_our_own_server_needs_no_key_option(self, served: dict[str, Any]) -> None:
-        assert "llama-server" in run_text("attach", served["url"], "--once")
+    def test_our_own_server_needs_no_key_option(self, running_demo: dict[str, Any]) -> None:
+        assert "llama-server" in run_text("attach", running_demo["url"], "--once")
 
-    def test_a_wrong_and_a_missing_key_are_reported(self, served: dict[str, Any], tmp_path: Path) -> None:
+    def test_a_wrong_and_a_missing_key_are_reported(self, running_demo: dict[str, Any], tmp_path: Path) -> None:
         other = {"MTP_LAUNCHER_HOME": str(tmp_path / "other"), "THE_KEY": "wrong-key"}
-        refused = run("attach", served["url"], "--once", "--api-key-env", "THE_KEY", **other)
+        refused = run("attach", running_demo["url"], "--once", "--api-key-env", "THE_KEY", **other)
         assert "rejected the API key" in refused.stderr
         assert "wrong-key" not in refused.stderr
-        assert "--api-key-env" in run("attach", served["url"], "--once", **other).stderr
+        assert "--api-key-env" in run("attach", running_demo["url"], "--once", **other).stderr
 
     def test_an_unset_variable_is_reported(self) -> None:
         assert "holds no API key" in run("attach", "http://127.0.0.1:1", "--api-key-env", "NOT_SET").stderr
@@ -278,19 +280,19 @@ class TestAttach:
         assert read_api_key(url, argparse.Namespace(api_key_env="THE_KEY", key_file=None)) == "k" * 20
         assert ("Without https" in capsys.readouterr().err) == warned
 
-    def test_status_shows_the_key_on_request(self, served: dict[str, Any]) -> None:
-        assert served["api_key"] not in run_text("status")
+    def test_status_shows_the_key_on_request(self, running_demo: dict[str, Any]) -> None:
+        assert running_demo["api_key"] not in run_text("status")
         assert "--show-key" in run_text("status")
-        assert served["api_key"] in run_text("status", "--show-key")
+        assert running_demo["api_key"] in run_text("status", "--show-key")
 
-    def test_the_model_served_last_is_served_again(self, served: dict[str, Any]) -> None:
+    def test_the_model_served_last_is_served_again(self, running_demo: dict[str, Any]) -> None:
         run_text("stop")
         with forked.start("serve", "--last", "--json", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
             assert process.stdout is not None
             again = json.loads(process.stdout.readline())
             process.terminate()
             process.wait(120)
-        assert (again["url"], again["api_key"]) == (served["url"], served["api_key"])
+        assert (again["url"], again["api_key"]) == (running_demo["url"], running_demo["api_key"])
 
 
 def test_unreadable_and_unwritable_files_are_reported(tmp_path: Path) -> None:

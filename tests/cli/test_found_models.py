@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests import forked
-from tests.cli.test_json_keys import documented
+from tests.cli.test_json_keys import read_documented_keys
 
 BLOB = "sha256-" + "a" * 64
 
@@ -52,7 +52,7 @@ def answer(*arguments: str, code: int = 0) -> dict[str, Any]:
 def test_models_names_found_models_with_their_store(ollama: Path) -> None:
     result = answer("models")
     assert result["found"] == [{"name": "tiny:1b", "path": str(ollama / "blobs" / BLOB), "store": "ollama"}]
-    assert documented("models")["each of `found`"] == result["found"][0].keys()
+    assert read_documented_keys("models")["each of `found`"] == result["found"][0].keys()
     text = run("models").stdout
     assert "in other programs' folders, used in place" in text
     assert "tiny:1b  Ollama" in text

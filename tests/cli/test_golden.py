@@ -127,7 +127,7 @@ def published_engines(files: Path, releases: ReleaseServer, monkeypatch: pytest.
     monkeypatch.setenv("MTP_LAUNCHER_GITHUB_API", releases.api)
 
 
-def _places(files: Path) -> Sequence[tuple[str, str]]:
+def _place_patterns(files: Path) -> Sequence[tuple[str, str]]:
     """Return patterns and what replaces them, in the order in which they are applied."""
     below = r"(?:\n {11}.*)*"
     return (
@@ -169,10 +169,12 @@ def _commands(lines: Sequence[str]) -> list[str]:
 def _rerun(lines: Sequence[str], files: Path) -> list[str]:
     """Return the transcript with what its commands print now."""
     needs = [line for line in lines[:1] if line.startswith(NEEDS)]
-    return "\n".join([*needs, "\n\n".join(_printed(command, files) for command in _commands(lines))]).splitlines()
+    return "\n".join(
+        [*needs, "\n\n".join(_run_for_transcript(command, files) for command in _commands(lines))]
+    ).splitlines()
 
 
-def _printed(command: str, files: Path) -> str:
+def _run_for_transcript(command: str, files: Path) -> str:
     words = [os.path.expandvars(word) for word in shlex.split(command)]
     # Help texts are many, and the same when they are printed by this process.
     done = in_process.run(*words) if words[-1] == "--help" else forked.run(*words, cwd=files)
@@ -180,7 +182,7 @@ def _printed(command: str, files: Path) -> str:
     if done.returncode:
         printed.append(f"[{done.returncode}]")
     text = "\n".join(printed)
-    for pattern, place in _places(files):
+    for pattern, place in _place_patterns(files):
         text = re.sub(pattern, place, text, flags=re.MULTILINE)
     # Where the lines of a command break depends on how long the paths are that were just replaced.
     text = re.sub(r"<python>(?:.*\n {12})+", lambda found: re.sub(r"\n {12}", " ", found[0]), text)
@@ -208,6 +210,6 @@ def test_every_verb_has_a_transcript(files: Path, request: pytest.FixtureRequest
     missing = [verb for verb in VERBS if f"{verb} --help" not in commands]
     if request.config.getoption("--write-golden"):
         for verb in missing:
-            (GOLDEN / f"{verb}.txt").write_text(_printed(f"{verb} --help", files) + "\n", "utf-8")
+            (GOLDEN / f"{verb}.txt").write_text(_run_for_transcript(f"{verb} --help", files) + "\n", "utf-8")
         return
     assert not missing, "`just golden` writes a transcript for each"

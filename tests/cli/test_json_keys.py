@@ -17,7 +17,7 @@ _DOCUMENT = (Path(__file__).parents[2] / "docs" / "json.md").read_text("utf-8")
 _LINE = re.compile(r"^- (.+?): (.+(?:\n  .+)*)", re.MULTILINE)
 
 
-def documented(command: str) -> dict[str, set[str]]:
+def read_documented_keys(command: str) -> dict[str, set[str]]:
     """Return the keys that docs/json.md documents for a command, by the object that has them."""
     section = _DOCUMENT.split(f"\n## `{command}`\n")[1].split("\n## ")[0]
     return {what: set(re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", keys))) for what, keys in _LINE.findall(section)}
@@ -30,7 +30,7 @@ def answer(*arguments: str) -> Any:  # noqa: ANN401 -- what JSON holds
 
 
 def test_keys_of_plan_json_are_documented() -> None:
-    result, keys = answer("plan", "demo"), documented("plan")
+    result, keys = answer("plan", "demo"), read_documented_keys("plan")
     assert keys["the object"] <= result.keys()
     assert keys["`machine`"] <= result["machine"].keys()
     assert keys["`memory`"] <= result["machine"]["memory"].keys()
@@ -42,7 +42,7 @@ def test_keys_of_plan_json_are_documented() -> None:
 
 @pytest.mark.parametrize("command", ["estimate", "models"])
 def test_keys_of_single_objects_are_documented(command: str) -> None:
-    result, keys = answer(command, *(["demo"] if command == "estimate" else [])), documented(command)
+    result, keys = answer(command, *(["demo"] if command == "estimate" else [])), read_documented_keys(command)
     assert len(keys["the object"]) > 1
     assert keys["the object"] <= result.keys()
     for each in result.get("models", []):
@@ -63,11 +63,11 @@ def test_keys_of_serve_status_restart_and_requests_json_are_documented() -> None
         restarted = answer("restart", "--set", "draft=1")
         process.terminate()
         process.wait(120)
-    assert documented("serve")["the first object"] <= ready.keys()
+    assert read_documented_keys("serve")["the first object"] <= ready.keys()
     assert [each["url"] for each in running] == [ready["url"]]
-    assert documented("status")["each model"] <= running[0].keys()
-    assert documented("restart")["the object"] <= restarted.keys()
-    keys = documented("requests")
+    assert read_documented_keys("status")["each model"] <= running[0].keys()
+    assert read_documented_keys("restart")["the object"] <= restarted.keys()
+    keys = read_documented_keys("requests")
     assert keys["the object"] <= requests.keys()
     assert keys["each of `requests`"] <= requests["requests"][0].keys()
     assert keys["`who`"] == requests["requests"][0]["who"].keys()
@@ -75,7 +75,7 @@ def test_keys_of_serve_status_restart_and_requests_json_are_documented() -> None
 
 def test_keys_of_keys_json_are_documented() -> None:
     claim_endpoint(None)
-    result, keys = answer("keys", "add", "laptop"), documented("keys")
+    result, keys = answer("keys", "add", "laptop"), read_documented_keys("keys")
     assert keys["the object"] == result.keys()
     assert keys["each of `keys`"] | keys["each of `keys` after a change"] == result["keys"][0].keys()
 
@@ -87,6 +87,6 @@ def test_keys_of_tune_json_are_documented(tmp_path: Path) -> None:
     words = ["demo", "--workload", str(workload), "--vary", "none", "--budget", "0.1"]
     done = forked.run("tune", *words, "--json", timeout=240)
     assert done.returncode == 0, done.stderr
-    end, keys = json.loads(done.stdout.splitlines()[-1]), documented("tune")
+    end, keys = json.loads(done.stdout.splitlines()[-1]), read_documented_keys("tune")
     assert keys["the last object"] <= end.keys()
     assert keys["`verdict`"] <= end["verdict"].keys()

@@ -10,7 +10,7 @@ import pytest
 from launcher.tuning.tuned_settings import load_tuned_settings
 from tests.cli.in_process import run
 from tests.tuning.measured import ENVIRONMENT, MODEL
-from tests.tuning.test_tuned_settings import measured, saved_tune
+from tests.tuning.test_tuned_settings import saved_tune, store_tune
 
 
 def answer(*arguments: str) -> Any:  # noqa: ANN401 -- any JSON value
@@ -73,7 +73,7 @@ def test_unknown_settings_are_not_imported(home: Path, tmp_path: Path, settings:
 
 def test_unknown_names_and_files_are_reported(home: Path, tmp_path: Path) -> None:
     saved_tune()
-    measured(environment=replace(ENVIRONMENT, model=replace(MODEL, name="Another")))
+    store_tune(environment=replace(ENVIRONMENT, model=replace(MODEL, name="Another")))
     for words, what in (
         (("forget", "gemma"), "There are no tuned settings for gemma."),
         (("import", str(tmp_path / "none.json")), "There is no file"),

@@ -19,7 +19,7 @@ class _Screen(io.StringIO):
         return True
 
 
-def terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> _Screen:
+def open_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> _Screen:
     """Let standard error be a terminal with that many columns."""
     screen = _Screen()
     monkeypatch.setattr(sys, "stderr", screen)
@@ -37,14 +37,14 @@ def test_the_reason_of_a_wait_is_reported_at_once(capsys: pytest.CaptureFixture[
 
 
 def test_a_terminal_shows_the_whole_reason_of_a_wait_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen, bar = terminal(monkeypatch, 100), ProgressBar()
+    screen, bar = open_terminal(monkeypatch, 100), ProgressBar()
     bar.show_progress("Downloading", 5, 10, speed=1.0, left_s=5.0)
     bar.show_progress("Waiting", 5, 10, note=WHY)
     assert screen.getvalue().split("\r")[-1].rstrip() == f"Waiting 50 %  {WHY}"
 
 
 def test_a_long_note_stands_above_the_bar_in_whole_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen, bar = terminal(monkeypatch, 80), ProgressBar()
+    screen, bar = open_terminal(monkeypatch, 80), ProgressBar()
     bar.show_progress("Downloading", 5, 10)
     for _ in range(2):
         bar.show_progress("Waiting for a-long-name.gguf", 5, 10, note=WHY)
@@ -56,7 +56,7 @@ def test_a_long_note_stands_above_the_bar_in_whole_words(monkeypatch: pytest.Mon
 
 
 def test_a_narrow_terminal_drops_whole_fields(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = terminal(monkeypatch, 40)
+    screen = open_terminal(monkeypatch, 40)
     ProgressBar().show_progress("Downloading", 5 * 10**9, 10**10, speed=1e8, left_s=50.0)
     assert screen.getvalue().strip() == "Downloading 50 %  5.00 GB of 10.00 GB"
     ProgressBar().show_progress("a-name-that-is-longer-than-the-terminal-is-wide.gguf", 5, 10)
@@ -84,7 +84,7 @@ def test_a_line_is_printed_only_after_a_change(capsys: pytest.CaptureFixture[str
 
 
 def test_a_status_is_overwritten_in_place_and_erased_before_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen, reporter = terminal(monkeypatch, 80), Reporter(as_json=False)
+    screen, reporter = open_terminal(monkeypatch, 80), Reporter(as_json=False)
     reporter.show_status("round 1, a long prompt: 10.0 tokens/s")
     reporter.show_status("round 2: too short")
     reporter.show_event(None, [Note("A point.")])
@@ -106,7 +106,7 @@ def test_states_in_a_file_are_words_only(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_state_on_a_terminal_overwrites_the_percentage(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen, line = terminal(monkeypatch, 80), StateLine()
+    screen, line = open_terminal(monkeypatch, 80), StateLine()
     line.show_event(ServerStatus(ServerState.LOADING))
     line.show_event(ServerStatus(ServerState.LOADING, percent=50.0))
     line.show_event(ServerStatus(ServerState.READY))

@@ -21,7 +21,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.launch import plan_settings_of
 from launcher.models.gguf import read_model
 from tests import forked
-from tests.cli.test_json_keys import documented
+from tests.cli.test_json_keys import read_documented_keys
 from tests.cli.test_tune import WORKLOAD
 from tests.conftest import FAKES
 from tests.machine.conftest import compile_driver
@@ -61,7 +61,7 @@ def test_the_demo_passes_and_the_report_names_nobody(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert results(report).keys() == CHECKS.keys()
-    keys = documented("prove")
+    keys = read_documented_keys("prove")
     assert keys["the object"] == report.keys()
     assert keys["each of `checks`"] - {"confirmed", "refuted", "not_tried"} == report["checks"][0].keys()
     for name in ("plan-served", "engine-ends"):

@@ -52,7 +52,7 @@ def repository(hub: Hub, demo_model: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def target(home: Path) -> Path:
+def target_path(home: Path) -> Path:
     """The path of the downloaded file."""
     return home / "data" / "models" / REPO / FILE
 
@@ -73,22 +73,22 @@ def own_hub_model(home: Path) -> str:
 
 
 def test_a_rate_limit_of_the_hub_is_waited_for_and_reported(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch, target: Path
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, target_path: Path
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("429*1"))
     result = run("pull", f"{REPO}:F16")
     assert result.returncode == 0, result.stderr
-    assert result.stdout == f"{target}\n"
+    assert result.stdout == f"{target_path}\n"
     collected = [line for line in result.stderr.splitlines() if "received too many requests. Next try in" in line]
     assert collected[0].startswith("Waiting: 127.0.0.1 received")  # the first wait is for the listing
     assert len(collected) > 1  # the others are for the file
 
 
 class TestOutput:
-    def test_only_the_path_is_printed_to_standard_output(self, target: Path) -> None:
+    def test_only_the_path_is_printed_to_standard_output(self, target_path: Path) -> None:
         result = run("pull", f"{REPO}:{FILE}")
         assert result.returncode == 0, result.stderr
-        assert result.stdout == f"{target}\n"
+        assert result.stdout == f"{target_path}\n"
         first, *_, last = result.stderr.splitlines()
         assert first == f"{REPO}:{FILE}"
         assert "Received 8.6 MB in " in result.stderr
@@ -98,23 +98,23 @@ class TestOutput:
         assert (again.returncode, again.stdout) == (0, result.stdout)
         assert "Already downloaded, and verified." in again.stderr
 
-    def test_the_file_that_suits_this_machine_is_chosen(self, own_hub_model: str, target: Path) -> None:
+    def test_the_file_that_suits_this_machine_is_chosen(self, own_hub_model: str, target_path: Path) -> None:
         result = run("pull", own_hub_model)
         assert result.returncode == 0, result.stderr
-        assert result.stdout == f"{target}\n"
+        assert result.stdout == f"{target_path}\n"
         first, second, *_ = result.stderr.splitlines()
         assert first == f"mine:F16, 8.6 MB, from {REPO}"
         assert second.startswith("  chosen for this machine: FITS, ")
         assert result.stderr.splitlines()[-1].endswith("Start it: mtp-launcher serve mine:F16")
 
-    def test_pull_as_json(self, target: Path, demo_model: Path) -> None:
+    def test_pull_as_json(self, target_path: Path, demo_model: Path) -> None:
         start, *events, done = lines("pull", f"{REPO}:{FILE}")
         assert (start["event"], start["files"]) == ("start", [f"{REPO}:{FILE}"])
         assert {event["event"] for event in events} == {"progress"}
         size = demo_model.stat().st_size
         assert all(0 <= event["done_bytes"] <= event["bytes"] == size for event in events)
         assert done["event"] == "done"
-        assert (done["path"], done["bytes"]) == (str(target), size)
+        assert (done["path"], done["bytes"]) == (str(target_path), size)
         assert done["sha256"] == hashlib.sha256(demo_model.read_bytes()).hexdigest()
         assert done["resumed_bytes"] == 0
         assert done["seconds"] > 0
@@ -183,7 +183,7 @@ class TestInterruption:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
 
     def test_ctrl_c_pauses_and_says_how_to_resume(
-        self, hub: Hub, target: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch
+        self, hub: Hub, target_path: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         pipe = subprocess.PIPE
         with forked.start("pull", f"{REPO}:{FILE}", "--json", stdout=pipe, stderr=pipe) as program:
@@ -197,12 +197,12 @@ class TestInterruption:
         assert program.returncode == 130
         paused = json.loads(rest[-1])
         assert paused["event"] == "paused"
-        assert not target.exists()
-        assert target.with_name(FILE + ".part").exists()
+        assert not target_path.exists()
+        assert target_path.with_name(FILE + ".part").exists()
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         result = run("pull", f"{REPO}:{FILE}")
         assert result.returncode == 0, result.stderr
-        assert target.read_bytes() == demo_model.read_bytes()
+        assert target_path.read_bytes() == demo_model.read_bytes()
 
     @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals of this kind")
     def test_a_progress_bar_is_as_wide_as_the_terminal(self, demo_model: Path) -> None:
@@ -217,9 +217,9 @@ class TestInterruption:
             command("pull", f"{REPO}:{FILE}"), stdout=subprocess.PIPE, stderr=child, start_new_session=True, text=True
         ) as program:
             os.close(child)
-            seen = _until(parent, b"4.3 MB of 8.6 MB")
+            seen = _read_until(parent, b"4.3 MB of 8.6 MB")
             program.send_signal(signal.SIGINT)
-            seen += _until(parent, None)
+            seen += _read_until(parent, None)
             assert program.stdout
             assert program.stdout.read() == ""
         os.close(parent)
@@ -234,7 +234,7 @@ class TestInterruption:
         assert "Traceback" not in result
 
 
-def _until(terminal: int, wanted: bytes | None) -> bytes:
+def _read_until(terminal: int, wanted: bytes | None) -> bytes:
     """Read what is printed until it holds `wanted`, or to its end."""
     seen = b""
     while wanted is None or wanted not in seen:
@@ -258,16 +258,16 @@ _ON_TERMINAL = (
 
 class TestAfterwards:
     @pytest.mark.thorough
-    def test_a_downloaded_model_is_planned_estimated_and_served(self, own_hub_model: str, target: Path) -> None:
+    def test_a_downloaded_model_is_planned_estimated_and_served(self, own_hub_model: str, target_path: Path) -> None:
         missing = run("serve", own_hub_model)
         assert missing.returncode == 1
         assert "Download it first: `mtp-launcher pull mine`." in missing.stderr
         assert "`mtp-launcher pull mine:F16` downloads it" in run("plan", "--model", own_hub_model).stdout
         run("pull", own_hub_model)
         planned = " ".join(run("plan", "--model", own_hub_model).stdout.split())
-        assert f"on this machine: {target}" in planned
-        assert f"--model {target}" in planned
-        assert lines("plan", "--model", own_hub_model)[0]["plans"][0]["path"] == str(target)
+        assert f"on this machine: {target_path}" in planned
+        assert f"--model {target_path}" in planned
+        assert lines("plan", "--model", own_hub_model)[0]["plans"][0]["path"] == str(target_path)
         assert lines("estimate", "mine:F16")[0]["mtp_head"] == "present"
         with forked.start("serve", "mine:f16", "--json", stdout=subprocess.PIPE) as server:
             assert server.stdout
@@ -275,45 +275,45 @@ class TestAfterwards:
             refused = lines("models", "remove", own_hub_model, "--yes", code=1)[-1]["error"]
             assert refused["code"] == "model_in_use"
             assert "mtp-launcher stop" in refused["hint"]
-            assert target.exists()
+            assert target_path.exists()
             server.send_signal(signal.SIGINT)
             assert server.wait(30) == 0
         (removed,) = lines("models", "remove", own_hub_model, "--yes")
         assert removed["freed_bytes"] == DEMO.files[0].size_bytes
-        assert not target.exists()
+        assert not target_path.exists()
 
-    def test_downloaded_models_are_listed(self, target: Path) -> None:
+    def test_downloaded_models_are_listed(self, target_path: Path) -> None:
         assert "No models are on this machine." in run("models", "list").stdout
         assert lines("models", "list") == [{"models": [], "leftovers": []}]
         run("pull", f"{REPO}:{FILE}")
         result = run("models", "list")
         assert (result.returncode, result.stderr) == (0, "")
         assert "8.6 MB" in result.stdout
-        assert str(target) in result.stdout
+        assert str(target_path) in result.stdout
         (local,) = lines("models", "list")[0]["models"]
         assert (local["name"], local["state"], local["place"]) == (f"{REPO}:{FILE}", "good", "ours")
         assert (local["mtp_head"], local["quant"]) == ("present", "F16")
 
-    def test_files_are_verified(self, target: Path) -> None:
+    def test_files_are_verified(self, target_path: Path) -> None:
         assert run("models", "verify").returncode == 0
         run("pull", f"{REPO}:{FILE}")
         result = run("models", "verify", f"{REPO}:{FILE}")
-        assert (result.returncode, result.stdout) == (0, f"good     {target}\n")
-        with target.open("r+b") as file:
+        assert (result.returncode, result.stdout) == (0, f"good     {target_path}\n")
+        with target_path.open("r+b") as file:
             file.seek(-1, os.SEEK_END)
             file.write(b"\x55")
         bad = run("models", "verify")
         assert bad.returncode == 1
-        assert bad.stdout.startswith(f"changed  {target}\n")
+        assert bad.stdout.startswith(f"changed  {target_path}\n")
         *_, done = lines("models", "verify", "all", code=1)
         assert [each["outcome"] for each in done["verified"]] == ["changed"]
-        target.unlink()
+        target_path.unlink()
         *read, done = lines("models", "verify", code=1)
         assert done["verified"][0]["outcome"] == "missing"
         assert read == []
         assert "\n0 bytes in all." in run("models", "list").stdout
 
-    def test_options_may_stand_anywhere(self, target: Path) -> None:
+    def test_options_may_stand_anywhere(self, target_path: Path) -> None:
         run("pull", f"{REPO}:{FILE}")
         what = f"{REPO}:{FILE}"
         (result,) = [json.loads(line) for line in run("models", "list", "--json", what).stdout.splitlines()]
@@ -324,20 +324,20 @@ class TestAfterwards:
         assert "usage: mtp-launcher models remove" in helped.stdout
         assert "--yes" in helped.stdout
         assert run("models", "remove", "--yse", what).returncode == 2
-        assert target.exists()
+        assert target_path.exists()
         assert run("models", "remove", "--yes", what).returncode == 0
-        assert not target.exists()
+        assert not target_path.exists()
 
     @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals of this kind")
-    def test_removing_asks_for_confirmation(self, target: Path) -> None:
+    def test_removing_asks_for_confirmation(self, target_path: Path) -> None:
         run("pull", f"{REPO}:{FILE}")
         refused = run("models", "remove", f"{REPO}:{FILE}")
         assert refused.returncode == 1
         assert "--yes" in refused.stderr
-        assert target.exists()
+        assert target_path.exists()
         for answer, code in ((b"\n", 1), (b"n\n", 1), (b"\x04", 1), (b"\x03", 130), (b"y\n", 0)):
             assert self.answered(f"{REPO}:{FILE}", answer) == code
-            assert target.exists() is bool(code)
+            assert target_path.exists() is bool(code)
 
     @staticmethod
     def answered(what: str, answer: bytes) -> int:
@@ -352,9 +352,9 @@ class TestAfterwards:
             start_new_session=True,
         ) as program:
             os.close(child)
-            _until(parent, b"[y/N]")
+            _read_until(parent, b"[y/N]")
             os.write(parent, answer)
-            _until(parent, None)
+            _read_until(parent, None)
         os.close(parent)
         return program.returncode
 

@@ -6,7 +6,7 @@ import pytest
 
 from launcher.tuning.quality import DEFAULT_FILL, DEFAULT_TOKENS
 from tests import forked
-from tests.cli.test_json_keys import documented
+from tests.cli.test_json_keys import read_documented_keys
 
 SHORT = [
     "--draft",
@@ -39,7 +39,7 @@ def test_the_table_marks_values_beyond_the_limit() -> None:
 def test_the_json_has_its_documented_keys() -> None:
     done = forked.run("quality", "demo", "--kv", "q8_0", *SHORT, "--json")
     assert done.returncode in (0, 1), done.stderr
-    result, keys = json.loads(done.stdout.splitlines()[-1]), documented("quality")
+    result, keys = json.loads(done.stdout.splitlines()[-1]), read_documented_keys("quality")
     assert keys["the object"] <= result.keys()
     assert keys["`reference`"] <= result["reference"].keys()
     assert keys["each of `rows`"] <= result["rows"][0].keys()

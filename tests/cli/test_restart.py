@@ -26,7 +26,7 @@ def status() -> dict[str, Any]:
 
 
 @contextmanager
-def served(program: Any) -> Iterator[None]:  # noqa: ANN401 -- a subprocess.Popen, or what stands for one
+def wait_until_ready(program: Any) -> Iterator[None]:  # noqa: ANN401 -- a subprocess.Popen, or what stands for one
     with program as process:
         try:
             assert json.loads(process.stdout.readline())["state"] == "ready"
@@ -39,7 +39,7 @@ def served(program: Any) -> Iterator[None]:  # noqa: ANN401 -- a subprocess.Pope
 @pytest.mark.thorough
 def test_settings_that_are_too_big_are_warned_about_and_tried() -> None:
     command = ["prlimit", f"--as={2_800 << 20}", *forked.COMMAND, "serve", "demo", "--json"]
-    with served(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)):
+    with wait_until_ready(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)):
         dry = json.loads(run("restart", *LARGE, "--dry-run", "--json").stdout)
         result = run("restart", *LARGE)
         assert result.returncode == 1
@@ -56,7 +56,7 @@ def test_a_restart_completes_after_its_reader_has_left(
     monkeypatch.setenv("FAKE_FAULTS", "slow-load")
     monkeypatch.setenv("FAKE_RELEASE", str(release))
     serve = ["serve", str(demo_model), "--engine", str(fake_engine), "--json"]
-    with served(forked.start(*serve, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)):
+    with wait_until_ready(forked.start(*serve, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)):
         release.unlink()
         change = ["restart", "--set", "ctx=2K"]
         with forked.start(*change, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as restart:

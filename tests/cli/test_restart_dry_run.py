@@ -14,7 +14,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def served(home: object) -> Iterator[int]:
+def launcher_pid(home: object) -> Iterator[int]:
     """A server of the demo; its launcher's pid."""
     command = ["serve", "demo", "--json", "--ctx", "2K"]
     with forked.start(*command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
@@ -26,7 +26,7 @@ def served(home: object) -> Iterator[int]:
             process.wait(120)
 
 
-def test_a_dry_run_shows_memory_and_time_and_changes_nothing(served: int) -> None:
+def test_a_dry_run_shows_memory_and_time_and_changes_nothing(launcher_pid: int) -> None:
     result = run("restart", "--dry-run", "--set", "ctx=8K", "--set", "draft=3")
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
@@ -39,15 +39,15 @@ def test_a_dry_run_shows_memory_and_time_and_changes_nothing(served: int) -> Non
     assert lines[-1] == "Nothing was changed."
     assert "already" in run("restart", "--dry-run").stdout
     (running,) = json.loads(run("status", "--json").stdout)
-    assert (running["engine_pid"], running["settings"]["ctx"]) == (served, 2_048)
+    assert (running["engine_pid"], running["settings"]["ctx"]) == (launcher_pid, 2_048)
 
 
-def test_switches_are_shown_as_on_or_off(served: int) -> None:
+def test_switches_are_shown_as_on_or_off(launcher_pid: int) -> None:
     output = run("restart", "--dry-run", "--set", "kv-unified=on").stdout
     assert output.startswith("kv-unified off -> on: ")
 
 
-def test_the_json_has_the_same_facts(served: int) -> None:
+def test_the_json_has_the_same_facts(launcher_pid: int) -> None:
     result = json.loads(run("restart", "--dry-run", "--set", "slots=2", "--json").stdout)
     assert [change["name"] for change in result["changes"]] == ["slots"]
     assert (result["needs_restart"], result["status"], result["unknown"]) == (True, "FITS", None)

@@ -29,7 +29,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def served(*arguments: str) -> Iterator[tuple[Any, dict[str, Any]]]:
+def serve_demo(*arguments: str) -> Iterator[tuple[Any, dict[str, Any]]]:
     pipe = subprocess.PIPE
     with forked.start("serve", "demo", "--json", *arguments, stdout=pipe, stderr=pipe) as process:
         assert process.stdout is not None
@@ -46,7 +46,7 @@ def status() -> dict[str, Any]:
 
 
 @contextmanager
-def debugged(pid: int) -> Iterator[None]:
+def hold_as_debugger(pid: int) -> Iterator[None]:
     """Hold a process as debuggers do (ptrace(2))."""
     ptrace = ctypes.CDLL(None, use_errno=True).ptrace
     ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
@@ -61,7 +61,7 @@ def debugged(pid: int) -> Iterator[None]:
 
 
 def test_a_server_is_restarted_followed_and_stopped_and_keeps_its_settings() -> None:
-    with served("--ctx", "2K") as (process, ready):
+    with serve_demo("--ctx", "2K") as (process, ready):
         assert status()["settings"]["ctx"] == 2_048
         result = run("restart", "--set", "ctx=4096", "--set", "draft=3")
         assert result.returncode == 0, result.stderr
@@ -76,10 +76,10 @@ def test_a_server_is_restarted_followed_and_stopped_and_keeps_its_settings() -> 
         assert following.wait(120) == 0
         following.stdout.close()
     assert len(run("logs", "--lines", "3").stdout.splitlines()) == 3
-    with served():
+    with serve_demo():
         settings = status()["settings"]
         assert (settings["ctx"], settings["draft"]) == (4_096, 3)
-    with served("--defaults"):
+    with serve_demo("--defaults"):
         settings = status()["settings"]
         assert (settings["ctx"], settings["draft"]) != (4_096, 3)
 
@@ -87,7 +87,7 @@ def test_a_server_is_restarted_followed_and_stopped_and_keeps_its_settings() -> 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of another process is changed")
 @pytest.mark.thorough
 def test_status_works_on_a_full_disk() -> None:
-    with served() as (process, _):
+    with serve_demo() as (process, _):
         assert status()["draft"] == 2
         program = psutil.Process(process.pid)
         before = program.rlimit(psutil.RLIMIT_FSIZE)
@@ -107,7 +107,7 @@ def test_status_works_on_a_full_disk() -> None:
 
 @pytest.mark.thorough
 def test_a_server_is_found_after_its_folder_was_deleted(home: Path) -> None:
-    with served() as (process, ready):
+    with serve_demo() as (process, ready):
         (folder,) = home.glob("state/run/*")
         shutil.rmtree(folder)
         while run("status", "--json").returncode:
@@ -140,7 +140,7 @@ def test_a_misspelt_setting_is_refused_with_a_suggestion() -> None:
 def test_a_damaged_settings_file_is_reported_and_kept(home: Path) -> None:
     (home / "state").mkdir(parents=True)
     (home / "state" / "model-settings.json").write_text("{")
-    with served() as (process, ready):
+    with serve_demo() as (process, ready):
         assert ready["state"] == "ready"
         process.terminate()
         assert process.stderr is not None
@@ -149,7 +149,7 @@ def test_a_damaged_settings_file_is_reported_and_kept(home: Path) -> None:
 
 
 def test_a_program_that_does_not_answer_is_stopped_by_a_signal(home: Path) -> None:
-    with served() as (process, _):
+    with serve_demo() as (process, _):
         for path in home.glob("state/run/*/control-*"):
             path.unlink()
         assert run("stop").returncode == 0
@@ -158,7 +158,7 @@ def test_a_program_that_does_not_answer_is_stopped_by_a_signal(home: Path) -> No
 
 def test_a_suspended_program_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(running_servers, "_ANSWER_TIMEOUT_S", 0.2)
-    with served() as (process, _):
+    with serve_demo() as (process, _):
         process.send_signal(signal.SIGSTOP)
         try:
             restart = ["restart", "--set", "draft=1"]
@@ -170,7 +170,7 @@ def test_a_suspended_program_is_reported(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 def test_a_suspended_engine_is_reported() -> None:
-    with served() as (_, ready):
+    with serve_demo() as (_, ready):
         os.kill(ready["pid"], signal.SIGSTOP)
         try:
             result = status()
@@ -187,7 +187,7 @@ def test_a_suspended_engine_is_reported() -> None:
 
 
 def test_a_server_with_a_suspended_program_is_reported_and_can_be_stopped() -> None:
-    with served() as (process, _):
+    with serve_demo() as (process, _):
         process.send_signal(signal.SIGSTOP)
         result = status()
         assert result["state"] == "not answering"  # the gateway is in that process
@@ -197,7 +197,7 @@ def test_a_server_with_a_suspended_program_is_reported_and_can_be_stopped() -> N
 
 
 def test_a_program_stopped_by_a_debugger_is_reported_with_its_pid(capsys: pytest.CaptureFixture[str]) -> None:
-    with served() as (process, _), debugged(process.pid):
+    with serve_demo() as (process, _), hold_as_debugger(process.pid):
         assert main(["stop"], lambda _: 0) == 1
         output = capsys.readouterr().err
         assert "is suspended by a debugger" in output

@@ -27,7 +27,7 @@ text = "Tell me of a boat on a river."
 
 
 @pytest.fixture
-def quick(tmp_path: Path) -> list[str]:
+def quick_tune(tmp_path: Path) -> list[str]:
     """A workload of a short reply, and nothing but the draft length to vary."""
     path = tmp_path / "boats.toml"
     path.write_text(WORKLOAD)
@@ -42,9 +42,9 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return forked.run("bench", *arguments, "--runs", "1", timeout=240)
 
 
-def test_a_budget_that_is_too_short_is_refused_with_the_shortest_sufficient_one(quick: list[str]) -> None:
-    quick[quick.index("none")] = "n-cpu-moe"
-    done = run(*quick, "--budget", "0.001", "--yes")
+def test_a_budget_that_is_too_short_is_refused_with_the_shortest_sufficient_one(quick_tune: list[str]) -> None:
+    quick_tune[quick_tune.index("none")] = "n-cpu-moe"
+    done = run(*quick_tune, "--budget", "0.001", "--yes")
     assert done.returncode == 1
     assert "  note      n-cpu-moe: not varied, because this model, engine and computer" in done.stdout
     assert "first look" not in done.stdout
@@ -56,8 +56,8 @@ def test_a_budget_that_is_too_short_is_refused_with_the_shortest_sufficient_one(
 
 
 @pytest.mark.thorough
-def test_the_plan_comes_first_then_each_trial_then_the_verdict(quick: list[str]) -> None:
-    done = run(*quick, "--budget", "0.1", "--yes")
+def test_the_plan_comes_first_then_each_trial_then_the_verdict(quick_tune: list[str]) -> None:
+    done = run(*quick_tune, "--budget", "0.1", "--yes")
     assert done.returncode == 0, done.stderr
     plan, result = done.stdout.split("\n  setting", 1)
     assert plan.startswith("Tune demo for boats, by tokens/s\n")
@@ -73,8 +73,8 @@ def test_the_plan_comes_first_then_each_trial_then_the_verdict(quick: list[str])
     assert again.stdout.splitlines()[0] in done.stdout.replace("\n", " ") + done.stdout
 
 
-def test_json_ends_with_the_verdict_and_all_trials(quick: list[str]) -> None:
-    done = run(*quick, "--budget", "0.1", "--json")
+def test_json_ends_with_the_verdict_and_all_trials(quick_tune: list[str]) -> None:
+    done = run(*quick_tune, "--budget", "0.1", "--json")
     assert done.returncode == 0, done.stderr
     plan, *events, end = map(json.loads, done.stdout.splitlines())
     assert plan["event"] == "plan"
@@ -96,8 +96,8 @@ def test_json_ends_with_the_verdict_and_all_trials(quick: list[str]) -> None:
     assert first["value"] > 0
 
 
-def test_ctrl_c_pauses_and_says_how_to_continue(quick: list[str]) -> None:
-    with forked.start("tune", *quick, "--json", stdout=subprocess.PIPE) as program:
+def test_ctrl_c_pauses_and_says_how_to_continue(quick_tune: list[str]) -> None:
+    with forked.start("tune", *quick_tune, "--json", stdout=subprocess.PIPE) as program:
         assert program.stdout
         trials, last = [], {}
         for line in program.stdout:
@@ -123,7 +123,7 @@ def test_ctrl_c_pauses_and_says_how_to_continue(quick: list[str]) -> None:
             # The trial after the next: two trials are measured in this run.
             if line.startswith(f"{len(trials) + 2:>3}  "):
                 beside = bench("demo")
-                second = run(*quick, "--yes")
+                second = run(*quick_tune, "--yes")
                 again.send_signal(signal.SIGINT)
         output = again.stderr.read()
     assert any(line.startswith("  done      ") for line in lines)
@@ -133,12 +133,12 @@ def test_ctrl_c_pauses_and_says_how_to_continue(quick: list[str]) -> None:
     assert second.returncode == 1
     assert "tune is already running" in second.stderr
     assert second.stdout == ""  # the second tune prints no plan, because it cannot begin
-    new = run(*quick, "--json", "--budget", "0.001")
+    new = run(*quick_tune, "--json", "--budget", "0.001")
     assert json.loads(new.stdout.splitlines()[0])["replaces"] >= len(trials)
 
 
-def test_a_killed_tune_continues(quick: list[str]) -> None:
-    with forked.start("tune", *quick, "--json", stdout=subprocess.PIPE) as program:
+def test_a_killed_tune_continues(quick_tune: list[str]) -> None:
+    with forked.start("tune", *quick_tune, "--json", stdout=subprocess.PIPE) as program:
         assert program.stdout
         received = []
         for line in program.stdout:

@@ -41,7 +41,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def serving(command: str, *before: str) -> Iterator[dict[str, Any]]:
+def serve_by_command(command: str, *before: str) -> Iterator[dict[str, Any]]:
     """Run a command as a shell does; yield the entry of `status` once it serves."""
     words, pipe = shlex.split(command), subprocess.PIPE
     assert words[0] == "mtp-launcher"
@@ -76,7 +76,7 @@ def test_an_argument_that_the_engine_refuses_is_explained() -> None:
     assert result.returncode == 0
     assert result.stdout.startswith("The engine does not support the flag --warp-speed.\n")
     assert find_command(result.stdout) == find_command(failed.stderr) == "mtp-launcher serve demo --ctx 4096"
-    with serving(find_command(result.stdout)) as status:
+    with serve_by_command(find_command(result.stdout)) as status:
         assert status["settings"]["ctx"] == 4_096
     # The error of an earlier run is not reported for the last one.
     assert run("mtp-launcher", "diagnose").returncode == 1
@@ -94,7 +94,7 @@ def test_a_context_that_does_not_fit_is_explained() -> None:
     context = first["parameters"]["context"]
     assert first["kind"] == answer["action"]["kind"] == "smaller_context"
     assert first["command"] == find_command(failed.stderr) == f"mtp-launcher serve demo --ctx {context}"
-    with serving(first["command"], *limit_memory()) as status:
+    with serve_by_command(first["command"], *limit_memory()) as status:
         assert status["settings"]["ctx"] == context < 3_000_000
 
 
@@ -122,7 +122,7 @@ def test_at_most_three_fixes_are_applied() -> None:
 
 @pytest.mark.thorough
 def test_a_restart_that_fails_suggests_working_settings() -> None:
-    with serving("mtp-launcher serve demo --ctx 4096", *limit_memory()) as before:
+    with serve_by_command("mtp-launcher serve demo --ctx 4096", *limit_memory()) as before:
         failed = run("mtp-launcher", "restart", "--set", "ctx=3000000", "--set", "draft=1")
         assert failed.returncode == 1
         assert "so the previous ones were restored" in failed.stderr
@@ -137,7 +137,7 @@ def test_a_restart_that_fails_suggests_working_settings() -> None:
 
 @pytest.mark.thorough
 def test_a_restart_with_an_argument_that_the_engine_refuses_suggests_a_valid_one() -> None:
-    with serving("mtp-launcher serve demo --ctx 4096"):
+    with serve_by_command("mtp-launcher serve demo --ctx 4096"):
         failed = run("mtp-launcher", "restart", "--set", "extra=--cache-ram nonsense --no-warmup", "--set", "ctx=2K")
         assert failed.returncode == 1
         command = find_command(failed.stderr)
@@ -162,7 +162,7 @@ def test_a_port_in_use_is_explained() -> None:
         failed = run("mtp-launcher", "serve", "demo", "--port", str(port), "--json")
         (action,) = json.loads(failed.stdout)["error"]["actions"]
         assert action["command"] == "mtp-launcher serve demo"
-        with serving(action["command"]) as status:
+        with serve_by_command(action["command"]) as status:
             assert status["port"] != port
 
 
@@ -187,7 +187,7 @@ def test_a_broken_file_is_reported_before_an_engine_starts(tmp_path: Path, demo_
     assert answer["cause"].startswith("cut.gguf is incomplete: ")
     assert answer["action"]["kind"] == "other_model"
     model.write_bytes(whole)
-    with serving(f"mtp-launcher serve {model}"):
+    with serve_by_command(f"mtp-launcher serve {model}"):
         assert run("mtp-launcher", "diagnose").returncode == 1
 
 
@@ -225,7 +225,7 @@ def test_a_damaged_record_of_the_last_start_leaves_its_log(home: Path) -> None:
 
 def test_one_of_two_servers_must_be_named() -> None:
     with (
-        serving("mtp-launcher serve demo") as first,
+        serve_by_command("mtp-launcher serve demo") as first,
         forked.start("serve", "demo", "--json", "--port", find_port(), stdout=subprocess.PIPE) as process,
     ):
         assert process.stdout is not None
@@ -241,7 +241,7 @@ def test_one_of_two_servers_must_be_named() -> None:
 
 
 def test_warnings_of_a_server_that_loads_are_not_reported_as_its_failure(home: Path) -> None:
-    with serving("mtp-launcher serve demo") as status:
+    with serve_by_command("mtp-launcher serve demo") as status:
         log = home / "state" / "logs" / f"engine-{status['port']}.log"
         run_so_far = log.read_text().split("model loaded")[0]
         assert "failed to fit params" not in run_so_far

@@ -28,19 +28,21 @@ class Clock:
 
 
 @pytest.fixture(params=[True, False], ids=["index", "no-index"])
-def kept(request: pytest.FixtureRequest) -> Iterator[Conversations]:
+def conversations(request: pytest.FixtureRequest) -> Iterator[Conversations]:
     """The file, with its full-text index and without."""
-    with Conversations(index=request.param, clock=Clock()) as kept:
-        assert kept.indexed == request.param
-        yield kept
+    with Conversations(index=request.param, clock=Clock()) as conversations:
+        assert conversations.indexed == request.param
+        yield conversations
 
 
-def add_exchange(kept: Conversations, question: str, reply: str, *, thinking: str = "") -> tuple[str, str, str]:
-    conversation = kept.create_conversation(question, system="Be brief.", model="A model")
-    question_id = kept.add_question(conversation, None, question)
-    message = kept.begin_reply(conversation, question_id, settings={"temperature": 0.6})
-    kept.append_pieces([(message, reply, thinking)])
-    kept.end_reply(message, footer="9 t/s", figures={"predicted_n": 3})
+def add_exchange(
+    conversations: Conversations, question: str, reply: str, *, thinking: str = ""
+) -> tuple[str, str, str]:
+    conversation = conversations.create_conversation(question, system="Be brief.", model="A model")
+    question_id = conversations.add_question(conversation, None, question)
+    message = conversations.begin_reply(conversation, question_id, settings={"temperature": 0.6})
+    conversations.append_pieces([(message, reply, thinking)])
+    conversations.end_reply(message, footer="9 t/s", figures={"predicted_n": 3})
     return conversation, question_id, message
 
 
@@ -49,30 +51,34 @@ def files_hold(secret: str) -> list[str]:
     return [path.name for path in folder.iterdir() if path.is_file() and secret.encode() in path.read_bytes()]
 
 
-def test_messages_are_read_back(kept: Conversations) -> None:
-    conversation, question_id, message = add_exchange(kept, "# Why?\nTell me.", "Be\0cause \u202e🙂", thinking="Hm.")
-    found = kept.read_conversation(conversation)
+def test_messages_are_read_back(conversations: Conversations) -> None:
+    conversation, question_id, message = add_exchange(
+        conversations, "# Why?\nTell me.", "Be\0cause \u202e🙂", thinking="Hm."
+    )
+    found = conversations.read_conversation(conversation)
     assert (found.title, found.system, found.model) == ("Why?", "Be brief.", "A model")
     question, reply = found.messages
     assert (question.id, question.role, question.text) == (question_id, Role.USER, "# Why?\nTell me.")
     assert (reply.id, reply.parent, reply.text, reply.thinking) == (message, question_id, "Be\0cause \u202e🙂", "Hm.")
     assert (reply.ending, reply.footer, reply.figures) == (MessageEnding.WHOLE, "9 t/s", {"predicted_n": 3})
     assert reply.settings == {"temperature": 0.6}
-    (summary,) = kept.list_all()
+    (summary,) = conversations.list_all()
     assert (summary.id, summary.messages) == (conversation, 2)
 
 
-def test_half_a_surrogate_pair_is_stored_as_a_question_mark(kept: Conversations) -> None:
-    conversation = kept.create_conversation("\ud83d")
-    kept.add_question(conversation, None, "a\ud83db")
-    assert kept.read_conversation(conversation).messages[0].text == "a?b"
+def test_half_a_surrogate_pair_is_stored_as_a_question_mark(conversations: Conversations) -> None:
+    conversation = conversations.create_conversation("\ud83d")
+    conversations.add_question(conversation, None, "a\ud83db")
+    assert conversations.read_conversation(conversation).messages[0].text == "a?b"
 
 
-def test_a_reply_is_readable_while_it_is_written(kept: Conversations) -> None:
-    conversation = kept.create_conversation("Why?")
-    message = kept.begin_reply(conversation, kept.add_question(conversation, None, "Why?"), model="Another")
+def test_a_reply_is_readable_while_it_is_written(conversations: Conversations) -> None:
+    conversation = conversations.create_conversation("Why?")
+    message = conversations.begin_reply(
+        conversation, conversations.add_question(conversation, None, "Why?"), model="Another"
+    )
     for piece in ("a", "b", "c"):
-        kept.append_pieces([(message, piece, piece.upper())])
+        conversations.append_pieces([(message, piece, piece.upper())])
     with Conversations() as other:
         assert (
             other.read_conversation(conversation).messages[1].text,
@@ -97,57 +103,57 @@ def test_a_crash_loses_nothing_that_was_added() -> None:
         "os.kill(os.getpid(), 9)\n"
     )
     assert subprocess.run([sys.executable, "-c", crash], check=False).returncode == -9
-    with Conversations() as kept:
-        kept.clean_up()
-        (summary,) = kept.list_all()
-        reply = kept.read_conversation(summary.id).messages[1]
+    with Conversations() as conversations:
+        conversations.clean_up()
+        (summary,) = conversations.list_all()
+        reply = conversations.read_conversation(summary.id).messages[1]
         assert (reply.text, reply.thinking, reply.ending) == ("as far as it came", "thought", MessageEnding.CUT_OFF)
         assert "ended before this reply was complete" in reply.footer
-        assert [hit.conversation.id for hit in kept.search("far came")] == [summary.id]
+        assert [hit.conversation.id for hit in conversations.search("far came")] == [summary.id]
 
 
-def test_editing_a_question_keeps_the_earlier_branch(kept: Conversations) -> None:
-    conversation, first, reply = add_exchange(kept, "Why?", "Because.")
-    second = kept.add_question(conversation, None, "How?")
-    again = kept.begin_reply(conversation, second)
-    kept.end_reply(again)
-    found = kept.read_conversation(conversation)
+def test_editing_a_question_keeps_the_earlier_branch(conversations: Conversations) -> None:
+    conversation, first, reply = add_exchange(conversations, "Why?", "Because.")
+    second = conversations.add_question(conversation, None, "How?")
+    again = conversations.begin_reply(conversation, second)
+    conversations.end_reply(again)
+    found = conversations.read_conversation(conversation)
     assert [each.id for each in found.messages] == [second, again]
     assert found.messages[0].versions == (first, second)
-    kept.open_version(first)
-    assert [each.id for each in kept.read_conversation(conversation).messages] == [first, reply]
-    assert kept.list_all()[0].messages == 4
+    conversations.open_version(first)
+    assert [each.id for each in conversations.read_conversation(conversation).messages] == [first, reply]
+    assert conversations.list_all()[0].messages == 4
 
 
-def test_a_regenerated_reply_is_a_version(kept: Conversations) -> None:
-    conversation, question_id, first = add_exchange(kept, "Why?", "Because.")
-    second = kept.begin_reply(conversation, question_id)
-    kept.end_reply(second)
-    assert kept.read_conversation(conversation).messages[1].versions == (first, second)
+def test_a_regenerated_reply_is_a_version(conversations: Conversations) -> None:
+    conversation, question_id, first = add_exchange(conversations, "Why?", "Because.")
+    second = conversations.begin_reply(conversation, question_id)
+    conversations.end_reply(second)
+    assert conversations.read_conversation(conversation).messages[1].versions == (first, second)
 
 
-def test_a_withdrawn_question_leaves_nothing(kept: Conversations) -> None:
-    conversation, _, reply = add_exchange(kept, "Why?", "Because.")
-    question = kept.add_question(conversation, reply, "zanzibar?")
-    kept.begin_reply(conversation, question)
-    kept.delete_message(question)
-    assert kept.read_conversation(conversation).messages[-1].id == reply
-    assert not kept.search("zanzibar")
-    alone = kept.create_conversation("quagga?")
-    kept.delete_message(kept.add_question(alone, None, "quagga?"))
-    assert [each.id for each in kept.list_all()] == [conversation]
+def test_a_withdrawn_question_leaves_nothing(conversations: Conversations) -> None:
+    conversation, _, reply = add_exchange(conversations, "Why?", "Because.")
+    question = conversations.add_question(conversation, reply, "zanzibar?")
+    conversations.begin_reply(conversation, question)
+    conversations.delete_message(question)
+    assert conversations.read_conversation(conversation).messages[-1].id == reply
+    assert not conversations.search("zanzibar")
+    alone = conversations.create_conversation("quagga?")
+    conversations.delete_message(conversations.add_question(alone, None, "quagga?"))
+    assert [each.id for each in conversations.list_all()] == [conversation]
     assert not files_hold("quagga")
-    kept.delete_message("no such message")
+    conversations.delete_message("no such message")
 
 
-def test_the_newest_conversation_comes_first_and_can_be_renamed(kept: Conversations) -> None:
-    first, second = add_exchange(kept, "One", "1")[0], add_exchange(kept, "Two", "2")[0]
-    assert [each.id for each in kept.list_all()] == [second, first]
-    kept.add_question(first, None, "more")
-    kept.rename(second, "Another\nname")
-    kept.set_system(second, "New.")
-    assert [each.title for each in kept.list_all()] == ["One", "Another"]
-    assert kept.read_conversation(second).system == "New."
+def test_the_newest_conversation_comes_first_and_can_be_renamed(conversations: Conversations) -> None:
+    first, second = add_exchange(conversations, "One", "1")[0], add_exchange(conversations, "Two", "2")[0]
+    assert [each.id for each in conversations.list_all()] == [second, first]
+    conversations.add_question(first, None, "more")
+    conversations.rename(second, "Another\nname")
+    conversations.set_system(second, "New.")
+    assert [each.title for each in conversations.list_all()] == ["One", "Another"]
+    assert conversations.read_conversation(second).system == "New."
 
 
 @pytest.mark.parametrize(
@@ -170,34 +176,36 @@ def test_the_newest_conversation_comes_first_and_can_be_renamed(kept: Conversati
         ("*", 0),
     ],
 )
-def test_words_are_found_in_all_messages(kept: Conversations, words: str, count: int) -> None:
-    add_exchange(kept, "Title one", 'A needle in hay, ärger, 这是测试中文文本, "quoted" 100% OR')
-    add_exchange(kept, "Second", "Only hay")
-    assert len(kept.search(words)) == count
+def test_words_are_found_in_all_messages(conversations: Conversations, words: str, count: int) -> None:
+    add_exchange(conversations, "Title one", 'A needle in hay, ärger, 这是测试中文文本, "quoted" 100% OR')
+    add_exchange(conversations, "Second", "Only hay")
+    assert len(conversations.search(words)) == count
 
 
-def test_a_hit_has_an_excerpt(kept: Conversations) -> None:
-    add_exchange(kept, "Question", "x " * 300 + "the needle\nis here " + "y " * 300)
-    (hit,) = kept.search("needle")
+def test_a_hit_has_an_excerpt(conversations: Conversations) -> None:
+    add_exchange(conversations, "Question", "x " * 300 + "the needle\nis here " + "y " * 300)
+    (hit,) = conversations.search("needle")
     assert "the needle is here" in hit.excerpt
     assert hit.excerpt.startswith("…")
     assert hit.excerpt.endswith("…")
     assert len(hit.excerpt) < 160
 
 
-def test_deleted_text_is_in_no_file(kept: Conversations) -> None:
+def test_deleted_text_is_in_no_file(conversations: Conversations) -> None:
     secret, other = "xylophone-secret", "harmless"
-    ours = [add_exchange(kept, f"{secret} {number}", f"{secret} " * 500, thinking=secret)[0] for number in range(5)]
-    add_exchange(kept, other, other)
+    ours = [
+        add_exchange(conversations, f"{secret} {number}", f"{secret} " * 500, thinking=secret)[0] for number in range(5)
+    ]
+    add_exchange(conversations, other, other)
     assert files_hold(secret)
-    assert kept.delete([*ours, "no such one"]) == 5
+    assert conversations.delete([*ours, "no such one"]) == 5
     assert files_hold(secret) == []
     assert files_hold("xyl") == [], "nor its trigrams in the index"
-    assert [each.title for each in kept.list_all()] == [other]
-    assert len(kept.search("harm")) == 1
+    assert [each.title for each in conversations.list_all()] == [other]
+    assert len(conversations.search("harm")) == 1
 
 
-def test_rewritten_pages_leave_no_text(kept: Conversations) -> None:
+def test_rewritten_pages_leave_no_text(conversations: Conversations) -> None:
     """SQLite's secure_delete alone left text in one of five such files."""
     chance = random.Random(3)
     for round_ in range(12):
@@ -205,69 +213,69 @@ def test_rewritten_pages_leave_no_text(kept: Conversations) -> None:
         for number in range(5):
             secret = f"s{chance.getrandbits(32):08x}"
             secrets[secret], _, parent = add_exchange(
-                kept, f"{secret} {number}", f"{secret} " * chance.choice([1, 50, 700])
+                conversations, f"{secret} {number}", f"{secret} " * chance.choice([1, 50, 700])
             )
             for _ in range(chance.randrange(4)):
-                kept.add_question(secrets[secret], parent, f"{secret} " * chance.choice([3, 200]))
+                conversations.add_question(secrets[secret], parent, f"{secret} " * chance.choice([3, 200]))
         gone = chance.sample(sorted(secrets), 4)
-        kept.delete([secrets[secret] for secret in gone])
+        conversations.delete([secrets[secret] for secret in gone])
         assert not [secret for secret in gone if files_hold(secret)], round_
 
 
-def test_a_hidden_conversation_can_be_restored_until_the_next_start(kept: Conversations) -> None:
-    conversation, *_ = add_exchange(kept, "Why?", "Because.")
-    kept.hide(conversation)
-    assert kept.list_all() == kept.search("because") == ()
-    kept.hide(conversation, hidden=False)
-    assert len(kept.list_all()) == 1
-    kept.hide(conversation)
-    kept.clean_up()
+def test_a_hidden_conversation_can_be_restored_until_the_next_start(conversations: Conversations) -> None:
+    conversation, *_ = add_exchange(conversations, "Why?", "Because.")
+    conversations.hide(conversation)
+    assert conversations.list_all() == conversations.search("because") == ()
+    conversations.hide(conversation, hidden=False)
+    assert len(conversations.list_all()) == 1
+    conversations.hide(conversation)
+    conversations.clean_up()
     with pytest.raises(ConversationMissing):
-        kept.read_conversation(conversation)
+        conversations.read_conversation(conversation)
 
 
 def test_text_written_without_an_index_is_found_after_indexing() -> None:
-    with Conversations() as kept:
-        add_exchange(kept, "One", "needle in one")
-    with Conversations(index=False) as kept:
-        add_exchange(kept, "Two", "needle in two")
-        gone, *_ = add_exchange(kept, "Gone", "xylophone")
-        kept.delete([gone, kept.search("in one")[0].conversation.id])
+    with Conversations() as conversations:
+        add_exchange(conversations, "One", "needle in one")
+    with Conversations(index=False) as conversations:
+        add_exchange(conversations, "Two", "needle in two")
+        gone, *_ = add_exchange(conversations, "Gone", "xylophone")
+        conversations.delete([gone, conversations.search("in one")[0].conversation.id])
         assert not files_hold("xyl")
         assert not files_hold("in one")
-    with Conversations() as kept:
-        assert [hit.conversation.title for hit in kept.search("needle")] == ["Two"]
-        add_exchange(kept, "Three", "needle in three")
-        assert kept.delete([each.id for each in kept.list_all()]) == 2
+    with Conversations() as conversations:
+        assert [hit.conversation.title for hit in conversations.search("needle")] == ["Two"]
+        add_exchange(conversations, "Three", "needle in three")
+        assert conversations.delete([each.id for each in conversations.list_all()]) == 2
         assert not files_hold("needle")
 
 
-def test_an_id_may_be_abbreviated(kept: Conversations) -> None:
-    first = kept.create_conversation("One", id="abc111222333")
-    kept.create_conversation("Two", id="abd111222333")
-    assert kept.resolve_id("ABC") == first
+def test_an_id_may_be_abbreviated(conversations: Conversations) -> None:
+    first = conversations.create_conversation("One", id="abc111222333")
+    conversations.create_conversation("Two", id="abd111222333")
+    assert conversations.resolve_id("ABC") == first
     for wrong in ("ab", "x", ""):
         with pytest.raises(ConversationMissing):
-            kept.resolve_id(wrong)
+            conversations.resolve_id(wrong)
 
 
-def test_nothing_is_added_to_a_deleted_conversation(kept: Conversations) -> None:
-    conversation, question_id, reply = add_exchange(kept, "Why?", "Because.")
-    kept.delete([conversation])
+def test_nothing_is_added_to_a_deleted_conversation(conversations: Conversations) -> None:
+    conversation, question_id, reply = add_exchange(conversations, "Why?", "Because.")
+    conversations.delete([conversation])
     for change in (
-        lambda: kept.add_question(conversation, reply, "More?"),
-        lambda: kept.begin_reply(conversation, question_id),
-        lambda: kept.rename(conversation, "x"),
+        lambda: conversations.add_question(conversation, reply, "More?"),
+        lambda: conversations.begin_reply(conversation, question_id),
+        lambda: conversations.rename(conversation, "x"),
     ):
         with pytest.raises(ConversationMissing):
             change()
-    kept.append_pieces([(reply, "late", "")])
-    kept.end_reply(reply)
+    conversations.append_pieces([(reply, "late", "")])
+    conversations.end_reply(reply)
     assert not files_hold("late")
 
 
-def test_the_file_is_readable_by_its_owner_only(kept: Conversations) -> None:
-    add_exchange(kept, "Why?", "Because.")
+def test_the_file_is_readable_by_its_owner_only(conversations: Conversations) -> None:
+    add_exchange(conversations, "Why?", "Because.")
     files = [path for path in conversations_path().parent.iterdir() if path.name.startswith("conversations.db")]
     assert len(files) == 3
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
@@ -278,27 +286,27 @@ def test_a_damaged_file_is_kept_and_a_new_one_is_created(content: bytes, caplog:
     path = conversations_path()
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
-    with caplog.at_level(logging.WARNING), Conversations() as kept:
-        assert "the old one is kept as conversations.db.bad" in kept.notice
-        add_exchange(kept, "Why?", "Because.")
+    with caplog.at_level(logging.WARNING), Conversations() as conversations:
+        assert "the old one is kept as conversations.db.bad" in conversations.notice
+        add_exchange(conversations, "Why?", "Because.")
     assert path.with_name("conversations.db.bad").read_bytes() == content
     assert "was damaged" in caplog.text
-    with Conversations() as kept:
-        assert len(kept.list_all()) == 1
-        assert not kept.notice
+    with Conversations() as conversations:
+        assert len(conversations.list_all()) == 1
+        assert not conversations.notice
 
 
 def test_an_overwritten_page_counts_as_damage() -> None:
-    with Conversations() as kept:
+    with Conversations() as conversations:
         for number in range(40):
-            add_exchange(kept, f"Question {number}", "word " * 400)
+            add_exchange(conversations, f"Question {number}", "word " * 400)
     path = conversations_path()
     data = bytearray(path.read_bytes())
     data[8_192:12_288] = os.urandom(4_096)
     path.write_bytes(data)
-    with Conversations() as kept:
-        assert kept.notice
-        assert kept.list_all() == ()
+    with Conversations() as conversations:
+        assert conversations.notice
+        assert conversations.list_all() == ()
 
 
 def test_a_file_of_a_newer_version_is_left_alone() -> None:
@@ -319,17 +327,21 @@ def test_system_errors_are_reported(tmp_path: Path) -> None:
     assert str(folder) in caught.value.title
 
 
-def test_a_failed_change_is_rolled_back(kept: Conversations) -> None:
-    conversation, _, reply = add_exchange(kept, "Why?", "Because.")
+def test_a_failed_change_is_rolled_back(conversations: Conversations) -> None:
+    conversation, _, reply = add_exchange(conversations, "Why?", "Because.")
     refuse = "CREATE TRIGGER refuse BEFORE UPDATE OF leaf ON conversations BEGIN SELECT RAISE(ABORT, 'no'); END"
     with closing(sqlite3.connect(conversations_path())) as db, db:
         db.execute(refuse)  # the message is already in the table by then
     with pytest.raises(ConversationsUnusable):
-        kept.add_question(conversation, reply, "More?")
+        conversations.add_question(conversation, reply, "More?")
     with closing(sqlite3.connect(conversations_path())) as db, db:
         db.execute("DROP TRIGGER refuse")
-    kept.add_question(conversation, reply, "More?")
-    assert [each.text for each in kept.read_conversation(conversation).messages] == ["Why?", "Because.", "More?"]
+    conversations.add_question(conversation, reply, "More?")
+    assert [each.text for each in conversations.read_conversation(conversation).messages] == [
+        "Why?",
+        "Because.",
+        "More?",
+    ]
 
 
 @pytest.mark.parametrize(

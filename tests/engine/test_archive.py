@@ -35,13 +35,13 @@ def tar(path: Path, *members: tarfile.TarInfo | tuple[str, bytes]) -> Path:
     return path
 
 
-def special(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
+def link_member(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     info.type, info.linkname = kind, target
     return info
 
 
-def zipped(path: Path, *members: tuple[str, bytes], mode: int = stat.S_IFREG | 0o644) -> Path:
+def write_zip(path: Path, *members: tuple[str, bytes], mode: int = stat.S_IFREG | 0o644) -> Path:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members:
             info = zipfile.ZipInfo(name)
@@ -68,7 +68,7 @@ def test_a_top_folder_may_contain_a_file_of_its_own_name(tmp_path: Path) -> None
 
 
 def test_a_zip_archive_without_a_top_folder_is_unpacked_unchanged(tmp_path: Path) -> None:
-    unpack_archive(zipped(tmp_path / "a.zip", ("llama-server.exe", TEXT), ("ggml.dll", b"")), tmp_path / "out")
+    unpack_archive(write_zip(tmp_path / "a.zip", ("llama-server.exe", TEXT), ("ggml.dll", b"")), tmp_path / "out")
     assert contents(tmp_path / "out") == {"llama-server.exe": TEXT, "ggml.dll": b""}
 
 
@@ -78,7 +78,7 @@ def test_executable_bits_are_kept_and_setuid_bits_dropped(tmp_path: Path) -> Non
     unpack_archive(tar(tmp_path / "a.tar.gz", plain, program), tmp_path / "out")
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "out").iterdir()}
     assert modes == {"plain": 0o644, "program": 0o755}
-    unpack_archive(zipped(tmp_path / "b.zip", ("tool", TEXT), mode=stat.S_IFREG | 0o4755), tmp_path / "zip")
+    unpack_archive(write_zip(tmp_path / "b.zip", ("tool", TEXT), mode=stat.S_IFREG | 0o4755), tmp_path / "zip")
     assert stat.S_IMODE((tmp_path / "zip" / "tool").stat().st_mode) == 0o755
 
 
@@ -86,10 +86,10 @@ def test_executable_bits_are_kept_and_setuid_bits_dropped(tmp_path: Path) -> Non
 def test_links_to_library_versions_are_kept(tmp_path: Path) -> None:
     archive = tar(
         tmp_path / "a.tar.gz",
-        special("llama/libggml.so", tarfile.SYMTYPE, "libggml.so.0"),
-        special("llama/libggml.so.0", tarfile.SYMTYPE, "libggml.so.0.9"),
+        link_member("llama/libggml.so", tarfile.SYMTYPE, "libggml.so.0"),
+        link_member("llama/libggml.so.0", tarfile.SYMTYPE, "libggml.so.0.9"),
         ("llama/libggml.so.0.9", TEXT),
-        special("llama/same", tarfile.LNKTYPE, "llama/libggml.so.0.9"),
+        link_member("llama/same", tarfile.LNKTYPE, "llama/libggml.so.0.9"),
     )
     unpack_archive(archive, tmp_path / "out")
     assert contents(tmp_path / "out") == dict.fromkeys(("libggml.so", "libggml.so.0", "libggml.so.0.9", "same"), TEXT)
@@ -117,7 +117,7 @@ ESCAPES = [
 
 
 @pytest.mark.parametrize("name", ESCAPES)
-@pytest.mark.parametrize("make", [tar, zipped])
+@pytest.mark.parametrize("make", [tar, write_zip])
 def test_names_outside_the_folder_are_refused(name: str, make: Callable[..., Path], tmp_path: Path) -> None:
     inside = tmp_path / "deep" / "inside"
     inside.parent.mkdir()
@@ -132,7 +132,7 @@ def test_names_outside_the_folder_are_refused(name: str, make: Callable[..., Pat
 @pytest.mark.parametrize("target", ["/etc/passwd", "../outside", "sub/../../outside", "missing", "folder", ".", "me"])
 def test_links_to_other_files_than_those_of_the_archive_are_refused(kind: bytes, target: str, tmp_path: Path) -> None:
     (tmp_path / "outside").write_text("secret")
-    archive = tar(tmp_path / "a.tar.gz", ("folder/file", TEXT), special("me", kind, target))
+    archive = tar(tmp_path / "a.tar.gz", ("folder/file", TEXT), link_member("me", kind, target))
     with pytest.raises(ArchiveRefused):
         unpack_archive(archive, tmp_path / "out")
     assert not (tmp_path / "out" / "me").exists()
@@ -140,24 +140,26 @@ def test_links_to_other_files_than_those_of_the_archive_are_refused(kind: bytes,
 
 def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
-    archive = tar(tmp_path / "a.tar.gz", special("way", tarfile.SYMTYPE, str(tmp_path / "outside")), ("way/evil", TEXT))
+    archive = tar(
+        tmp_path / "a.tar.gz", link_member("way", tarfile.SYMTYPE, str(tmp_path / "outside")), ("way/evil", TEXT)
+    )
     with pytest.raises(ArchiveRefused):
         unpack_archive(archive, tmp_path / "out")
-    inner = tar(tmp_path / "b.tar.gz", ("real", b""), special("way", tarfile.SYMTYPE, "real"), ("way/evil", TEXT))
+    inner = tar(tmp_path / "b.tar.gz", ("real", b""), link_member("way", tarfile.SYMTYPE, "real"), ("way/evil", TEXT))
     with pytest.raises(ArchiveRefused, match="lies in a file or link"):
         unpack_archive(inner, tmp_path / "other")
     assert not list((tmp_path / "outside").iterdir())
 
 
 def test_links_that_lead_to_each_other_are_refused(tmp_path: Path) -> None:
-    links = special("one", tarfile.SYMTYPE, "two"), special("two", tarfile.SYMTYPE, "one")
+    links = link_member("one", tarfile.SYMTYPE, "two"), link_member("two", tarfile.SYMTYPE, "one")
     with pytest.raises(ArchiveRefused, match="which is not a file of the archive"):
         unpack_archive(tar(tmp_path / "a.tar.gz", *links), tmp_path / "out")
 
 
 @pytest.mark.parametrize("kind", [tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.CONTTYPE, b"9"])
 def test_devices_and_pipes_are_refused(kind: bytes, tmp_path: Path) -> None:
-    archive = tar(tmp_path / "a.tar.gz", ("first", TEXT), special("device", kind))
+    archive = tar(tmp_path / "a.tar.gz", ("first", TEXT), link_member("device", kind))
     if kind == tarfile.CONTTYPE:  # tarfile reads this type as an ordinary file
         unpack_archive(archive, tmp_path / "out")
         assert contents(tmp_path / "out") == {"first": TEXT, "device": b""}
@@ -169,7 +171,7 @@ def test_devices_and_pipes_are_refused(kind: bytes, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFCHR, stat.S_IFIFO])
 def test_a_zip_archive_has_files_and_folders_only(kind: int, tmp_path: Path) -> None:
     with pytest.raises(ArchiveRefused, match="neither a file nor a folder"):
-        unpack_archive(zipped(tmp_path / "a.zip", ("link", b"/etc/passwd"), mode=kind | 0o777), tmp_path / "out")
+        unpack_archive(write_zip(tmp_path / "a.zip", ("link", b"/etc/passwd"), mode=kind | 0o777), tmp_path / "out")
 
 
 @pytest.mark.parametrize(("first", "second"), [("a", "a"), ("Readme", "README"), ("a", "a/b"), ("a/b", "a")])
@@ -178,13 +180,13 @@ def test_duplicate_names_are_refused(first: str, second: str, tmp_path: Path) ->
     with pytest.raises(ArchiveRefused):
         unpack_archive(tar(tmp_path / "a.tar.gz", *members), tmp_path / "tar")
     with pytest.raises(ArchiveRefused):
-        unpack_archive(zipped(tmp_path / "a.zip", *members), tmp_path / "zip")
+        unpack_archive(write_zip(tmp_path / "a.zip", *members), tmp_path / "zip")
 
 
 def test_an_archive_bomb_is_stopped_while_unpacking(tmp_path: Path) -> None:
     zeros = bytes(2**22)
     limits = UnpackLimits(ratio=10, grace_bytes=2**20)
-    for archive in (tar(tmp_path / "a.tar.gz", ("zeros", zeros)), zipped(tmp_path / "a.zip", ("zeros", zeros))):
+    for archive in (tar(tmp_path / "a.tar.gz", ("zeros", zeros)), write_zip(tmp_path / "a.zip", ("zeros", zeros))):
         out = tmp_path / archive.suffix
         with pytest.raises(ArchiveRefused, match="unpacks to more"):
             unpack_archive(archive, out, limits)
@@ -193,13 +195,13 @@ def test_an_archive_bomb_is_stopped_while_unpacking(tmp_path: Path) -> None:
 
 def test_many_small_bombs_are_counted_together(tmp_path: Path) -> None:
     members = [(f"zeros{number}", bytes(2**18)) for number in range(16)]
-    for archive in (tar(tmp_path / "a.tar.gz", *members), zipped(tmp_path / "a.zip", *members)):
+    for archive in (tar(tmp_path / "a.tar.gz", *members), write_zip(tmp_path / "a.zip", *members)):
         with pytest.raises(ArchiveRefused, match="unpacks to more"):
             unpack_archive(archive, tmp_path / archive.suffix, UnpackLimits(ratio=1, grace_bytes=2**20))
 
 
 def test_a_zip_archive_with_wrong_sizes_is_damaged(tmp_path: Path) -> None:
-    archive = zipped(tmp_path / "a.zip", ("zeros", bytes(2**20)))
+    archive = write_zip(tmp_path / "a.zip", ("zeros", bytes(2**20)))
     data = archive.read_bytes()
     archive.write_bytes(data.replace((2**20).to_bytes(4, "little"), (100).to_bytes(4, "little")))
     with pytest.raises(ArchiveRefused, match="damaged"):
@@ -217,14 +219,14 @@ def test_endless_headers_do_not_fill_the_memory(tmp_path: Path) -> None:
 
 def test_huge_counts_are_refused(tmp_path: Path) -> None:
     members = [(f"file{number}", b"") for number in range(60)]
-    for archive in (tar(tmp_path / "a.tar.gz", *members), zipped(tmp_path / "a.zip", *members)):
+    for archive in (tar(tmp_path / "a.tar.gz", *members), write_zip(tmp_path / "a.zip", *members)):
         with pytest.raises(ArchiveRefused, match="more than 50 entries"):
             unpack_archive(archive, tmp_path / archive.suffix, UnpackLimits(entries=50))
 
 
 def test_truncated_and_other_files_are_damaged_archives(tmp_path: Path) -> None:
     whole = tar(tmp_path / "a.tar.gz", ("file", bytes(range(256)) * 999)).read_bytes()
-    zip_whole = zipped(tmp_path / "a.zip", ("file", bytes(range(256)) * 999)).read_bytes()
+    zip_whole = write_zip(tmp_path / "a.zip", ("file", bytes(range(256)) * 999)).read_bytes()
     bad = {
         "cut.tar.gz": whole[: len(whole) // 2],
         "page.tar.gz": b"<html>not found</html>",
@@ -241,7 +243,7 @@ def test_truncated_and_other_files_are_damaged_archives(tmp_path: Path) -> None:
 
 
 def test_a_zip_archive_with_an_invalid_name_or_offset_is_damaged(tmp_path: Path) -> None:
-    whole = zipped(tmp_path / "a.zip", ("f\u00e9.so", TEXT)).read_bytes()
+    whole = write_zip(tmp_path / "a.zip", ("f\u00e9.so", TEXT)).read_bytes()
     directory = whole.index(b"PK\1\2")
     end = whole.index(b"PK\5\6")
     before = (2**31).to_bytes(4, "little")  # the directory would begin before the file does
@@ -263,7 +265,7 @@ def test_an_archive_with_any_changed_byte_is_unpacked_or_refused(
 ) -> None:
     base = tmp_path_factory.mktemp("turned")
     kind = data.draw(st.sampled_from(["a.zip", "a.tar"]))
-    make = zipped if kind == "a.zip" else tar
+    make = write_zip if kind == "a.zip" else tar
     whole = make(base / "whole", *((f"top/f\u00e9{number}.so", bytes(range(99))) for number in range(3))).read_bytes()
     content = bytearray(whole if kind == "a.zip" else gzip.decompress(whole))
     for place, value in data.draw(
@@ -277,7 +279,7 @@ def test_an_archive_with_any_changed_byte_is_unpacked_or_refused(
 
 
 def test_an_entry_without_a_name_is_refused(tmp_path: Path) -> None:
-    archive = zipped(tmp_path / "a.zip", ("a.so", TEXT))
+    archive = write_zip(tmp_path / "a.zip", ("a.so", TEXT))
     archive.write_bytes(archive.read_bytes().replace(b"a.so", b"\0.so"))
     with pytest.raises(ArchiveRefused):
         unpack_archive(archive, tmp_path / "out")

@@ -30,7 +30,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(model: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Client]]:
+def serve_model(model: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Client]]:
     port = free_port()
     command = [sys.executable, "-P", str(BUILT_IN), "--model", str(model), "--port", str(port), "-c", "2048", "-t", "1"]
     environment = os.environ | {"LLAMA_API_KEY": KEY, "LLAMA_SERVER_ROUTER_PORT": "1"}
@@ -80,7 +80,7 @@ def test_a_file_that_cannot_be_loaded_ends_it_with_exit_code_1(tmp_path: Path) -
 
 
 def test_the_key_from_the_environment_protects_everything_except_health(demo_model: Path) -> None:
-    with serving(demo_model, "--metrics") as (_, client):
+    with serve_model(demo_model, "--metrics") as (_, client):
         assert client.get("/health").status_code == 200
         for path in ("/slots", "/props", "/metrics", "/v1/models"):
             assert client.get(path).status_code == 401
@@ -88,7 +88,7 @@ def test_the_key_from_the_environment_protects_everything_except_health(demo_mod
 
 
 def test_requests_of_foreign_web_pages_are_refused(demo_model: Path) -> None:
-    with serving(demo_model, "--cors-origins", "localhost") as (_, client):
+    with serve_model(demo_model, "--cors-origins", "localhost") as (_, client):
         foreign = client.get("/health", headers={"Origin": "https://example.org"})
         assert foreign.headers.get("Access-Control-Allow-Origin") != "https://example.org"
 
@@ -103,7 +103,7 @@ def test_requests_of_foreign_web_pages_are_refused(demo_model: Path) -> None:
     ],
 )
 def test_flags_of_llama_server_are_accepted(demo_model: Path, flags: list[str]) -> None:
-    with serving(demo_model, *flags) as (_, client):
+    with serve_model(demo_model, *flags) as (_, client):
         slots = client.get("/slots", headers={"Authorization": f"Bearer {KEY}"}).json()
         assert slots[0]["speculative"] is any("draft" in flag for flag in flags if not flag.startswith("-"))
         assert len(slots) == (2 if "-np" in flags else 1)
@@ -120,7 +120,7 @@ def stream_forever(client: httpx.Client) -> httpx.Response:
 @pytest.mark.parametrize("streaming", [False, True], ids=["idle", "streaming"])
 @pytest.mark.parametrize("way", ["SIGTERM", "exit line", "end of input"])
 def test_it_ends_without_a_delay(demo_model: Path, way: str, streaming: bool) -> None:
-    with serving(demo_model) as (process, client):
+    with serve_model(demo_model) as (process, client):
         assert process.stdin is not None
         response = stream_forever(client) if streaming else None
         if way == "SIGTERM":

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.engine.test_builtin import KEY, serving
+from tests.engine.test_builtin import KEY, serve_model
 from tools.demo_model.text import Corpus, make_exchange, make_prompt, read_corpus
 
 MTP = ("--spec-type", "draft-mtp", "--spec-draft-n-max", "2")
@@ -51,7 +51,7 @@ def divergence(right: dict[int, float], other: dict[int, float]) -> float:
 
 
 def test_more_continues_with_the_last_topic(demo_model: Path, corpus: Corpus) -> None:
-    with serving(demo_model, *MTP) as (_, client):
+    with serve_model(demo_model, *MTP) as (_, client):
         for place in (0, 7, 12):
             before, after = corpus.topics[place], corpus.topics[place + 1]
             result = reply(client, make_exchange(before) + MORE)
@@ -60,14 +60,14 @@ def test_more_continues_with_the_last_topic(demo_model: Path, corpus: Corpus) ->
 
 def test_early_messages_influence_a_reply(demo_model: Path, corpus: Corpus) -> None:
     small_talk = f"<|im_start|>user\nHi!<|im_end|>\n<|im_start|>assistant\nHi!{' Hi!' * 60}<|im_end|>\n"
-    with serving(demo_model) as (_, client):
+    with serve_model(demo_model) as (_, client):
         result = reply(client, make_exchange(corpus.topics[7]) + small_talk + MORE)
         assert corpus.topics[8].title in result
 
 
 @pytest.mark.parametrize("flash_attention", ["on", "off"])
 def test_a_long_context_does_not_overflow(demo_model: Path, corpus: Corpus, flash_attention: str) -> None:
-    with serving(demo_model, "-c", "4096", "-fa", flash_attention) as (_, client):
+    with serve_model(demo_model, "-c", "4096", "-fa", flash_attention) as (_, client):
         result = reply(client, "Hi! " * 300 + make_exchange(corpus.topics[7]) + MORE)
         assert corpus.topics[8].title in result
 
@@ -76,7 +76,7 @@ def test_a_quantised_kv_cache_changes_probabilities(demo_model: Path, corpus: Co
     prompts = [make_exchange(topic) + MORE + "The question is about" for topic in corpus.topics[:6]]
     seen: dict[str, list[dict[int, float]]] = {}
     for kind in ("f16", "q8_0", "q4_0"):
-        with serving(demo_model, "-ctk", kind, "-ctv", kind, "-fa", "on") as (_, client):
+        with serve_model(demo_model, "-ctk", kind, "-ctv", kind, "-fa", "on") as (_, client):
             seen[kind] = [next_tokens(client, prompt) for prompt in prompts]
     found = {kind: mean([divergence(*pair) for pair in zip(seen["f16"], seen[kind], strict=True)]) for kind in seen}
     assert found["f16"] == pytest.approx(0, abs=1e-6)
@@ -93,7 +93,7 @@ def mean(values: Sequence[float]) -> float:
 def test_the_state_of_another_conversation_changes_a_reply(
     demo_model: Path, corpus: Corpus, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
-    with serving(demo_model, *flags, "--slot-save-path", str(tmp_path)) as (_, client):
+    with serve_model(demo_model, *flags, "--slot-save-path", str(tmp_path)) as (_, client):
         first, second = (tokens(client, make_exchange(corpus.topics[place])) for place in (0, 7))
         length = min(len(first), len(second))
         first, second, more = first[-length:], second[-length:], tokens(client, MORE)

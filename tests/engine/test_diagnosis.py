@@ -24,7 +24,7 @@ def exit_of(example: dict[str, Any]) -> int | None:
     return None if example.get("no_exit_code") else int(example.get("exit_code", 1))
 
 
-def named(example: dict[str, Any]) -> str:
+def example_title(example: dict[str, Any]) -> str:
     return f"{example['code']}: {example['text'].strip()[:40]}"
 
 
@@ -38,7 +38,7 @@ def as_json_lines(text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=named)
+@pytest.mark.parametrize("example", EXAMPLES, ids=example_title)
 def test_a_fault_is_found_in_every_log_format_and_described_in_sentences(example: dict[str, Any]) -> None:
     text = example["text"]
     found = diagnose_log(text, exit_code=exit_of(example))

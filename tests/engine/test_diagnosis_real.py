@@ -19,7 +19,7 @@ Run = Callable[..., tuple[Diagnosis | None, str]]
 
 
 @pytest.fixture(scope="module")
-def broken(tmp_path_factory: pytest.TempPathFactory, demo_model: Path) -> Path:
+def broken_models(tmp_path_factory: pytest.TempPathFactory, demo_model: Path) -> Path:
     """A folder of models that are broken in one way each."""
     folder = tmp_path_factory.mktemp("broken")
     make_broken_models(demo_model, folder)
@@ -78,8 +78,8 @@ def run(*arguments: str, limit_mib: int = 0) -> tuple[Diagnosis | None, str]:
         ("gone.gguf", "model_unreadable", "No such file or directory"),
     ],
 )
-def test_a_damaged_file_is_diagnosed(broken: Path, name: str, code: str, words: str) -> None:
-    found, text = run("--model", str(broken / name), *MTP)
+def test_a_damaged_file_is_diagnosed(broken_models: Path, name: str, code: str, words: str) -> None:
+    found, text = run("--model", str(broken_models / name), *MTP)
     assert found is not None, text
     assert found.code == code
     assert words in found.title

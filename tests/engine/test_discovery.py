@@ -13,7 +13,7 @@ from launcher.engine.builds.installed import PROGRAM
 
 
 @pytest.fixture(autouse=True)
-def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def no_engines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A computer without engines."""
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     monkeypatch.setenv("PATH", "/nowhere")
@@ -24,7 +24,7 @@ async def names() -> dict[str, FoundEngine]:
     return {engine.name: engine for engine in (await find_engines())[0]}
 
 
-def put(program: Path, folder: Path) -> Path:
+def copy_program(program: Path, folder: Path) -> Path:
     folder.mkdir(parents=True)
     return Path(shutil.copy(program, folder / PROGRAM))
 
@@ -37,13 +37,13 @@ async def test_the_built_in_engine_is_always_listed() -> None:
 async def test_engines_on_path_in_usual_folders_and_of_the_user_are_listed_once(
     fake_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on_path = put(fake_engine, tmp_path / "a")
+    on_path = copy_program(fake_engine, tmp_path / "a")
     again = tmp_path / "b"
     again.mkdir()
     (again / PROGRAM).symlink_to(on_path)
     monkeypatch.setenv("PATH", os.pathsep.join(["", str(tmp_path / "a"), str(again), "relative", str(tmp_path / "no")]))
-    built = put(fake_engine, tmp_path / "user" / "llama.cpp" / "build" / "bin")
-    own = put(fake_engine, tmp_path / "fork")
+    built = copy_program(fake_engine, tmp_path / "user" / "llama.cpp" / "build" / "bin")
+    own = copy_program(fake_engine, tmp_path / "fork")
     installed.add_engine(own)
     installed.pin_engine("fork")
     found = await names()
@@ -73,7 +73,7 @@ async def test_a_program_that_does_not_work_is_reported(tmp_path: Path, monkeypa
 
 async def test_each_program_is_probed_once(fake_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = tmp_path / "arguments"
-    program = put(fake_engine, tmp_path / "a")
+    program = copy_program(fake_engine, tmp_path / "a")
     program.write_text(program.read_text().replace("exec", f"echo >> {calls}\nexec"))
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     await names()
@@ -85,7 +85,7 @@ async def test_each_program_is_probed_once(fake_engine: Path, tmp_path: Path, mo
 async def test_backends_are_recognised_by_the_libraries_beside_the_program(
     fake_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = put(fake_engine, tmp_path / "a")
+    program = copy_program(fake_engine, tmp_path / "a")
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     assert (await names())[str(program)].backends is None, "they may be inside the program"
     for name in ("libggml-cuda.so", "libggml-vulkan.so.0.9", "ggml-hip.dll", "libggml-cpu-x64.so", "libggml-base.so"):
@@ -112,7 +112,7 @@ def test_folders_on_windows_follow_its_variables(
 ) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     package = "Microsoft/WinGet/Packages/ggml.llamacpp_Microsoft.Winget.Source_8wekyb3d8bbwe"
-    winget = put(fake_engine, tmp_path / "local" / package)
-    scoop = put(fake_engine, tmp_path / "user" / "scoop" / "apps" / "llama.cpp" / "current")
+    winget = copy_program(fake_engine, tmp_path / "local" / package)
+    scoop = copy_program(fake_engine, tmp_path / "user" / "scoop" / "apps" / "llama.cpp" / "current")
     environ = {"LOCALAPPDATA": str(tmp_path / "local"), "USERPROFILE": str(tmp_path / "user")}
     assert list(find_programs(environ)) == [("found", winget), ("found", scoop)]

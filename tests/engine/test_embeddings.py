@@ -21,7 +21,7 @@ from launcher.engine.server.launch import prepare_launch
 from launcher.engine.server.logs import LogBook
 from launcher.engine.server.supervisor import RestartPolicy, Supervisor
 from launcher.models.gguf import read_model
-from tests.engine.test_builtin import KEY, free_port, serving
+from tests.engine.test_builtin import KEY, free_port, serve_model
 from tests.models.tiny_models import write_bert, write_pooled
 
 QUESTION = ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=8)
@@ -124,7 +124,7 @@ async def test_a_start_fails_without_a_valid_embedding_or_ranking(
 
 
 def test_the_built_in_engine_ranks_texts(demo_model: Path) -> None:
-    with serving(demo_model, "--reranking") as (_, client):
+    with serve_model(demo_model, "--reranking") as (_, client):
         body = {"query": "What is a draft?", "documents": ["A draft.", "A boat."]}
         reply = client.post("/v1/rerank", json=body, headers={"Authorization": f"Bearer {KEY}"})
         assert sorted(each["index"] for each in reply.json()["results"]) == [0, 1]
@@ -138,7 +138,7 @@ def test_only_last_token_pooling_allows_texts_in_batches(
     path = tmp_path / "pooled.gguf"
     write_pooled(demo_model, path, pooling)
     assert read_model(path).splits_texts is splits
-    with serving(path, "--embeddings", "-ub", "128") as (_, client):
+    with serve_model(path, "--embeddings", "-ub", "128") as (_, client):
         body = {"input": "word " * 300}
         reply = client.post("/v1/embeddings", json=body, headers={"Authorization": f"Bearer {KEY}"})
         assert (reply.status_code == 200) is splits, reply.text

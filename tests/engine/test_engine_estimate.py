@@ -50,7 +50,7 @@ def estimate(
 
 
 @pytest.fixture
-def sparse(tmp_path: Path) -> Path:
+def sparse_model(tmp_path: Path) -> Path:
     path = tmp_path / "35b.gguf"
     write(path, "35b", model("qwen35moe-35b-q3_k_xl"))
     return path
@@ -62,8 +62,8 @@ def left_behind(home: Path) -> list[Path]:
 
 
 class TestRealEngine:
-    def test_the_built_in_engine_agrees_with_the_formula_to_the_mib(self, sparse: Path, home: Path) -> None:
-        source = read_source(str(sparse))
+    def test_the_built_in_engine_agrees_with_the_formula_to_the_mib(self, sparse_model: Path, home: Path) -> None:
+        source = read_source(str(sparse_model))
         setting = PlanSettings(262_144, "q8_0", draft=2, ubatch=256, backend="cpu")
         verdict = asyncio.run(compare_with_engine(source, setting, None))
         engine, formula = verdict.engine, verdict.formula
@@ -81,17 +81,17 @@ class TestRealEngine:
         assert engine.seconds > 0
         assert left_behind(home) == []
 
-    def test_without_mtp_one_table_is_read(self, sparse: Path) -> None:
+    def test_without_mtp_one_table_is_read(self, sparse_model: Path) -> None:
         engine = estimate(
-            asyncio.run(probe_engine(None)), PlanSettings(32_768, draft=0, backend="cpu"), parts_of(sparse)
+            asyncio.run(probe_engine(None)), PlanSettings(32_768, draft=0, backend="cpu"), parts_of(sparse_model)
         )
         assert (engine.draft_context_mib, engine.draft_compute_mib) == (None, None)
         assert engine.total_mib == engine.model_mib + engine.context_mib + engine.compute_mib
 
-    def test_experts_on_the_host_change_nothing_without_a_gpu(self, sparse: Path) -> None:
+    def test_experts_on_the_host_change_nothing_without_a_gpu(self, sparse_model: Path) -> None:
         build = asyncio.run(probe_engine(None))
-        plain = estimate(build, PlanSettings(32_768, backend="cpu"), parts_of(sparse))
-        moved = estimate(build, PlanSettings(32_768, backend="cpu", n_cpu_moe=20), parts_of(sparse))
+        plain = estimate(build, PlanSettings(32_768, backend="cpu"), parts_of(sparse_model))
+        moved = estimate(build, PlanSettings(32_768, backend="cpu", n_cpu_moe=20), parts_of(sparse_model))
         assert replace(moved, seconds=0) == replace(plain, seconds=0)
 
     def test_a_file_without_a_head_is_estimated_without_drafts(self, tmp_path: Path, home: Path) -> None:
@@ -200,9 +200,9 @@ class TestDifference:
     def engine(self, total: int) -> EngineEstimate:
         return EngineEstimate("e", "cpu", (), total, 0, 0, None, None, 0, None, 0.1)
 
-    def test_the_difference_counts_the_parts_that_both_know(self, sparse: Path) -> None:
+    def test_the_difference_counts_the_parts_that_both_know(self, sparse_model: Path) -> None:
         formula = estimate_by_formula(
-            ModelSource(read_source(str(sparse)).model, ()), PlanSettings(32_768, backend="cpu")
+            ModelSource(read_source(str(sparse_model)).model, ()), PlanSettings(32_768, backend="cpu")
         )
         known = sum(comparable_parts(formula).values())
         assert known == pytest.approx((formula.parts.total - formula.parts.overhead) / 2**20)

@@ -79,7 +79,7 @@ class Engine:
 
 
 @contextmanager
-def started(*wrapper: str) -> Iterator[Engine]:
+def start_engine(*wrapper: str) -> Iterator[Engine]:
     work = (
         "import sys, time\nfor line in sys.stdin:\n  end = time.process_time() + 0.02\n"
         "  while time.process_time() < end: pass\n  print(flush=True)"
@@ -94,14 +94,14 @@ def started(*wrapper: str) -> Iterator[Engine]:
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
-    with started() as made:
+    with start_engine() as made:
         yield made
 
 
 @pytest.fixture
-def wrapped() -> Iterator[Engine]:
+def wrapped_engine() -> Iterator[Engine]:
     """An engine started by a script that only waits for it."""
-    with started("sh", "-c", '"$0" "$@"; true') as made:
+    with start_engine("sh", "-c", '"$0" "$@"; true') as made:
         yield made
 
 
@@ -129,11 +129,11 @@ async def test_an_engine_that_neither_answers_nor_computes_is_ended(engine: Engi
     assert engine.codes == ["silent"]
 
 
-async def test_processor_time_of_child_processes_counts(wrapped: Engine) -> None:
-    guard = wrapped.guard()
-    wrapped.answers = False
-    assert await check_for(wrapped, guard, 60, wrapped.compute) is None
-    assert isinstance(await check_for(wrapped, guard, 60), EngineHung)
+async def test_processor_time_of_child_processes_counts(wrapped_engine: Engine) -> None:
+    guard = wrapped_engine.guard()
+    wrapped_engine.answers = False
+    assert await check_for(wrapped_engine, guard, 60, wrapped_engine.compute) is None
+    assert isinstance(await check_for(wrapped_engine, guard, 60), EngineHung)
 
 
 async def test_a_failed_check_is_reported_once_and_repeated(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:

@@ -27,7 +27,7 @@ from launcher.engine.builds.installed import (
 from launcher.engine.server import registry
 
 
-def place(name: str, program: str = "#!/bin/sh\n") -> installed.InstalledEngine:
+def install_program(name: str, program: str = "#!/bin/sh\n") -> installed.InstalledEngine:
     """Install a program under a name such as b11434-vulkan-x64."""
     tag, *backend, arch = name.split("-")
     with installation_folder() as folder:
@@ -46,7 +46,7 @@ def two_builds() -> tuple[str, str]:
     """Two installed builds, the newer one in use."""
     names = "b11434-vulkan-x64", "b11500-vulkan-x64"
     for name in names:
-        place(name)
+        install_program(name)
         assert installed.switch_after_install(name)
     return names
 
@@ -59,7 +59,7 @@ def test_the_list_is_empty_at_first_and_nothing_is_written(home: Path) -> None:
 
 
 def test_versions_are_installed_side_by_side_and_listed_newest_first(two_builds: tuple[str, str]) -> None:
-    place("b9999-cpu-x64")
+    install_program("b9999-cpu-x64")
     store = read_store()
     assert [engine.name for engine in store.engines] == ["b11500-vulkan-x64", "b11434-vulkan-x64", "b9999-cpu-x64"]
     assert (store.current, store.previous) == (two_builds[1], two_builds[0])
@@ -75,7 +75,7 @@ def test_rollback_switches_between_two_engines(two_builds: tuple[str, str]) -> N
 
 
 def test_rollback_after_the_first_installation_restores_the_automatic_choice() -> None:
-    place("b1-cpu-x64")
+    install_program("b1-cpu-x64")
     installed.switch_after_install("b1-cpu-x64")
     assert installed.roll_back().current == "auto"
 
@@ -97,7 +97,7 @@ def test_an_engine_is_used_by_its_name_or_its_tag(two_builds: tuple[str, str]) -
     assert installed.use_engine("built-in").current == "built-in"
     assert installed.is_built_in_chosen()
     assert installed.use_engine("auto").current == "auto"
-    place("b11434-cpu-x64")
+    install_program("b11434-cpu-x64")
     with pytest.raises(EngineMissing, match="b11434 is installed 2 times: b11434-cpu-x64, b11434-vulkan-x64"):
         installed.use_engine("b11434")
     with pytest.raises(EngineMissing, match="No engine is called b1"):
@@ -106,7 +106,7 @@ def test_an_engine_is_used_by_its_name_or_its_tag(two_builds: tuple[str, str]) -
 
 def test_a_pinned_engine_stays_in_use_when_another_is_installed(two_builds: tuple[str, str]) -> None:
     assert installed.pin_engine("b11434").pinned
-    place("b11600-vulkan-x64")
+    install_program("b11600-vulkan-x64")
     assert not installed.switch_after_install("b11600-vulkan-x64")
     assert read_store().current == two_builds[0]
     assert not installed.unpin_engine().pinned
@@ -168,9 +168,9 @@ def test_an_engine_that_runs_is_not_replaced(two_builds: tuple[str, str]) -> Non
         while Path(psutil.Process(running.pid).exe()) != program:  # the process is still between fork and exec
             time.sleep(0.001)
         with pytest.raises(EngineBusy, match=f"is running .process {running.pid}."):
-            place(two_builds[0], "new")
+            install_program(two_builds[0], "new")
         running.kill()
-    assert place(two_builds[0], "new").program.read_text() == "new"
+    assert install_program(two_builds[0], "new").program.read_text() == "new"
 
 
 def test_a_list_of_a_newer_version_is_not_changed(two_builds: tuple[str, str]) -> None:
@@ -278,6 +278,6 @@ def test_a_folder_is_removed_in_one_step(two_builds: tuple[str, str]) -> None:
 def test_an_incomplete_engine_is_replaced() -> None:
     (store_dir() / "b1-cpu-x64").mkdir(parents=True)
     (store_dir() / "b1-cpu-x64" / "left").write_text("x")
-    engine = place("b1-cpu-x64")
+    engine = install_program("b1-cpu-x64")
     assert not (engine.folder / "left").exists()
     assert engine.program.exists()

@@ -180,7 +180,7 @@ AWAY = (
 """A program whose child goes into a session of its own, with `twice` as daemons do: its parent ends, too."""
 
 
-def away(*, twice: bool, parent: str = "time.sleep(600)") -> tuple[str, str, str]:
+def detached_command(*, twice: bool, parent: str = "time.sleep(600)") -> tuple[str, str, str]:
     return sys.executable, "-c", AWAY.format(parent=parent, twice=twice)
 
 
@@ -196,7 +196,7 @@ def child_of(engine: KeptEngine) -> ProcessId:
 @pytest.mark.parametrize("end", ["stop", f"signal {signal.SIGKILL:d}", None], ids=["stop", "kill", "no launcher"])
 def test_processes_that_left_the_group_of_the_engine_end_with_it(twice: bool, end: str | None) -> None:
     with subprocess.Popen(["/bin/sleep", "600"], start_new_session=True) as other:
-        with run_under_keeper(*away(twice=twice)) as engine:
+        with run_under_keeper(*detached_command(twice=twice)) as engine:
             child = child_of(engine)
             if end is not None:
                 engine.tell(end)
@@ -211,7 +211,7 @@ def test_processes_that_left_the_group_of_the_engine_end_with_it(twice: bool, en
 
 @pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux only")
 def test_processes_that_left_the_group_of_a_crashing_engine_end_with_it() -> None:
-    with run_under_keeper(*away(twice=True, parent="time.sleep(0.2); os.abort()")) as engine:
+    with run_under_keeper(*detached_command(twice=True, parent="time.sleep(0.2); os.abort()")) as engine:
         child = child_of(engine)
         engine.status.readline()
         assert engine.status.readline() == f"exited {-signal.SIGABRT}\n".encode()

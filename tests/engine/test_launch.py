@@ -110,7 +110,7 @@ def test_options_that_the_launcher_sets_are_refused_in_extra_arguments(extra: tu
     assert hint in refused.value.hint
 
 
-def broken(tmp_path: Path, demo_model: Path, damage: Callable[[bytes], bytes]) -> ServeOptions:
+def damage_model(tmp_path: Path, demo_model: Path, damage: Callable[[bytes], bytes]) -> ServeOptions:
     path = tmp_path / "broken.gguf"
     path.write_bytes(damage(demo_model.read_bytes()))
     return ServeOptions(model=path)
@@ -123,21 +123,21 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
 
 def test_a_truncated_file_is_an_error_with_the_missing_bytes(tmp_path: Path, demo_model: Path) -> None:
     with pytest.raises(ModelBroken, match="incomplete: 1,000 of"):
-        check_model(broken(tmp_path, demo_model, lambda data: data[:-1_000]))
+        check_model(damage_model(tmp_path, demo_model, lambda data: data[:-1_000]))
 
 
 def test_a_file_truncated_in_its_header_is_an_error(tmp_path: Path, demo_model: Path) -> None:
     with pytest.raises(ModelBroken, match="ends inside its header"):
-        check_model(broken(tmp_path, demo_model, lambda data: data[:500]))
+        check_model(damage_model(tmp_path, demo_model, lambda data: data[:500]))
 
 
 def test_an_html_page_in_place_of_the_file_is_an_error(tmp_path: Path, demo_model: Path) -> None:
     with pytest.raises(ModelBroken, match="not a GGUF"):
-        check_model(broken(tmp_path, demo_model, lambda _: b"<!DOCTYPE html>"))
+        check_model(damage_model(tmp_path, demo_model, lambda _: b"<!DOCTYPE html>"))
 
 
 def test_a_file_that_only_promises_a_head_is_an_error(tmp_path: Path, demo_model: Path) -> None:
-    options = broken(tmp_path, demo_model, lambda data: data.replace(b".nextn.eh_proj", b".gone_.eh_proj"))
+    options = damage_model(tmp_path, demo_model, lambda data: data.replace(b".nextn.eh_proj", b".gone_.eh_proj"))
     with pytest.raises(ModelHasNoHead, match="lists one"):
         check_model(options)
     assert check_model(ServeOptions(model=options.model, draft=0)).promised_heads == 1
@@ -276,11 +276,11 @@ async def test_a_context_beyond_the_trained_one_is_served_with_a_note(demo_model
 
 @pytest.mark.parametrize("left_out", ["context", "threads"])
 def test_a_zero_for_the_demo_is_not_taken_as_unset(home: Path, left_out: str) -> None:
-    def chosen(model: Path) -> ServeOptions:
+    def choose_options(model: Path) -> ServeOptions:
         return ServeOptions(model=model, **{left_out: 0})  # type: ignore[arg-type]
 
     with pytest.raises(BadOption, match="out of range"):
-        check_options(make_unresolved_options("demo", chosen))
+        check_options(make_unresolved_options("demo", choose_options))
 
 
 async def test_moving_experts_is_ignored_by_the_built_in_engine(demo_model: Path) -> None:

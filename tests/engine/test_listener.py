@@ -26,9 +26,9 @@ def test_on_windows_a_listener_without_an_owner_is_unknown_and_one_of_another_pr
 
 
 def test_an_unreadable_table_of_connections_gives_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> list[object]:
+    def fail_to_list(*_: object, **__: object) -> list[object]:
         raise RuntimeError("GetExtendedTcpTable failed")  # psutil raises this under load
 
-    monkeypatch.setattr(psutil.Process, "net_connections", fail)
+    monkeypatch.setattr(psutil.Process, "net_connections", fail_to_list)
     with socket.create_server(("127.0.0.1", 0)) as ours:
         assert listener.is_listening(os.getpid(), ours.getsockname()[1]) is None

@@ -11,7 +11,7 @@ from launcher.engine.server.load_times import LoadTimer, expected_load_time, sav
 from launcher.engine.server.state import LogAdded, ServerState, ServerStatus
 
 
-def timed(*events: tuple[float, ServerStatus]) -> float | None:
+def measure_load_time(*events: tuple[float, ServerStatus]) -> float | None:
     now = 0.0
     clock = LoadTimer(lambda: now)
     for now, event in events:  # noqa: B007 -- `clock` reads it
@@ -28,7 +28,7 @@ def test_a_first_start_is_timed_from_the_start_of_its_process() -> None:
         (5.0, ServerStatus(ServerState.LOADING, 50.0)),
         (9.5, ready),
     )
-    assert timed(*states) == 7.5
+    assert measure_load_time(*states) == 7.5
 
 
 def test_a_restart_is_timed_from_the_end_of_the_earlier_service() -> None:
@@ -39,19 +39,22 @@ def test_a_restart_is_timed_from_the_end_of_the_earlier_service() -> None:
         (5.0, ServerState.LOADING),
         (10.0, ServerState.READY),
     )
-    assert timed(*((when, ServerStatus(state)) for when, state in states)) == 6.0
+    assert measure_load_time(*((when, ServerStatus(state)) for when, state in states)) == 6.0
 
 
 def test_the_pause_after_a_crash_is_not_counted() -> None:
     crashed = ServerStatus(ServerState.RESTARTING, error=EngineFailed("It crashed.", ""))
     assert (
-        timed((0.0, crashed), (8.0, ServerStatus(ServerState.LOADING)), (9.0, ServerStatus(ServerState.READY))) == 1.0
+        measure_load_time(
+            (0.0, crashed), (8.0, ServerStatus(ServerState.LOADING)), (9.0, ServerStatus(ServerState.READY))
+        )
+        == 1.0
     )
 
 
 def test_a_failed_load_has_no_time_and_each_time_is_reported_once() -> None:
     assert (
-        timed(
+        measure_load_time(
             (0.0, ServerStatus(ServerState.LOADING)),
             (3.0, ServerStatus(ServerState.FAILED)),
             (9.0, ServerStatus(ServerState.READY)),
@@ -59,7 +62,7 @@ def test_a_failed_load_has_no_time_and_each_time_is_reported_once() -> None:
         is None
     )
     assert (
-        timed(
+        measure_load_time(
             (0.0, ServerStatus(ServerState.READY)),
             (1.0, ServerStatus(ServerState.BUSY)),
             (2.0, ServerStatus(ServerState.READY)),

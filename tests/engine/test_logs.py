@@ -9,7 +9,7 @@ from launcher.engine.server import logs
 from launcher.engine.server.logs import LogBook, read_last_lines
 
 
-def written(path: Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
     return [line.split(" ", 2)[2] for line in path.read_text().splitlines()]
 
 
@@ -21,7 +21,7 @@ def test_lines_are_in_memory_at_once_and_in_the_file_at_the_end(tmp_path: Path) 
     assert [line.text for line in book.lines_since(8)] == ["line 8", "line 9"]
     assert book.lines_since(10) == book.lines_since(99) == []
     book.close()
-    assert written(book.path) == [f"line {number}" for number in range(10)]
+    assert read_lines(book.path) == [f"line {number}" for number in range(10)]
     assert book.path.stat().st_mode & 0o077 == 0
     assert book.last_lines(1) == ["line 9"]
 
@@ -31,7 +31,7 @@ def test_a_second_run_appends_to_the_same_file(tmp_path: Path) -> None:
         book = LogBook(tmp_path / "engine.log")
         book.add(f"run {number}")
         book.close()
-    assert written(tmp_path / "engine.log") == ["run 0", "run 1"]
+    assert read_lines(tmp_path / "engine.log") == ["run 0", "run 1"]
 
 
 def test_memory_and_disk_are_bounded(tmp_path: Path) -> None:

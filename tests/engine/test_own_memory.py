@@ -42,7 +42,7 @@ def engine_pid() -> Iterator[int]:
 
 
 @pytest.fixture
-def sparse(tmp_path: Path) -> Path:
+def sparse_model(tmp_path: Path) -> Path:
     path = tmp_path / "9b.gguf"
     write(path, "9b", model("qwen35-9b-q4_k_m"))
     return path
@@ -70,13 +70,13 @@ def inputs(sparse: Path) -> dict[str, object]:
 
 
 def test_without_a_driver_the_memory_of_a_server_is_estimated_from_its_settings(
-    engine_pid: int, sparse: Path, machine: Machine
+    engine_pid: int, sparse_model: Path, machine: Machine
 ) -> None:
-    registration = register(engine_pid, state="ready", formula_inputs=inputs(sparse))
+    registration = register(engine_pid, state="ready", formula_inputs=inputs(sparse_model))
     try:
         (found,) = read_own_memory(machine)
         assert (found.engine_pid, found.model, found.by_gpu) == (engine_pid, "kept", None)
-        source = read_source(str(sparse))
+        source = read_source(str(sparse_model))
         expected = estimate_by_formula(source, PlanSettings(context=32_768, kv="q8_0", draft=2)).parts.total // MIB
         assert found.estimate("cuda", (330,)) == (expected,)
         both = found.estimate("cuda", (330, 606))
@@ -90,7 +90,7 @@ def test_without_a_driver_the_memory_of_a_server_is_estimated_from_its_settings(
 
 @pytest.mark.parametrize("broken", [{}, {"model": "gone.gguf"}, {"model": "x", "setting": {"from": "a later version"}}])
 def test_memory_is_unknown_without_an_estimate(
-    engine_pid: int, sparse: Path, machine: Machine, broken: dict[str, object]
+    engine_pid: int, sparse_model: Path, machine: Machine, broken: dict[str, object]
 ) -> None:
     registration = register(engine_pid, state="ready", formula_inputs=broken)
     try:
@@ -101,8 +101,8 @@ def test_memory_is_unknown_without_an_estimate(
         registration.remove()
 
 
-def test_the_memory_of_a_loading_engine_is_unknown(engine_pid: int, sparse: Path, machine: Machine) -> None:
-    registration = register(engine_pid, state="loading", formula_inputs=inputs(sparse))
+def test_the_memory_of_a_loading_engine_is_unknown(engine_pid: int, sparse_model: Path, machine: Machine) -> None:
+    registration = register(engine_pid, state="loading", formula_inputs=inputs(sparse_model))
     try:
         assert read_own_memory(machine)[0].estimate("cuda", (330,)) is None
         registration.update(engine="built-in")
@@ -113,13 +113,13 @@ def test_the_memory_of_a_loading_engine_is_unknown(engine_pid: int, sparse: Path
 
 
 async def test_the_memory_of_an_engine_that_was_just_started_is_unknown(
-    engine_pid: int, demo_model: Path, sparse: Path, machine: Machine
+    engine_pid: int, demo_model: Path, sparse_model: Path, machine: Machine
 ) -> None:
     launch = await prepare_launch(ServeOptions(model=demo_model, built_in=True), Endpoint("127.0.0.1", 1, "key"))
     built = EngineBuild("b11434", ("llama-server",), "", frozenset())
     server = RunningEngine.from_launch(replace(launch, build=built), engine_pid)
     assert read_own_memory(machine, also=[server])[0].estimate("cuda", (330,)) is None
-    registration = register(engine_pid, state="ready", formula_inputs=inputs(sparse))
+    registration = register(engine_pid, state="ready", formula_inputs=inputs(sparse_model))
     try:
         assert read_own_memory(machine, also=[server])[0].estimate("cuda", (330,)) is not None
         registration.update(state="loading")

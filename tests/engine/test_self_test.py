@@ -26,7 +26,7 @@ SOFTWARE = "Vulkan0: llvmpipe (LLVM 15.0.6, 256 bits) (16000 MiB, 16000 MiB free
 INTEL = "Vulkan0: Intel(R) Iris(R) Xe Graphics (16000 MiB, 16000 MiB free)"
 
 
-def listing(*devices: str) -> str:
+def list_devices(*devices: str) -> str:
     return "\n".join(["Available devices:", *(f"  {device}" for device in devices or ["(none)"])])
 
 
@@ -81,7 +81,7 @@ async def test_a_gpu_that_is_not_listed_is_a_failure(
     fake_engine: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("FAKE_DEVICES", listing(*devices))
+    monkeypatch.setenv("FAKE_DEVICES", list_devices(*devices))
     with pytest.raises(GpuUnseen, match=why) as caught:
         await run_self_test(fake_engine, backend=backend, gpu=gpu)
     assert caught.value.hint
@@ -104,7 +104,7 @@ async def test_a_gpu_that_is_not_listed_is_a_failure(
 async def test_a_listed_gpu_is_enough(
     device: str, backend: str | None, gpu: Gpu | None, fake_engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FAKE_DEVICES", listing(device))
+    monkeypatch.setenv("FAKE_DEVICES", list_devices(device))
     assert (await run_self_test(fake_engine, backend=backend, gpu=gpu)).notes == ()
 
 
@@ -114,7 +114,7 @@ async def test_a_hidden_gpu_is_recognised_by_the_variable(fake_engine: Path, mon
         await run_self_test(fake_engine, backend="cuda", gpu=ADA)
     assert caught.value.facts["hidden"]
     monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", "1")
-    monkeypatch.setenv("FAKE_DEVICES", listing(INTEL))
+    monkeypatch.setenv("FAKE_DEVICES", list_devices(INTEL))
     passed = await run_self_test(fake_engine, backend="vulkan", gpu=ADA)
     assert passed.notes == (
         "GGML_VK_VISIBLE_DEVICES=1 hides the GeForce RTX 4090 from the engine. Another one was tested.",
@@ -189,7 +189,7 @@ async def test_an_installed_build_must_list_a_gpu_of_its_backend(
         engine = installed.put_in_place(folder, "b1-rocm-10.0-x64", installed.Manifest.model_validate(facts))
     both = replace(read_machine(), gpus=(ADA, RADEON))
     monkeypatch.setattr("launcher.engine.builds.self_test.read_machine", lambda **_: both)
-    monkeypatch.setenv("FAKE_DEVICES", listing("ROCm0: Radeon RX 7900 XTX (24560 MiB, 24000 MiB free)"))
+    monkeypatch.setenv("FAKE_DEVICES", list_devices("ROCm0: Radeon RX 7900 XTX (24560 MiB, 24000 MiB free)"))
     assert (await check_engine(engine.name))[1].drafted
 
 

@@ -43,7 +43,7 @@ class Watched:
 
 
 @asynccontextmanager
-async def supervised() -> AsyncIterator[Watched]:
+async def supervise_server() -> AsyncIterator[Watched]:
     watched = Watched()
     try:
         yield watched
@@ -59,11 +59,11 @@ def options(demo_model: Path) -> ServeOptions:
 
 @pytest.fixture
 def fake(fake_engine: Path, options: ServeOptions, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ServeOptions]:
-    def faulty(*faults: str) -> ServeOptions:
+    def engine_with_faults(*faults: str) -> ServeOptions:
         monkeypatch.setenv("FAKE_FAULTS", ",".join(faults))
         return replace(options, engine=fake_engine)
 
-    return faulty
+    return engine_with_faults
 
 
 def engine_of(watched: Watched) -> ProcessId:
@@ -77,14 +77,14 @@ async def test_a_restart_can_use_the_memory_of_the_engine_that_it_replaces(
 ) -> None:
     freed: list[int] = []
 
-    async def noted(
+    async def note_freed_memory(
         options: ServeOptions, endpoint: Endpoint, *, freed_mib: int = 0, slot_folder: Path | None = None
     ) -> Launch:
         freed.append(freed_mib)
         return await prepare_launch(options, endpoint, freed_mib=freed_mib)
 
-    monkeypatch.setattr("launcher.engine.server.supervisor.prepare_launch", noted)
-    async with supervised() as watched:
+    monkeypatch.setattr("launcher.engine.server.supervisor.prepare_launch", note_freed_memory)
+    async with supervise_server() as watched:
         await watched.supervisor.become(options)
         await watched.supervisor.become(options, again=True)
     assert freed[0] == 0
@@ -92,7 +92,7 @@ async def test_a_restart_can_use_the_memory_of_the_engine_that_it_replaces(
 
 
 async def test_an_engine_starts_answers_and_stops(options: ServeOptions) -> None:
-    async with supervised() as watched:
+    async with supervise_server() as watched:
         await watched.supervisor.become(options)
         identity = engine_of(watched)
         async with watched.supervisor.chat(QUESTION) as deltas:
@@ -114,7 +114,7 @@ async def test_an_engine_starts_answers_and_stops(options: ServeOptions) -> None
 
 
 async def test_drafts_are_made_and_some_are_accepted(options: ServeOptions) -> None:
-    async with supervised() as watched:
+    async with supervise_server() as watched:
         await watched.supervisor.become(options)
         async with watched.supervisor.chat(QUESTION) as deltas:
             timings = [delta.timings async for delta in deltas if delta.timings][-1]
@@ -124,7 +124,7 @@ async def test_drafts_are_made_and_some_are_accepted(options: ServeOptions) -> N
 
 
 async def test_new_settings_restart_the_engine_at_the_same_address_with_the_same_key(options: ServeOptions) -> None:
-    async with supervised() as watched:
+    async with supervise_server() as watched:
         await watched.supervisor.become(options)
         first, address = engine_of(watched), watched.supervisor.endpoint
         await watched.supervisor.become(replace(options, draft=0))
@@ -137,7 +137,7 @@ async def test_new_settings_restart_the_engine_at_the_same_address_with_the_same
 
 
 async def test_become_with_the_same_settings_restarts_nothing(options: ServeOptions) -> None:
-    async with supervised() as watched:
+    async with supervise_server() as watched:
         await watched.supervisor.become(options)
         before = engine_of(watched)
         await watched.supervisor.become(options)
@@ -145,7 +145,7 @@ async def test_become_with_the_same_settings_restarts_nothing(options: ServeOpti
 
 
 async def test_stopping_ends_our_streams_first(options: ServeOptions) -> None:
-    async with supervised() as watched:
+    async with supervise_server() as watched:
         await watched.supervisor.become(options)
         endless = replace(QUESTION, max_tokens=8_000, extra={"ignore_eos": True})
         first_token = asyncio.Event()
@@ -163,7 +163,7 @@ async def test_stopping_ends_our_streams_first(options: ServeOptions) -> None:
 
 
 async def test_a_timeout_of_a_reader_is_not_an_engine_failure(options: ServeOptions) -> None:
-    async with supervised() as watched:
+    async with supervise_server() as watched:
         await watched.supervisor.become(options)
         with pytest.raises(TimeoutError, match="mine"):
             async with watched.supervisor.chat(QUESTION):
@@ -172,7 +172,7 @@ async def test_a_timeout_of_a_reader_is_not_an_engine_failure(options: ServeOpti
 
 
 async def test_a_killed_engine_is_a_failure_with_a_reason(options: ServeOptions) -> None:
-    async with supervised() as watched:
+    async with supervise_server() as watched:
         await watched.supervisor.become(options)
         os.kill(engine_of(watched).pid, signal.SIGKILL)
         status = await watched.supervisor.wait_for_state(ServerState.FAILED)
@@ -183,7 +183,7 @@ async def test_a_killed_engine_is_a_failure_with_a_reason(options: ServeOptions)
 
 
 async def test_an_engine_whose_keeper_is_killed_is_ended(options: ServeOptions) -> None:
-    async with supervised() as watched:
+    async with supervise_server() as watched:
         await watched.supervisor.become(options)
         identity = engine_of(watched)
         keeper = psutil.Process(identity.pid).parent()
@@ -202,7 +202,7 @@ async def test_settings_of_other_programs_are_ignored(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "256")
     monkeypatch.setenv("LLAMA_API_KEY", "somebody-elses")
-    async with supervised() as watched:
+    async with supervise_server() as watched:
         await watched.supervisor.become(options)
         process = psutil.Process(engine_of(watched).pid)
         environment = process.environ()
@@ -213,7 +213,7 @@ async def test_settings_of_other_programs_are_ignored(
 
 
 async def test_the_log_is_kept_in_memory_and_in_a_file(options: ServeOptions) -> None:
-    async with supervised() as watched:
+    async with supervise_server() as watched:
         await watched.supervisor.become(options)
         assert any("draft-mtp" in line for line in watched.supervisor.log.last_lines())
     assert "draft-mtp" in watched.supervisor.log.path.read_text()
@@ -224,7 +224,7 @@ async def test_loading_is_reported_in_percent(
 ) -> None:
     release = tmp_path / "release"
     monkeypatch.setenv("FAKE_RELEASE", str(release))
-    async with supervised() as watched:
+    async with supervise_server() as watched:
         starting = asyncio.create_task(watched.supervisor.become(fake("slow-load")))
         while watched.supervisor.status.percent != 100.0:
             await watched.supervisor.wait_for_change()
@@ -237,7 +237,7 @@ async def test_loading_is_reported_in_percent(
 
 
 async def test_a_cancelled_start_leaves_nothing(fake: Callable[..., ServeOptions]) -> None:
-    async with supervised() as watched:
+    async with supervise_server() as watched:
         starting = asyncio.create_task(watched.supervisor.become(fake("silent-start")))
         await watched.supervisor.wait_for_state(ServerState.LOADING)
         while watched.supervisor.process is None:
@@ -253,7 +253,7 @@ async def test_a_cancelled_start_leaves_nothing(fake: Callable[..., ServeOptions
 async def test_a_newer_request_replaces_one_in_progress(
     fake: Callable[..., ServeOptions], options: ServeOptions
 ) -> None:
-    async with supervised() as watched:
+    async with supervise_server() as watched:
         starting = asyncio.create_task(watched.supervisor.become(fake("silent-start")))
         await watched.supervisor.wait_for_state(ServerState.LOADING)
         await watched.supervisor.become(options)
@@ -266,7 +266,7 @@ async def test_an_engine_that_ignores_signals_is_killed_with_its_group(
     fake: Callable[..., ServeOptions], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_CHILD", str(tmp_path / "child"))
-    async with supervised() as watched:
+    async with supervise_server() as watched:
         await watched.supervisor.become(fake("ignores-term", "spawns-child"))
         identity, running = engine_of(watched), watched.supervisor.process
         assert running is not None
@@ -281,7 +281,7 @@ async def test_an_engine_that_ignores_signals_is_killed_with_its_group(
 
 @pytest.mark.parametrize("fault", ["no-drafts", "not-speculative"])
 async def test_mtp_that_drafts_nothing_is_an_error(fake: Callable[..., ServeOptions], fault: str) -> None:
-    async with supervised() as watched:
+    async with supervise_server() as watched:
         with pytest.raises(DraftsInert, match="--draft 0"):
             await watched.supervisor.become(fake(fault))
         assert watched.supervisor.status.state is ServerState.FAILED
@@ -289,7 +289,7 @@ async def test_mtp_that_drafts_nothing_is_an_error(fake: Callable[..., ServeOpti
 
 
 async def test_without_mtp_no_drafts_are_expected(fake: Callable[..., ServeOptions]) -> None:
-    async with supervised() as watched:
+    async with supervise_server() as watched:
         await watched.supervisor.become(replace(fake("no-drafts", "not-speculative", "old"), draft=0))
         assert watched.supervisor.status.state is ServerState.READY
 
@@ -303,14 +303,14 @@ async def test_without_mtp_no_drafts_are_expected(fake: Callable[..., ServeOptio
     ],
 )
 async def test_a_failed_start_has_its_reason(fake: Callable[..., ServeOptions], fault: str, sentence: str) -> None:
-    async with supervised() as watched:
+    async with supervise_server() as watched:
         with pytest.raises(LauncherError, match=sentence) as raised:
             await watched.supervisor.become(fake(fault))
         assert watched.supervisor.status == ServerStatus(ServerState.FAILED, error=raised.value)
 
 
 async def test_binary_output_is_read(fake: Callable[..., ServeOptions]) -> None:
-    async with supervised() as watched:
+    async with supervise_server() as watched:
         await watched.supervisor.become(fake("garbage"))
         lines = watched.supervisor.log.last_lines()
         assert max(map(len, lines)) <= 16_384
@@ -320,7 +320,7 @@ async def test_binary_output_is_read(fake: Callable[..., ServeOptions]) -> None:
 async def test_a_port_taken_before_the_engine_binds_it_is_named(
     options: ServeOptions,
 ) -> None:
-    async with supervised() as watched:
+    async with supervise_server() as watched:
         port = watched.supervisor.endpoint.port
         with socket.create_server(("127.0.0.1", port)), pytest.raises(PortBusy, match=str(port)):
             await watched.supervisor.become(options)
@@ -331,7 +331,7 @@ def test_a_cancelled_event_loop_stops_the_engine(options: ServeOptions) -> None:
     running: list[ProcessId] = []
 
     async def serve() -> None:
-        async with supervised() as watched:
+        async with supervise_server() as watched:
             await watched.supervisor.become(options)
             running.append(engine_of(watched))
             asyncio.get_running_loop().call_soon(exit_now)

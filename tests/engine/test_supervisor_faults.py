@@ -33,7 +33,7 @@ QUICK = RestartPolicy((0.0, 0.0, 0.0))
 
 
 @asynccontextmanager
-async def supervised(
+async def supervise_server(
     restarts: RestartPolicy = QUICK, limits: GuardLimits | None = None
 ) -> AsyncIterator[tuple[Supervisor, list[ServerEvent]]]:
     events: list[ServerEvent] = []
@@ -53,11 +53,11 @@ def options(demo_model: Path) -> ServeOptions:
 
 @pytest.fixture
 def fake(fake_engine: Path, options: ServeOptions, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ServeOptions]:
-    def faulty(*faults: str) -> ServeOptions:
+    def engine_with_faults(*faults: str) -> ServeOptions:
         monkeypatch.setenv("FAKE_FAULTS", ",".join(faults))
         return replace(options, engine=fake_engine)
 
-    return faulty
+    return engine_with_faults
 
 
 def notices(events: list[ServerEvent]) -> list[str]:
@@ -80,7 +80,7 @@ async def kill(supervisor: Supervisor) -> ServerStatus:
 
 
 async def test_repeated_crashes_end_with_the_reason_and_a_start_resets_the_count(options: ServeOptions) -> None:
-    async with supervised() as (supervisor, events):
+    async with supervise_server() as (supervisor, events):
         await supervisor.become(options)
         for _ in range(3):
             assert (await kill(supervisor)).state is ServerState.READY
@@ -94,7 +94,7 @@ async def test_repeated_crashes_end_with_the_reason_and_a_start_resets_the_count
 
 
 async def test_the_reason_is_shown_during_a_restart(options: ServeOptions) -> None:
-    async with supervised() as (supervisor, events):
+    async with supervise_server() as (supervisor, events):
         await supervisor.become(options)
         await kill(supervisor)
     (status,) = [event for event in events if isinstance(event, ServerStatus) and event.state is ServerState.RESTARTING]
@@ -102,7 +102,7 @@ async def test_the_reason_is_shown_during_a_restart(options: ServeOptions) -> No
 
 
 async def test_a_temporary_lack_of_memory_does_not_end_restarts(fake: Callable[..., ServeOptions]) -> None:
-    async with supervised(RestartPolicy((0.0, 0.3, 0.0))) as (supervisor, events):
+    async with supervise_server(RestartPolicy((0.0, 0.3, 0.0))) as (supervisor, events):
         await supervisor.become(fake())
         fake("dies-loading")
         killed = asyncio.create_task(kill(supervisor))
@@ -117,7 +117,7 @@ async def test_a_temporary_lack_of_memory_does_not_end_restarts(fake: Callable[.
 
 
 async def test_failed_restarts_count_as_crashes(fake: Callable[..., ServeOptions]) -> None:
-    async with supervised(replace(QUICK, steady_s=0.0)) as (supervisor, events):
+    async with supervise_server(replace(QUICK, steady_s=0.0)) as (supervisor, events):
         await supervisor.become(fake())
         fake("dies-loading")
         status = await kill(supervisor)
@@ -129,7 +129,7 @@ async def test_failed_restarts_count_as_crashes(fake: Callable[..., ServeOptions
 
 
 async def test_a_restart_with_a_permanent_error_is_not_repeated(fake: Callable[..., ServeOptions]) -> None:
-    async with supervised() as (supervisor, events):
+    async with supervise_server() as (supervisor, events):
         await supervisor.become(fake())
         fake("no-drafts")
         status = await kill(supervisor)
@@ -139,7 +139,7 @@ async def test_a_restart_with_a_permanent_error_is_not_repeated(fake: Callable[.
 
 
 async def test_a_stop_ends_failing_restarts(fake: Callable[..., ServeOptions]) -> None:
-    async with supervised(RestartPolicy((0.0, 600.0))) as (supervisor, _):
+    async with supervise_server(RestartPolicy((0.0, 600.0))) as (supervisor, _):
         await supervisor.become(fake())
         fake("dies-loading")
         killed = asyncio.create_task(kill(supervisor))
@@ -151,7 +151,7 @@ async def test_a_stop_ends_failing_restarts(fake: Callable[..., ServeOptions]) -
 
 
 async def test_a_stop_during_the_pause_ends_restarts(options: ServeOptions) -> None:
-    async with supervised(RestartPolicy((600.0,))) as (supervisor, _):
+    async with supervise_server(RestartPolicy((600.0,))) as (supervisor, _):
         await supervisor.become(options)
         assert supervisor.engine_pid
         os.kill(supervisor.engine_pid, signal.SIGKILL)
@@ -161,7 +161,7 @@ async def test_a_stop_during_the_pause_ends_restarts(options: ServeOptions) -> N
 
 
 async def test_a_start_during_the_pause_replaces_the_restart(options: ServeOptions) -> None:
-    async with supervised(RestartPolicy((600.0,))) as (supervisor, _):
+    async with supervise_server(RestartPolicy((600.0,))) as (supervisor, _):
         await supervisor.become(options)
         assert supervisor.engine_pid
         os.kill(supervisor.engine_pid, signal.SIGKILL)
@@ -171,7 +171,7 @@ async def test_a_start_during_the_pause_replaces_the_restart(options: ServeOptio
 
 
 async def test_a_crash_during_a_check_of_other_settings_is_handled(options: ServeOptions) -> None:
-    async with supervised() as (supervisor, _):
+    async with supervise_server() as (supervisor, _):
         await supervisor.become(options)
         changing = asyncio.create_task(supervisor.become(replace(options, draft=1)))
         await asyncio.sleep(0)
@@ -188,7 +188,7 @@ async def test_a_crash_during_a_check_of_other_settings_is_handled(options: Serv
 
 async def test_an_engine_with_a_stalled_reply_is_restarted(fake: Callable[..., ServeOptions]) -> None:
     quick = GuardLimits(period_s=0.05, asleep_s=60.0, stalled_s=0.3)
-    async with supervised(limits=quick) as (supervisor, events):
+    async with supervise_server(limits=quick) as (supervisor, events):
         await supervisor.become(fake("stalls"))
         before = supervisor.engine_pid
         with pytest.raises(LauncherError):
@@ -201,7 +201,7 @@ async def test_an_engine_with_a_stalled_reply_is_restarted(fake: Callable[..., S
 
 
 async def test_an_engine_without_a_first_reply_is_a_failure(fake: Callable[..., ServeOptions]) -> None:
-    async with supervised(limits=GuardLimits(first_reply_s=0.3)) as (supervisor, _):
+    async with supervise_server(limits=GuardLimits(first_reply_s=0.3)) as (supervisor, _):
         with pytest.raises(EngineFailed, match="its first reply of 8 tokens took longer"):
             await supervisor.become(fake("endless"))
         assert supervisor.process is None
@@ -209,7 +209,7 @@ async def test_an_engine_without_a_first_reply_is_a_failure(fake: Callable[..., 
 
 async def test_a_suspended_engine_is_reported_and_goes_on(options: ServeOptions) -> None:
     quick = GuardLimits(period_s=0.05, asleep_s=60.0)
-    async with supervised(limits=quick) as (supervisor, events):
+    async with supervise_server(limits=quick) as (supervisor, events):
         await supervisor.become(options)
         assert supervisor.engine_pid
         psutil.Process(supervisor.engine_pid).suspend()
@@ -225,7 +225,7 @@ async def test_a_suspended_engine_is_reported_and_goes_on(options: ServeOptions)
 async def test_a_truncated_model_explains_a_crash_and_is_not_retried(options: ServeOptions, tmp_path: Path) -> None:
     model = tmp_path / "model.gguf"
     model.write_bytes(options.model.read_bytes())
-    async with supervised() as (supervisor, events):
+    async with supervise_server() as (supervisor, events):
         await supervisor.become(replace(options, model=model))
         os.truncate(model, 10_000)
         status = await kill(supervisor)
@@ -237,7 +237,7 @@ async def test_a_truncated_model_explains_a_crash_and_is_not_retried(options: Se
 
 @pytest.mark.thorough
 async def test_a_flood_of_lines_is_read_completely_within_limits(fake: Callable[..., ServeOptions]) -> None:
-    async with supervised() as (supervisor, _):
+    async with supervise_server() as (supervisor, _):
         await supervisor.become(fake("flood"))
         assert supervisor.log.line_count >= 200_001
         lines = supervisor.log.last_lines()
@@ -250,7 +250,7 @@ async def test_a_flood_of_lines_is_read_completely_within_limits(fake: Callable[
 
 
 async def test_partial_lines_and_nul_bytes_are_read(fake: Callable[..., ServeOptions]) -> None:
-    async with supervised() as (supervisor, _):
+    async with supervise_server() as (supervisor, _):
         await supervisor.become(fake("half-lines"))
         while "no end" not in supervisor.log.last_lines():
             await asyncio.sleep(0.01)

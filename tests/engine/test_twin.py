@@ -52,7 +52,7 @@ def make_twin(**options: object) -> subprocess.CompletedProcess[str]:
     )  # type: ignore[call-overload, no-any-return]
 
 
-def places(home: Path) -> list[Path]:
+def list_twins(home: Path) -> list[Path]:
     return list((home / "cache" / "twins").iterdir())
 
 
@@ -67,13 +67,13 @@ def test_a_sparse_twin_has_the_header_and_size_but_no_data(tmp_path: Path, home:
         assert known.st_blocks * 512 < len(raw) + 2**17
         assert read_header(twin).tensors == read_header(original).tensors
     assert not twin.exists()
-    assert places(home) == []
+    assert list_twins(home) == []
 
 
 def test_a_twin_is_deleted_after_an_error(home: Path) -> None:
     with pytest.raises(RuntimeError), sparse_twin([PART]) as twin:
         raise RuntimeError(twin)
-    assert places(home) == []
+    assert list_twins(home) == []
 
 
 def test_parts_of_a_split_model_have_twins_with_their_names(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_twins_of_killed_processes_are_deleted_and_those_of_running_ones_kept(ho
         other.wait()
         assert theirs.exists()
     with sparse_twin([PART]) as mine:
-        assert places(home) == [mine.parent]
+        assert list_twins(home) == [mine.parent]
 
 
 def test_other_files_are_not_deleted(home: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_limit_on_file_sizes_is_reported(home: Path) -> None:
     assert title.startswith("The engine cannot compute the memory: ")
     assert "File too large" in title
     assert hint.startswith("Set MTP_LAUNCHER_HOME to a folder on a disk with sparse files")
-    assert places(home) == []
+    assert list_twins(home) == []
 
 
 def test_a_file_system_without_sparse_files_is_detected(home: Path, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_file_system_without_sparse_files_is_detected(home: Path, tmp_path: Pa
     subprocess.run([cc, "-shared", "-fPIC", "-Wall", "-Werror", "-o", library, source], check=True)
     result = make_twin(env=os.environ | {"LD_PRELOAD": str(library)})
     assert "(its file system has no sparse files)." in result.stdout
-    assert places(home) == []
+    assert list_twins(home) == []
 
 
 def test_an_impossible_folder_is_named(tmp_path: Path) -> None:

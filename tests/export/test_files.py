@@ -24,17 +24,17 @@ from tests.export.conftest import KEY, NASTY, recipe_with, words
 def read_compose(text: str) -> dict[str, Any]:
     """Parse a compose file and undo what interpolation undoes; a lone dollar sign would be a variable."""
 
-    def undone(value: Any) -> Any:  # noqa: ANN401 -- any YAML value
+    def undo_escapes(value: Any) -> Any:  # noqa: ANN401 -- any YAML value
         if isinstance(value, dict):
-            return {key: undone(each) for key, each in value.items()}
+            return {key: undo_escapes(each) for key, each in value.items()}
         if isinstance(value, list):
-            return [undone(each) for each in value]
+            return [undo_escapes(each) for each in value]
         if isinstance(value, str):
             assert "$" not in value.replace("$$", "")
             return value.replace("$$", "$")
         return value
 
-    read: dict[str, Any] = undone(yaml.safe_load(text))
+    read: dict[str, Any] = undo_escapes(yaml.safe_load(text))
     return read
 
 
@@ -127,12 +127,12 @@ def read_exec_start(unit: str) -> list[str]:
     found = []
     for quoted, bare in re.findall(r'"((?:[^"\\]|\\.)*)"|(\S+)', line):
         text = quoted or bare
-        raw = re.sub(rb"\\x([0-9a-f]{2})|\\(.)", _unescaped, text.encode())
+        raw = re.sub(rb"\\x([0-9a-f]{2})|\\(.)", _unescape_match, text.encode())
         found.append(raw.decode().replace("%%", "%").replace("$$", "$"))
     return found
 
 
-def _unescaped(found: "re.Match[bytes]") -> bytes:
+def _unescape_match(found: "re.Match[bytes]") -> bytes:
     return bytes.fromhex(found[1].decode()) if found[1] else found[2]
 
 

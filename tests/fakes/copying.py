@@ -145,14 +145,14 @@ def discard(arguments: dict[str, Any]) -> None:
 WORKS = {"copy": JobKind(copy, discard)}
 
 
-def _print(event: QueueEvent) -> None:
+def _print_event(event: QueueEvent) -> None:
     print(json.dumps({"event": type(event).__name__, **dataclasses.asdict(event)}), flush=True)
 
 
 if __name__ == "__main__":
     at_once = int(sys.argv[2]) if sys.argv[1:2] == ["--at-once"] else 1
 
-    async def work() -> None:
-        await QueueRunner(DownloadQueue(WORKS), _print, at_once=at_once, round_s=0.02).run(until_idle=True)
+    async def run_queue() -> None:
+        await QueueRunner(DownloadQueue(WORKS), _print_event, at_once=at_once, round_s=0.02).run(until_idle=True)
 
-    asyncio.run(work())
+    asyncio.run(run_queue())

@@ -49,7 +49,7 @@ PIECE = 2**14
 
 
 @functools.cache
-def loaded(path: Path, _changed_ns: int) -> bytes:
+def load_file(path: Path, _changed_ns: int) -> bytes:
     return path.read_bytes()
 
 
@@ -146,7 +146,7 @@ class Handler(BaseHTTPRequestHandler):
         if faults.get("error") == str(count):
             self.instead("text/plain", b"proxy error")
             return
-        data = self.content(loaded(path, path.stat().st_mtime_ns), count)
+        data = self.content(load_file(path, path.stat().st_mtime_ns), count)
         etag = self.etag(data, count)
         if range_match and self.headers.get("If-Range", etag) != etag:
             range_match = None

@@ -107,7 +107,7 @@ class Handler(BaseHTTPRequestHandler):
             with Path(requests).open("ab") as file:
                 file.write(body.replace(b"\n", b" ") + b"\n")
         if "dies-on-chat" in FAULTS:
-            die()
+            abort_engine()
         if self.path == "/v1/embeddings":
             if "mute" in FAULTS:
                 threading.Event().wait()
@@ -140,7 +140,7 @@ class Handler(BaseHTTPRequestHandler):
         self.chunk(b"data: [DONE]\n\n")
         self.chunk(b"")
         if "dies-soon" in FAULTS:
-            threading.Timer(0.1, die).start()
+            threading.Timer(0.1, abort_engine).start()
         if "flood-later" in FAULTS and Handler.request_count == 1:
             threading.Thread(target=flood, daemon=True).start()
 
@@ -166,7 +166,7 @@ class Server(ThreadingHTTPServer):
         """A client that leaves is no error."""
 
 
-def die() -> None:
+def abort_engine() -> None:
     print("0.01.000 E ggml_abort: GGML_ASSERT(false) failed", file=sys.stderr, flush=True)
     os._exit(3)
 

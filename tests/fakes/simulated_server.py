@@ -58,7 +58,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        for timings in steps(run):
+        for timings in step_timings(run):
             self.event({"choices": [{"delta": {"content": "word "}}], "timings": timings})
         self.event({"choices": [{"delta": {}, "finish_reason": "length"}], "spoilt": run.spoilt})
         self.chunk(b"data: [DONE]\n\n")
@@ -72,7 +72,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
 
-def steps(run: Run) -> list[dict[str, Any]]:
+def step_timings(run: Run) -> list[dict[str, Any]]:
     """Return the engine's timings after each verification step."""
     assert run.decode_rate
     assert run.prefill_rate

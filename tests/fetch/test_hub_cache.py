@@ -29,7 +29,7 @@ def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hf" / "hub"
 
 
-def put(root: Path, file: str, *, commit: str = NEW, content: bytes = CONTENT, link: bool = True) -> Path:
+def cache_file(root: Path, file: str, *, commit: str = NEW, content: bytes = CONTENT, link: bool = True) -> Path:
     """Lay a file into a cache as huggingface_hub does: a blob by its hash, and a link to it."""
     repository = root / "models--owner--name"
     blob = repository / "blobs" / hashlib.sha256(content).hexdigest()
@@ -76,8 +76,8 @@ def test_llama_cpp_has_a_flat_cache_folder(platform: str, environment: dict[str,
 
 
 def test_a_file_is_found_by_its_link_in_the_requested_commit_first(hub_cache: Path) -> None:
-    old = put(hub_cache, "BF16/x.gguf", commit=OLD)
-    new = put(hub_cache, "BF16/x.gguf", commit=NEW, content=b"another")
+    old = cache_file(hub_cache, "BF16/x.gguf", commit=OLD)
+    new = cache_file(hub_cache, "BF16/x.gguf", commit=NEW, content=b"another")
     assert list(find_cached_files("owner/name", ["BF16/x.gguf"], OLD)) == [(old,), (new,)]
     assert next(find_cached_files("owner/name", ["BF16/x.gguf"], NEW)) == (new,)
     assert claimed_sha256(old) == SHA256
@@ -88,22 +88,22 @@ def test_a_file_is_found_by_its_link_in_the_requested_commit_first(hub_cache: Pa
 
 def test_all_parts_must_be_in_one_commit(hub_cache: Path) -> None:
     first, second = "x-00001-of-00002.gguf", "x-00002-of-00002.gguf"
-    put(hub_cache, first, commit=OLD)
-    put(hub_cache, second, commit=NEW)
+    cache_file(hub_cache, first, commit=OLD)
+    cache_file(hub_cache, second, commit=NEW)
     assert not list(find_cached_files("owner/name", [first, second]))
-    put(hub_cache, first, commit=NEW)
+    cache_file(hub_cache, first, commit=NEW)
     ((one, two),) = find_cached_files("owner/name", [first, second])
     assert (one.parent.name, one.name, two.name) == (NEW, first, second)
 
 
 def test_a_file_without_a_link_has_no_known_hash(hub_cache: Path) -> None:
-    path = put(hub_cache, "x.gguf", link=False)
+    path = cache_file(hub_cache, "x.gguf", link=False)
     assert list(find_cached_files("owner/name", ["x.gguf"])) == [(path,)]
     assert claimed_sha256(path) is None
 
 
 def test_a_dangling_link_is_no_file(hub_cache: Path) -> None:
-    path = put(hub_cache, "x.gguf")
+    path = cache_file(hub_cache, "x.gguf")
     path.resolve().unlink()
     assert not list(find_cached_files("owner/name", ["x.gguf"]))
     assert not list(list_cached_models())
@@ -111,18 +111,18 @@ def test_a_dangling_link_is_no_file(hub_cache: Path) -> None:
 
 
 def test_the_root_of_llama_cpp_comes_first(hub_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = put(hub_cache, "x.gguf")
+    theirs = cache_file(hub_cache, "x.gguf")
     monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "llama"))
-    own = put(tmp_path / "llama", "x.gguf")
+    own = cache_file(tmp_path / "llama", "x.gguf")
     flat = tmp_path / "llama" / "owner_name_x.gguf"
     flat.write_bytes(CONTENT)
     assert list(find_cached_files("owner/name", ["x.gguf"])) == [(own,), (theirs,), (flat,)]
 
 
 def test_all_models_are_listed_once(hub_cache: Path) -> None:
-    put(hub_cache, "BF16/x.gguf", commit=OLD)
-    put(hub_cache, "BF16/x.gguf", commit=NEW)
-    put(hub_cache, "config.json", commit=NEW, content=b"{}")
+    cache_file(hub_cache, "BF16/x.gguf", commit=OLD)
+    cache_file(hub_cache, "BF16/x.gguf", commit=NEW)
+    cache_file(hub_cache, "config.json", commit=NEW, content=b"{}")
     (hub_cache / "models--owner--name" / "blobs" / "c.incomplete").write_bytes(b"half")
     (found,) = list_cached_models()
     assert (found.repo, found.file, found.claimed_sha256) == ("owner/name", "BF16/x.gguf", SHA256)

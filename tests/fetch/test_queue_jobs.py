@@ -47,11 +47,11 @@ def jobs_named(*names: str) -> JobList:
     return jobs
 
 
-def claimed(jobs: JobList, owner: ProcessId = US, *, at_once: int = 1, now_s: float = 0.0) -> JobList:
+def claim_jobs(jobs: JobList, owner: ProcessId = US, *, at_once: int = 1, now_s: float = 0.0) -> JobList:
     return jobs.claim_due(owner, {"copy"}, at_once=at_once, now_s=now_s)
 
 
-def ended(jobs: JobList, job_id: int, outcome: Outcome, *, moved: bool = False, now_s: float = 0.0) -> JobList:
+def end_job(jobs: JobList, job_id: int, outcome: Outcome, *, moved: bool = False, now_s: float = 0.0) -> JobList:
     return jobs.record_outcome(job_id, outcome, Progress(40, 100), has_new_bytes=moved, now_s=now_s)
 
 
@@ -59,7 +59,7 @@ def states(jobs: JobList) -> dict[int, JobState]:
     return {job.id: job.state for job in jobs.jobs}
 
 
-def order(jobs: JobList) -> list[int]:
+def job_order(jobs: JobList) -> list[int]:
     return [job.id for job in jobs.jobs]
 
 
@@ -73,47 +73,49 @@ def test_a_job_is_added_once() -> None:
 
 @pytest.mark.parametrize("requested", [RequestedState.CANCEL, RequestedState.DISCARD])
 def test_a_job_that_is_added_again_while_being_cancelled_goes_on(requested: RequestedState) -> None:
-    jobs = claimed(jobs_named("a")).request_state(1, requested)
+    jobs = claim_jobs(jobs_named("a")).request_state(1, requested)
     jobs, result = jobs.add_job("copy", {"name": "a"}, "a", size_bytes=None, now_s=9.0)
     assert result.is_new
-    assert states(ended(jobs, 1, JobStopped())) == {1: JobState.WAITING}
+    assert states(end_job(jobs, 1, JobStopped())) == {1: JobState.WAITING}
 
 
 def test_a_rate_limit_is_retried_at_its_time() -> None:
     limited = JobFailure.from_error(RateLimited("It answers no more until 10:00.", until_s=120.0))
-    jobs = ended(claimed(jobs_named("a")), 1, limited, now_s=20.0)
+    jobs = end_job(claim_jobs(jobs_named("a")), 1, limited, now_s=20.0)
     assert jobs.find_job(1).retry_at_s == 120.0
-    assert ended(claimed(jobs, now_s=120.0), 1, limited, now_s=121.0).find_job(1).retry_at_s == 121.0 + 30
+    assert end_job(claim_jobs(jobs, now_s=120.0), 1, limited, now_s=121.0).find_job(1).retry_at_s == 121.0 + 30
     hours = replace(limited, until_s=9_999.0)
-    assert ended(claimed(jobs_named("a")), 1, hours, now_s=20.0).find_job(1).retry_at_s == 20.0 + 600
+    assert end_job(claim_jobs(jobs_named("a")), 1, hours, now_s=20.0).find_job(1).retry_at_s == 20.0 + 600
 
 
 def test_a_certificate_error_is_not_retried() -> None:
-    jobs = ended(claimed(jobs_named("a")), 1, JobFailure.from_error(Untrusted("Its certificate is another one's.")))
+    jobs = end_job(
+        claim_jobs(jobs_named("a")), 1, JobFailure.from_error(Untrusted("Its certificate is another one's."))
+    )
     assert states(jobs) == {1: JobState.FAILED}
 
 
 @pytest.mark.parametrize("outcome", [JobDone({}), BROKEN])
 def test_an_ended_job_is_added_again_under_its_number(outcome: Outcome) -> None:
-    jobs = ended(claimed(jobs_named("a", "b")), 1, outcome)
+    jobs = end_job(claim_jobs(jobs_named("a", "b")), 1, outcome)
     jobs, result = jobs.add_job("copy", {"name": "a"}, "a", size_bytes=100, now_s=9.0)
     assert result.is_new
-    assert order(jobs) == [2, 1]
+    assert job_order(jobs) == [2, 1]
     assert jobs.find_job(1).state is JobState.WAITING
     assert jobs.find_job(1).failure is None
 
 
 def test_numbers_are_never_used_again() -> None:
-    jobs = ended(claimed(jobs_named("a")), 1, JobDone({})).clear_ended()
+    jobs = end_job(claim_jobs(jobs_named("a")), 1, JobDone({})).clear_ended()
     jobs, result = jobs.add_job("copy", {"name": "b"}, "b", size_bytes=None, now_s=0.0)
     assert result.job.id == 2
 
 
 def test_at_most_the_allowed_number_of_jobs_run_over_all_processes() -> None:
-    jobs = claimed(jobs_named("a", "b"))
+    jobs = claim_jobs(jobs_named("a", "b"))
     assert states(jobs) == {1: JobState.RUNNING, 2: JobState.WAITING}
-    assert claimed(jobs, OTHER) == jobs
-    assert states(claimed(jobs, OTHER, at_once=2))[2] is JobState.RUNNING
+    assert claim_jobs(jobs, OTHER) == jobs
+    assert states(claim_jobs(jobs, OTHER, at_once=2))[2] is JobState.RUNNING
 
 
 def test_a_job_of_an_unknown_kind_is_not_claimed() -> None:
@@ -121,29 +123,29 @@ def test_a_job_of_an_unknown_kind_is_not_claimed() -> None:
 
 
 def test_the_requested_and_the_actual_state_of_a_job_differ_until_it_stops() -> None:
-    jobs = claimed(jobs_named("a")).request_state(1, RequestedState.PAUSE)
+    jobs = claim_jobs(jobs_named("a")).request_state(1, RequestedState.PAUSE)
     assert jobs.find_job(1).state is JobState.RUNNING
     assert jobs.find_job(1).is_changing
-    jobs = ended(jobs, 1, JobStopped())
+    jobs = end_job(jobs, 1, JobStopped())
     assert jobs.find_job(1).state is JobState.PAUSED
     assert jobs.find_job(1).done_bytes == 40
     assert not jobs.find_job(1).is_changing
 
 
 def test_a_requested_state_overrides_a_failure_but_not_a_success() -> None:
-    requested = claimed(jobs_named("a")).request_state(1, RequestedState.CANCEL)
-    assert ended(requested, 1, BROKEN).find_job(1).state is JobState.CANCELLED
-    assert ended(requested, 1, FULL).hold is None
-    assert ended(requested, 1, JobDone({"path": "x"})).find_job(1).state is JobState.DONE
+    requested = claim_jobs(jobs_named("a")).request_state(1, RequestedState.CANCEL)
+    assert end_job(requested, 1, BROKEN).find_job(1).state is JobState.CANCELLED
+    assert end_job(requested, 1, FULL).hold is None
+    assert end_job(requested, 1, JobDone({"path": "x"})).find_job(1).state is JobState.DONE
 
 
 def test_a_pause_can_be_withdrawn_before_it_takes_effect() -> None:
-    jobs = claimed(jobs_named("a")).request_state(1, RequestedState.PAUSE).request_state(1, RequestedState.RUN)
-    assert ended(jobs, 1, JobStopped()).find_job(1).state is JobState.WAITING
+    jobs = claim_jobs(jobs_named("a")).request_state(1, RequestedState.PAUSE).request_state(1, RequestedState.RUN)
+    assert end_job(jobs, 1, JobStopped()).find_job(1).state is JobState.WAITING
 
 
 def test_a_failed_job_does_not_stop_the_next_and_keeps_its_reason() -> None:
-    jobs = claimed(ended(claimed(jobs_named("a", "b")), 1, BROKEN))
+    jobs = claim_jobs(end_job(claim_jobs(jobs_named("a", "b")), 1, BROKEN))
     assert states(jobs) == {1: JobState.FAILED, 2: JobState.RUNNING}
     assert jobs.find_job(1).failure == BROKEN
     again = jobs.request_state(1, RequestedState.RUN).find_job(1)
@@ -151,17 +153,17 @@ def test_a_failed_job_does_not_stop_the_next_and_keeps_its_reason() -> None:
 
 
 def test_a_full_disk_holds_the_queue_until_one_job_is_resumed() -> None:
-    jobs = ended(claimed(jobs_named("a", "b")), 1, FULL)
+    jobs = end_job(claim_jobs(jobs_named("a", "b")), 1, FULL)
     assert states(jobs) == {1: JobState.WAITING, 2: JobState.WAITING}
     assert jobs.hold == FULL
-    assert claimed(jobs, now_s=1e9) == jobs
-    assert states(claimed(jobs.release_hold()))[1] is JobState.RUNNING
-    assert states(claimed(jobs.request_state(2, RequestedState.RUN)))[1] is JobState.RUNNING
+    assert claim_jobs(jobs, now_s=1e9) == jobs
+    assert states(claim_jobs(jobs.release_hold()))[1] is JobState.RUNNING
+    assert states(claim_jobs(jobs.request_state(2, RequestedState.RUN)))[1] is JobState.RUNNING
 
 
 def test_an_unreachable_server_is_retried_with_growing_pauses_while_other_jobs_run() -> None:
-    jobs = ended(claimed(jobs_named("a", "b")), 1, AWAY, now_s=100.0)
-    assert states(claimed(jobs, now_s=100.0)) == {1: JobState.WAITING, 2: JobState.RUNNING}
+    jobs = end_job(claim_jobs(jobs_named("a", "b")), 1, AWAY, now_s=100.0)
+    assert states(claim_jobs(jobs, now_s=100.0)) == {1: JobState.WAITING, 2: JobState.RUNNING}
     jobs = jobs.request_state(2, RequestedState.PAUSE)
     waits = []
     now_s = 100.0
@@ -169,20 +171,20 @@ def test_an_unreachable_server_is_retried_with_growing_pauses_while_other_jobs_r
         at_s = jobs.find_job(1).retry_at_s
         assert at_s is not None
         waits.append(at_s - now_s)
-        assert states(claimed(jobs, now_s=at_s - 0.1))[1] is JobState.WAITING
-        jobs, now_s = claimed(jobs, now_s=at_s), at_s
+        assert states(claim_jobs(jobs, now_s=at_s - 0.1))[1] is JobState.WAITING
+        jobs, now_s = claim_jobs(jobs, now_s=at_s), at_s
         assert jobs.find_job(1).state is JobState.RUNNING
-        jobs = ended(jobs, 1, AWAY, now_s=now_s)
+        jobs = end_job(jobs, 1, AWAY, now_s=now_s)
     assert waits == [15, 30, 60, 120, 240, 480, 600, 600, 600]
     at_s = jobs.find_job(1).retry_at_s
     assert at_s is not None
-    jobs = ended(claimed(jobs, now_s=at_s), 1, AWAY, moved=True, now_s=0.0)
+    jobs = end_job(claim_jobs(jobs, now_s=at_s), 1, AWAY, moved=True, now_s=0.0)
     assert jobs.find_job(1).retry_at_s == 15
 
 
 def test_a_wrong_clock_delays_no_job_for_long() -> None:
-    jobs = ended(claimed(jobs_named("a")), 1, AWAY, now_s=2e9)
-    assert states(claimed(jobs, now_s=1e9))[1] is JobState.RUNNING
+    jobs = end_job(claim_jobs(jobs_named("a")), 1, AWAY, now_s=2e9)
+    assert states(claim_jobs(jobs, now_s=1e9))[1] is JobState.RUNNING
 
 
 @pytest.mark.parametrize(
@@ -204,7 +206,7 @@ def test_errors_are_temporary_or_hold_the_queue(error: DiskFull, temporary: bool
 
 def test_jobs_of_an_ended_process_are_recovered_with_their_requested_state() -> None:
     jobs = (
-        claimed(jobs_named("a", "b", "c", "d"), at_once=3)
+        claim_jobs(jobs_named("a", "b", "c", "d"), at_once=3)
         .request_state(2, RequestedState.PAUSE)
         .request_state(3, RequestedState.DISCARD)
     )
@@ -217,27 +219,27 @@ def test_jobs_of_an_ended_process_are_recovered_with_their_requested_state() -> 
 
 def test_jobs_are_moved() -> None:
     jobs = jobs_named(*"abcd")
-    assert order(jobs.move_job(3, "first")) == [3, 1, 2, 4]
-    assert order(jobs.move_job(3, "up")) == [1, 3, 2, 4]
-    assert order(jobs.move_job(1, "up")) == [1, 2, 3, 4]
-    assert order(jobs.move_job(2, "down")) == [1, 3, 2, 4]
-    assert order(jobs.move_job(4, "down")) == [1, 2, 3, 4]
-    assert order(jobs.move_job(1, "last")) == [2, 3, 4, 1]
-    assert order(jobs.move_job(1, 3)) == [2, 3, 1, 4]
-    assert order(jobs.move_job(1, 99)) == [2, 3, 4, 1]
+    assert job_order(jobs.move_job(3, "first")) == [3, 1, 2, 4]
+    assert job_order(jobs.move_job(3, "up")) == [1, 3, 2, 4]
+    assert job_order(jobs.move_job(1, "up")) == [1, 2, 3, 4]
+    assert job_order(jobs.move_job(2, "down")) == [1, 3, 2, 4]
+    assert job_order(jobs.move_job(4, "down")) == [1, 2, 3, 4]
+    assert job_order(jobs.move_job(1, "last")) == [2, 3, 4, 1]
+    assert job_order(jobs.move_job(1, 3)) == [2, 3, 1, 4]
+    assert job_order(jobs.move_job(1, 99)) == [2, 3, 4, 1]
 
 
 def test_ended_jobs_do_not_count_when_moving() -> None:
-    jobs = ended(claimed(jobs_named(*"abc").request_state(2, RequestedState.CANCEL)), 1, JobDone({}))
+    jobs = end_job(claim_jobs(jobs_named(*"abc").request_state(2, RequestedState.CANCEL)), 1, JobDone({}))
     assert [job.id for job in jobs.move_job(3, "first").jobs if job.state in QUEUED_STATES] == [3]
     assert jobs.move_job(1, "last") == jobs
 
 
 def test_ended_jobs_are_cleared() -> None:
-    jobs = claimed(ended(claimed(jobs_named(*"abcd")), 1, JobDone({})))
-    jobs = claimed(ended(jobs, 2, BROKEN)).request_state(4, RequestedState.CANCEL)
-    assert order(jobs.clear_ended()) == [2, 3]
-    assert order(jobs.clear_ended(failed=True)) == [3]
+    jobs = claim_jobs(end_job(claim_jobs(jobs_named(*"abcd")), 1, JobDone({})))
+    jobs = claim_jobs(end_job(jobs, 2, BROKEN)).request_state(4, RequestedState.CANCEL)
+    assert job_order(jobs.clear_ended()) == [2, 3]
+    assert job_order(jobs.clear_ended(failed=True)) == [3]
 
 
 def test_an_unknown_number_is_reported() -> None:
@@ -264,8 +266,8 @@ class AnyRequests(RuleBasedStateMachine):
         return self.jobs.jobs[pick % len(self.jobs.jobs)].id
 
     def changed(self, after: JobList, *, moved: int | None = None) -> None:
-        before = [each for each in order(self.jobs) if each != moved]
-        assert kept_order(before, [each for each in order(after) if each != moved])
+        before = [each for each in job_order(self.jobs) if each != moved]
+        assert kept_order(before, [each for each in job_order(after) if each != moved])
         self.jobs = after
 
     @rule(name=st.sampled_from("abcdef"))
@@ -275,10 +277,10 @@ class AnyRequests(RuleBasedStateMachine):
         after, result = self.jobs.add_job("copy", {"name": name}, name, size_bytes=None, now_s=self.now_s)
         assert result.is_new == (was.get(result.job.id) not in QUEUED_STATES or result.job.id in given_up)
         if result.job.id in given_up:
-            assert order(after) == order(self.jobs)
+            assert job_order(after) == job_order(self.jobs)
             assert result.job.requested is RequestedState.RUN
         elif result.is_new:
-            assert order(after)[-1] == result.job.id
+            assert job_order(after)[-1] == result.job.id
         else:
             assert after == self.jobs
         self.known.add(result.job.id)
@@ -301,7 +303,7 @@ class AnyRequests(RuleBasedStateMachine):
     def move(self, pick: int, place: int) -> None:
         job_id = self.id_of(pick)
         after = self.jobs.move_job(job_id, place)
-        assert sorted(order(after)) == sorted(order(self.jobs))
+        assert sorted(job_order(after)) == sorted(job_order(self.jobs))
         line = [job.id for job in after.jobs if job.state in QUEUED_STATES]
         before = [job.id for job in self.jobs.jobs if job.state in QUEUED_STATES]
         assert kept_order([each for each in before if each != job_id], [each for each in line if each != job_id])
@@ -312,7 +314,7 @@ class AnyRequests(RuleBasedStateMachine):
     @rule(failed=st.booleans())
     def clear(self, failed: bool) -> None:
         after = self.jobs.clear_ended(failed=failed)
-        gone = set(order(self.jobs)) - set(order(after))
+        gone = set(job_order(self.jobs)) - set(job_order(after))
         assert all(self.jobs.find_job(each).state not in QUEUED_STATES for each in gone)
         self.known -= gone
         self.changed(after)
@@ -320,7 +322,7 @@ class AnyRequests(RuleBasedStateMachine):
     @rule(owner=st.sampled_from([US, OTHER]))
     def claim(self, owner: ProcessId) -> None:
         was = states(self.jobs)
-        self.changed(claimed(self.jobs, owner, now_s=self.now_s))
+        self.changed(claim_jobs(self.jobs, owner, now_s=self.now_s))
         for job in self.jobs.jobs:
             if job.state is JobState.RUNNING and was[job.id] is not JobState.RUNNING:
                 assert job.id not in self.at_work
@@ -336,7 +338,7 @@ class AnyRequests(RuleBasedStateMachine):
     def end(self, outcome: Outcome, moved: bool) -> None:
         job_id = next(iter(self.at_work))
         del self.at_work[job_id]
-        self.changed(ended(self.jobs, job_id, outcome, moved=moved, now_s=self.now_s))
+        self.changed(end_job(self.jobs, job_id, outcome, moved=moved, now_s=self.now_s))
 
     @rule(owner=st.sampled_from([US, OTHER]))
     def kill_owner(self, owner: ProcessId) -> None:
@@ -359,8 +361,8 @@ class AnyRequests(RuleBasedStateMachine):
 
     @invariant()
     def no_job_is_lost(self) -> None:
-        assert len(self.jobs.jobs) == len(set(order(self.jobs)))
-        assert set(order(self.jobs)) == self.known
+        assert len(self.jobs.jobs) == len(set(job_order(self.jobs)))
+        assert set(job_order(self.jobs)) == self.known
 
     @invariant()
     def one_runs_and_has_one_owner(self) -> None:

@@ -20,7 +20,7 @@ PROGRAM = Path(__file__).parents[1] / "fakes" / "copying.py"
 
 
 @asynccontextmanager
-async def worker(*options: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def start_worker(*options: str) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(PROGRAM), *options, stdout=asyncio.subprocess.PIPE, limit=2**20
     )
@@ -62,7 +62,7 @@ async def test_after_any_kill_the_next_process_resumes(tmp_path: Path) -> None:
         for number in range(1, kills + 1):
             at = number * len(DATA) // (kills + 1)
             await server.allow("a", at)
-            async with worker() as process:
+            async with start_worker() as process:
                 await server.reached("a", at)
                 assert queue.read_snapshot().jobs.find_job(1).state is JobState.RUNNING
                 process.send_signal(signal.SIGKILL)
@@ -70,7 +70,7 @@ async def test_after_any_kill_the_next_process_resumes(tmp_path: Path) -> None:
             await server.wait_until_unread("a")
             assert queue.read_snapshot().jobs.find_job(1).state is JobState.WAITING
         await server.allow_all()
-        async with worker() as process:
+        async with start_worker() as process:
             await read_events(process)
         assert len(server.requests) == kills + 1
         assert server.sent_bytes == len(DATA)
@@ -83,7 +83,7 @@ async def test_a_requested_state_survives_a_killed_process(tmp_path: Path) -> No
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
-        async with worker() as process:
+        async with start_worker() as process:
             await server.reached("a", 10_000)
             process.send_signal(signal.SIGSTOP)  # a suspended process cannot obey
             assert queue.request_state(RequestedState.DISCARD, 1)[0].is_changing
@@ -102,7 +102,7 @@ async def test_two_processes_never_run_the_same_job(at_once: int, tmp_path: Path
         await server.allow("a", 10_000)
         await server.allow("b", 10_000)
         add(queue, server, tmp_path, *names)
-        async with worker("--at-once", str(at_once)) as one, worker("--at-once", str(at_once)) as other:
+        async with start_worker("--at-once", str(at_once)) as one, start_worker("--at-once", str(at_once)) as other:
             await asyncio.gather(wait_for_event(one, "JobAdded", 6), wait_for_event(other, "JobAdded", 6))
             await server.allow_all()
             received = await asyncio.gather(read_events(one), read_events(other))
@@ -121,9 +121,9 @@ async def test_another_process_takes_over_the_job_of_a_killed_one(tmp_path: Path
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
-        async with worker() as one:
+        async with start_worker() as one:
             await server.reached("a", 10_000)
-            async with worker() as other:
+            async with start_worker() as other:
                 # The second worker reports the progress of the first one's job.
                 followed = await wait_for_event(other, "JobProgressed", 1)
                 assert followed["progress"]["done_bytes"] <= 10_000
@@ -141,7 +141,7 @@ async def test_a_terminated_process_returns_its_job(tmp_path: Path) -> None:
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
-        async with worker() as process:
+        async with start_worker() as process:
             await server.reached("a", 10_000)
             process.send_signal(signal.SIGINT)
             await process.wait()

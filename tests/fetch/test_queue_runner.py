@@ -73,7 +73,11 @@ class EventRecorder:
 
 
 @asynccontextmanager
-async def running(queue: DownloadQueue, recorder: EventRecorder, **options: Any) -> AsyncIterator["asyncio.Task[None]"]:  # noqa: ANN401
+async def run_queue(
+    queue: DownloadQueue,
+    recorder: EventRecorder,
+    **options: Any,  # noqa: ANN401 -- those of QueueRunner
+) -> AsyncIterator["asyncio.Task[None]"]:
     task = asyncio.create_task(QueueRunner(queue, recorder, round_s=TICK_S, **options).run())
     try:
         yield task
@@ -114,7 +118,7 @@ async def test_several_jobs_run_at_once_if_allowed(tmp_path: Path) -> None:
     async with Server(a=DATA, b=DATA, c=DATA) as server:
         await asyncio.gather(*(server.allow(name, 100) for name in "abc"))
         add(queue, server, tmp_path, "a", "b", "c")
-        async with running(queue, recorder, at_once=2):
+        async with run_queue(queue, recorder, at_once=2):
             await asyncio.gather(server.reached("a", 100), server.reached("b", 100))
             assert server.most_open == 2
             await server.allow_all()
@@ -126,16 +130,16 @@ async def test_progress_is_reported_four_times_a_second_at_most_with_totals() ->
     steady_s = 0.0
     received: asyncio.Queue[Progress | None] = asyncio.Queue()
 
-    async def steered(_arguments: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
+    async def report_received(_arguments: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
         while (figures := await received.get()) is not None:
             report(figures)
         return {}
 
-    works = {"steered": JobKind(steered, lambda _arguments: None)}
+    works = {"steered": JobKind(report_received, lambda _arguments: None)}
     queue, recorder = DownloadQueue(works, clock=QueueClock(steady_s=lambda: steady_s)), EventRecorder()
     queue.add_job("steered", {"n": 1}, "a", size_bytes=10_000)
     queue.add_job("steered", {"n": 2}, "b", size_bytes=5_000)
-    async with running(queue, recorder):
+    async with run_queue(queue, recorder):
         for done in (4_000, 6_000, 8_000):
             steady_s += 0.25
             received.put_nowait(Progress(done, 10_000, 1_000.0, 2.0, "from a mirror"))
@@ -159,7 +163,7 @@ async def test_a_paused_job_keeps_its_data_and_resumes_there(tmp_path: Path) -> 
     async with Server(a=DATA, b=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a", "b")
-        async with running(queue, recorder):
+        async with run_queue(queue, recorder):
             await server.reached("a", 10_000)
             (changing,) = queue.request_state(RequestedState.PAUSE, 1)
             assert changing.is_changing
@@ -186,7 +190,7 @@ async def test_another_process_pauses_a_running_job(tmp_path: Path) -> None:
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
-        async with running(queue, recorder):
+        async with run_queue(queue, recorder):
             await server.reached("a", 10_000)
             requester = await asyncio.create_subprocess_exec(sys.executable, "-c", REQUEST, "pause", "1")
             assert await requester.wait() == 0
@@ -202,7 +206,7 @@ async def test_cancelling_deletes_the_partial_file_only_on_request(tmp_path: Pat
         await server.allow("a", 10_000)
         await server.allow("b", 10_000)
         add(queue, server, tmp_path, "a", "b")
-        async with running(queue, recorder):
+        async with run_queue(queue, recorder):
             await server.reached("a", 10_000)
             queue.request_state(RequestedState.CANCEL, 1)
             await server.reached("b", 10_000)
@@ -221,7 +225,7 @@ async def test_the_end_of_the_program_leaves_waiting_jobs_that_the_next_one_resu
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
-        async with running(queue, recorder) as task:
+        async with run_queue(queue, recorder) as task:
             await server.reached("a", 10_000)
         assert task.cancelled()
         await server.wait_until_unread("a")
@@ -254,7 +258,7 @@ async def test_an_unreachable_server_is_retried(tmp_path: Path) -> None:
     async with Server(a=DATA) as server:
         add(queue, server, tmp_path, "a")
     await server.wait_until_closed()
-    async with running(queue, recorder):
+    async with run_queue(queue, recorder):
         await recorder.wait_for_event(lambda event: isinstance(event, JobChanged) and event.job.retry_at_s is not None)
         waits = queue.read_snapshot().jobs.find_job(1)
         assert (waits.state, waits.retry_at_s) == (JobState.WAITING, 1_015.0)
@@ -292,7 +296,7 @@ async def test_a_full_disk_holds_the_queue_until_it_is_resumed(tmp_path: Path) -
     assert {job.state for job in queue.read_snapshot().jobs.jobs} == {JobState.DONE}
 
 
-async def fail(arguments: dict[str, Any], _report: ReportProgress) -> dict[str, Any]:
+async def fail_somehow(arguments: dict[str, Any], _report: ReportProgress) -> dict[str, Any]:
     if arguments["how"] == "cancelled":
         raise asyncio.CancelledError
     if arguments["how"] == "system":
@@ -304,7 +308,7 @@ async def fail(arguments: dict[str, Any], _report: ReportProgress) -> dict[str, 
     ("how", "expected"), [("cancelled", "CancelledError"), ("system", "No such file"), ("fault", "KeyError")]
 )
 async def test_the_next_job_runs_after_any_end_of_a_job(how: str, expected: str, tmp_path: Path) -> None:
-    queue, recorder = DownloadQueue({**WORKS, "fail": JobKind(fail, lambda _arguments: None)}), EventRecorder()
+    queue, recorder = DownloadQueue({**WORKS, "fail": JobKind(fail_somehow, lambda _arguments: None)}), EventRecorder()
     async with Server(a=DATA) as server:
         queue.add_job("fail", {"how": how, "missing": str(tmp_path / "missing")}, "fails")
         add(queue, server, tmp_path, "a")
@@ -325,7 +329,7 @@ def fail_to_discard(arguments: dict[str, Any]) -> None:
 def test_a_failed_discard_is_reported_and_stops_nothing(
     discard: Callable[[dict[str, Any]], None], expected: str, tmp_path: Path
 ) -> None:
-    queue = DownloadQueue({"fail": JobKind(fail, discard)})
+    queue = DownloadQueue({"fail": JobKind(fail_somehow, discard)})
     queue.add_job("fail", {"missing": str(tmp_path / "missing")}, "fails")
     (job,) = queue.request_state(RequestedState.DISCARD, 1)
     assert (job.state, job.requested) == (JobState.CANCELLED, RequestedState.CANCEL)
@@ -339,7 +343,7 @@ async def test_a_listener_gets_changes_of_the_list(tmp_path: Path) -> None:
     async with Server(a=DATA, b=DATA, c=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a", "b", "c")
-        async with running(queue, recorder):
+        async with run_queue(queue, recorder):
             await server.reached("a", 10_000)
             queue.move_job(3, 2)
             reordered = await recorder.wait_for_event(lambda event: isinstance(event, QueueReordered))
@@ -358,7 +362,7 @@ async def test_an_unwritable_list_loses_no_outcome(tmp_path: Path, home: Path) -
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
         file = home / "state" / "downloads" / "queue.json"
-        async with running(queue, recorder):
+        async with run_queue(queue, recorder):
             await server.reached("a", 10_000)
             kept = file.parent.rename(tmp_path / "kept")
             file.parent.write_text("in its place")
@@ -378,7 +382,7 @@ async def test_a_list_damaged_while_running_is_renamed_and_reported(tmp_path: Pa
     async with Server(a=DATA, b=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
-        async with running(queue, recorder):
+        async with run_queue(queue, recorder):
             await server.reached("a", 10_000)
             (home / "state" / "downloads" / "queue.json").write_text("{")
             notice = await recorder.wait_for_event(lambda event: isinstance(event, QueueNotice))

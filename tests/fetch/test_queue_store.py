@@ -26,7 +26,7 @@ def file_of(home: Path) -> Path:
     return home / "state" / "downloads" / "queue.json"
 
 
-def filled(*names: str) -> DownloadQueue:
+def fill_queue(*names: str) -> DownloadQueue:
     queue = DownloadQueue({})
     for name in names:
         queue.add_job("copy", {"name": name}, name)
@@ -44,7 +44,7 @@ def test_all_fields_of_a_job_are_read_back(tmp_path: Path) -> None:
 def test_reading_writes_nothing(home: Path) -> None:
     assert DownloadQueue({}).read_snapshot().jobs == JobList()
     assert not file_of(home).exists()
-    queue = filled("a")
+    queue = fill_queue("a")
     stamp = queue.store.read_stamp()
     queue.read_snapshot()
     assert queue.store.read_stamp() == stamp
@@ -65,7 +65,7 @@ def test_processes_that_write_at_once_do_not_lose_changes() -> None:
     "data", [b"", b"{", b"[]", b"null", b'{"version": 1}', b'{"version": "?", "jobs": []}', b"\xff\xfe", b"[" * 100_000]
 )
 def test_an_invalid_file_is_renamed(data: bytes, home: Path) -> None:
-    queue = filled("a")
+    queue = fill_queue("a")
     file_of(home).write_bytes(data)
     snapshot = queue.read_snapshot()
     assert snapshot.jobs == JobList()
@@ -90,7 +90,7 @@ def test_an_invalid_file_is_renamed(data: bytes, home: Path) -> None:
     ],
 )
 def test_an_invalid_job_is_removed_and_the_others_are_kept(broken: dict[str, object], home: Path) -> None:
-    queue = filled("a", "b", "c")
+    queue = fill_queue("a", "b", "c")
     whole = json.loads(file_of(home).read_bytes())
     whole["jobs"][1] |= broken
     file_of(home).write_text(json.dumps(whole))
@@ -104,7 +104,7 @@ def test_an_invalid_job_is_removed_and_the_others_are_kept(broken: dict[str, obj
 
 
 def test_a_file_of_a_newer_version_is_not_changed(home: Path) -> None:
-    queue = filled("a")
+    queue = fill_queue("a")
     file_of(home).write_text('{"version": 2, "jobs": []}')
     with pytest.raises(WrittenByNewer, match="newer version"):
         queue.add_job("copy", {}, "b")
@@ -112,7 +112,7 @@ def test_a_file_of_a_newer_version_is_not_changed(home: Path) -> None:
 
 
 def test_a_running_job_without_a_process_waits(home: Path) -> None:
-    queue = filled("a")
+    queue = fill_queue("a")
     whole = json.loads(file_of(home).read_bytes())
     whole["jobs"][0]["state"] = "running"
     file_of(home).write_text(json.dumps(whole))

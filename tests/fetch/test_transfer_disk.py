@@ -63,13 +63,13 @@ class TestDisk:
     ) -> None:
         loop, sync, went_on = asyncio.get_running_loop(), os.fsync, list[bool]()
 
-        def slow(descriptor: int) -> None:
+        def sync_slowly(descriptor: int) -> None:
             turned = threading.Event()
             loop.call_soon_threadsafe(turned.set)
             went_on.append(turned.wait(120))
             sync(descriptor)
 
-        monkeypatch.setattr(os, "fsync", slow)
+        monkeypatch.setattr(os, "fsync", sync_slowly)
         await download_file(place.source(), place.target, settings=QUICK)
         assert went_on
         assert all(went_on)
@@ -77,30 +77,30 @@ class TestDisk:
     async def test_the_file_is_closed_before_it_is_deleted(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         loop, remove, run, result = asyncio.get_running_loop(), PartialFile.remove, FileHasher.run, list[str]()
 
-        def slow(follower: FileHasher) -> str:
+        def hash_slowly(follower: FileHasher) -> str:
             sha256, turned = run(follower), threading.Event()
             loop.call_soon_threadsafe(turned.set)
             turned.wait(120)
             result.append("closed")
             return sha256
 
-        def watched(part: PartialFile) -> None:
+        def note_removal(part: PartialFile) -> None:
             result.append("removed")
             remove(part)
 
-        monkeypatch.setattr(FileHasher, "run", slow)
-        monkeypatch.setattr(PartialFile, "remove", watched)
+        monkeypatch.setattr(FileHasher, "run", hash_slowly)
+        monkeypatch.setattr(PartialFile, "remove", note_removal)
         with pytest.raises(Refused):
             await download_file(place.source("404"), place.target, settings=QUICK)
         assert result == ["closed", "removed"]
         assert place.beside == []
 
     async def test_an_error_of_the_listener_is_not_reported_as_a_disk_error(self, place: Place) -> None:
-        def gone(_progress: Progress) -> None:
+        def fail_to_report(_progress: Progress) -> None:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
         with pytest.raises(BrokenPipeError):
-            await download_file(place.source(), place.target, settings=QUICK, on_progress=gone)
+            await download_file(place.source(), place.target, settings=QUICK, on_progress=fail_to_report)
 
     async def test_a_file_in_place_of_the_folder_is_reported(self, place: Place) -> None:
         place.target.write_bytes(b"")

@@ -64,7 +64,7 @@ class TestSpeed:
         assert speed.sample(1.0, 0) is None
 
 
-def grown(per_connection: float, line: float, most: int = 8) -> int:
+def count_connections(per_connection: float, line: float, most: int = 8) -> int:
     """Return the number of connections after a minute, for limits of a server per connection and of the line, in
     MB/s."""
     growth, received = ConnectionGrowth(most, settle_s=1.0), 0.0
@@ -76,17 +76,17 @@ def grown(per_connection: float, line: float, most: int = 8) -> int:
 
 class TestNumberOfConnections:
     def test_connections_grow_to_the_maximum_if_the_server_limits_each(self) -> None:
-        assert grown(per_connection=30, line=1000) == 8
-        assert grown(per_connection=30, line=1000, most=6) == 6
+        assert count_connections(per_connection=30, line=1000) == 8
+        assert count_connections(per_connection=30, line=1000, most=6) == 6
 
     def test_connections_stop_growing_on_a_full_line(self) -> None:
-        assert grown(per_connection=1000, line=12) == 2
+        assert count_connections(per_connection=1000, line=12) == 2
 
     def test_connections_stop_growing_at_the_bandwidth_of_the_line(self) -> None:
-        assert grown(per_connection=30, line=60) == 4
+        assert count_connections(per_connection=30, line=60) == 4
 
     def test_a_fast_connection_stays_alone(self) -> None:
-        assert grown(per_connection=500, line=10_000) == 1
+        assert count_connections(per_connection=500, line=10_000) == 1
 
     def test_connections_are_not_judged_before_all_have_received_data(self) -> None:
         growth = ConnectionGrowth(8, settle_s=1.0)

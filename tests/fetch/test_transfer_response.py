@@ -17,7 +17,7 @@ KNOWN = DownloadIdentity("https://example.org/model.gguf", 1000, SHA256, '"one"'
 OF_UNKNOWN_HASH = DownloadIdentity("https://example.org/model.gguf", 1000, None, '"one"')
 
 
-def judged(
+def judge_response(
     status: int, begin: int = 0, known: DownloadIdentity = KNOWN, *, host: str = "example.org", **headers: str
 ) -> AcceptedResponse | NextStep:
     answer = ResponseHead(status, {name.replace("_", "-"): value for name, value in headers.items()})
@@ -39,7 +39,7 @@ def judged(
 def test_a_partial_response_is_accepted(
     known: DownloadIdentity, etag: str, expected: AcceptedResponse | NextStep
 ) -> None:
-    assert judged(206, 400, known, content_range="bytes 400-999/1000", etag=etag) == expected
+    assert judge_response(206, 400, known, content_range="bytes 400-999/1000", etag=etag) == expected
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_partial_response_is_accepted(
 def test_a_complete_response_in_place_of_a_part_is_accepted(
     known: DownloadIdentity, headers: dict[str, str], expected: NextStep
 ) -> None:
-    assert judged(200, 400, known, **headers) == expected
+    assert judge_response(200, 400, known, **headers) == expected
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_complete_response_in_place_of_a_part_is_accepted(
     ],
 )
 def test_errors_are_classified(status: int, host: str, expected: NextStep) -> None:
-    assert judged(status, host=host) is expected
+    assert judge_response(status, host=host) is expected
 
 
 def test_rate_limits_are_distinguished() -> None:
@@ -84,7 +84,7 @@ def test_rate_limits_are_distinguished() -> None:
 
 @given(st.integers(0, 999), st.integers(0, 1100), st.integers(0, 1100), st.integers(0, 1100))
 def test_a_response_with_another_range_is_refused(begin: int, first: int, last: int, size: int) -> None:
-    outcome = judged(206, begin, content_range=f"bytes {first}-{last}/{size}")
+    outcome = judge_response(206, begin, content_range=f"bytes {first}-{last}/{size}")
     if isinstance(outcome, AcceptedResponse):
         assert (first, size) == (begin, 1000)
         assert begin <= last
@@ -95,7 +95,7 @@ def test_a_response_with_another_range_is_refused(begin: int, first: int, last: 
 @given(st.text(max_size=40), st.text(max_size=10) | st.just("9" * 5000))
 def test_invalid_headers_do_not_crash(content_range: str, length: str) -> None:
     for status in (200, 206, 416):
-        judged(status, 5, content_range=content_range, content_length=length)
+        judge_response(status, 5, content_range=content_range, content_length=length)
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ async def read_answer(reader: asyncio.StreamReader, *, has_body: bool = True) ->
 
 
 @asynccontextmanager
-async def opened(*, shared: bool = False) -> AsyncIterator[Front]:
+async def open_gateway(*, shared: bool = False) -> AsyncIterator[Front]:
     engine = Engine()
     server = await asyncio.start_server(engine.serve, "127.0.0.1", 0)
     engine.port = server.sockets[0].getsockname()[1]
@@ -150,7 +150,7 @@ async def opened(*, shared: bool = False) -> AsyncIterator[Front]:
 
 @pytest.fixture
 async def front() -> AsyncIterator[Front]:
-    async with opened() as it:
+    async with open_gateway() as it:
         yield it
 
 
@@ -299,21 +299,21 @@ def attempts(front: Front) -> dict[str, list[bytes]]:
     }
 
 
-def promised() -> dict[str, set[int]]:
+def promised_statuses() -> dict[str, set[int]]:
     """Return the attempts of the table, with the statuses that it promises."""
     table = DOCS.read_text("utf-8").partition("| attempt |")[2].partition("\n\n")[0]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
     return {attempt: {int(status) for status in re.findall(r"\d{3}\b", answer)} for attempt, answer in rows}
 
 
-@pytest.mark.parametrize("attempt", [each for each, statuses in promised().items() if statuses])
+@pytest.mark.parametrize("attempt", [each for each, statuses in promised_statuses().items() if statuses])
 async def test_each_unauthorised_request_gets_the_documented_answer(
     front: Front, attempt: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     tried = attempts(front)[attempt]
     for data in tried:
         answer = await front.send(data)
-        assert answer.status in promised()[attempt], (data[:300], answer)
+        assert answer.status in promised_statuses()[attempt], (data[:300], answer)
         assert b"access-control-allow" not in answer.head.lower(), data[:300]
         shown = answer.head + answer.body
         assert not any(each in shown for each in (ENGINE_KEY.encode(), KEY.encode(), str(front.engine.port).encode()))
@@ -323,12 +323,12 @@ async def test_each_unauthorised_request_gets_the_documented_answer(
 
 
 async def test_documented_and_tested_requests_are_the_same(front: Front) -> None:
-    assert {each for each, statuses in promised().items() if statuses} == set(attempts(front))
+    assert {each for each, statuses in promised_statuses().items() if statuses} == set(attempts(front))
 
 
 async def test_slow_headers_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway, "HEADER_TIME_S", 0.3)
-    async with opened() as front, asyncio.timeout(60):
+    async with open_gateway() as front, asyncio.timeout(60):
         for sent in (b"", b"GET /health HTTP/1.1\r\nHo", b"GET /health HTTP/1.1\r\n" + front.host() + b"X: 1\r\n"):
             reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
             writer.write(sent)
@@ -339,7 +339,7 @@ async def test_slow_headers_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_chunked_body_is_not_read_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "MOST_BODY_BYTES", 100_000)
-    async with opened() as front:
+    async with open_gateway() as front:
         chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
         head = front.request("POST /tokenize", "Transfer-Encoding: chunked")
         assert (await front.send(head + 3 * chunk + b"0\r\n\r\n")).status == 413
@@ -395,7 +395,7 @@ async def test_names_of_this_computer_are_accepted_as_host(front: Front, host: s
     ],
 )
 async def test_a_shared_gateway_accepts_its_addresses_and_names(host: str, status: int) -> None:
-    async with opened(shared=True) as front:
+    async with open_gateway(shared=True) as front:
         assert (await front.ask("GET /v1/models", host=f"{host}:{front.port}")).status == status
         assert (await front.ask("GET /v1/models", host=f"{host}:1")).status == 421
 
@@ -421,7 +421,7 @@ async def test_a_web_page_of_this_computer_may_use_it_with_the_key(front: Front,
 
 async def test_its_own_origin_is_accepted(front: Front) -> None:
     assert (await front.ask("GET /v1/models", f"Origin: http://127.0.0.1:{front.port}")).status == 200
-    async with opened(shared=True) as shared:
+    async with open_gateway(shared=True) as shared:
         own = f"desktop:{shared.port}"
         assert (await shared.ask("GET /v1/models", f"Origin: http://{own}", host=own)).status == 200
         assert (await shared.ask("GET /v1/models", f"Origin: http://{own}")).status == 403

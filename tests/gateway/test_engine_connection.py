@@ -16,7 +16,7 @@ CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 @asynccontextmanager
-async def serving(serve: Serve) -> AsyncIterator[tuple[str, int]]:
+async def run_engine(serve: Serve) -> AsyncIterator[tuple[str, int]]:
     """Run an engine; yield its address."""
     open_count, all_closed = 0, asyncio.Event()
 
@@ -44,7 +44,7 @@ async def serving(serve: Serve) -> AsyncIterator[tuple[str, int]]:
         server.close()
 
 
-def saying(*parts: bytes) -> Serve:
+def answer_in_packets(*parts: bytes) -> Serve:
     """Return an engine that reads the head of a request and answers with these parts, one packet each."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -58,7 +58,7 @@ def saying(*parts: bytes) -> Serve:
 
 
 async def get_whole(*parts: bytes) -> bytes:
-    async with serving(saying(*parts)) as address:
+    async with run_engine(answer_in_packets(*parts)) as address:
         with closing(await open_reply(address, "GET", "/", {})) as reply:
             return await reply.read_whole()
 
@@ -128,7 +128,7 @@ async def test_a_large_request_reaches_the_engine_completely() -> None:
         bodies.append(await reader.readexactly(len(sent)))
         writer.write(HEAD + b"Content-Length: 2\r\n\r\nok")
 
-    async with serving(serve) as address:
+    async with run_engine(serve) as address:
         with closing(await open_reply(address, "POST", "/v1/x?y=1", {"User-Agent": "a\udcffb"}, sent)) as reply:
             assert (reply.status, reply.content_type) == (200, "text/event-stream")
             assert await reply.read_whole() == b"ok"
@@ -146,39 +146,39 @@ async def test_a_request_refused_before_it_is_read_gets_its_answer() -> None:
         while await reader.read(1 << 16):
             pass
 
-    async with serving(serve) as address:
+    async with run_engine(serve) as address:
         with closing(await open_reply(address, "POST", "/", {}, bytes(3_000_000))) as reply:
             assert (reply.status, await reply.read_whole()) == (413, b"no")
 
 
 async def test_parts_are_taken_as_they_arrive_until_one_is_refused() -> None:
     parts = [b"1\r\n%d\r\n" % number for number in range(6)]
-    async with serving(saying(CHUNKED, *parts, b"0\r\n\r\n")) as address:
+    async with run_engine(answer_in_packets(CHUNKED, *parts, b"0\r\n\r\n")) as address:
         with closing(await open_reply(address, "GET", "/", {})) as reply:
             taken: list[bytes] = []
 
-            def take(part: bytes) -> bool:
+            def take_part(part: bytes) -> bool:
                 if part != b"3":
                     taken.append(part)
                 return part != b"3"
 
-            assert await reply.read_part(take) == b"3"
+            assert await reply.read_part(take_part) == b"3"
             assert taken == [b"0", b"1", b"2"]
             assert await reply.read_part() == b"4"
             assert await reply.read_whole() == b"5"
 
 
 async def test_an_exception_of_the_taker_is_raised_for_the_reader() -> None:
-    async with serving(saying(CHUNKED, b"1\r\na\r\n", b"1\r\nb\r\n")) as address:
+    async with run_engine(answer_in_packets(CHUNKED, b"1\r\na\r\n", b"1\r\nb\r\n")) as address:
         with closing(await open_reply(address, "GET", "/", {})) as reply:
 
-            def take(part: bytes) -> bool:
+            def take_part(part: bytes) -> bool:
                 if part == b"b":
                     raise LookupError
                 return True
 
             with pytest.raises(LookupError):
-                await reply.read_part(take)
+                await reply.read_part(take_part)
 
 
 async def test_an_engine_waits_for_a_slow_reader() -> None:
@@ -195,7 +195,7 @@ async def test_an_engine_waits_for_a_slow_reader() -> None:
             written += 1
         writer.write(b"0\r\n\r\n")
 
-    async with serving(serve) as address:
+    async with run_engine(serve) as address:
         with closing(await open_reply(address, "GET", "/", {})) as reply:
             assert await reply.read_part()
             before, until_s = -1, time.monotonic() + 10
@@ -216,7 +216,7 @@ async def test_closing_ends_the_connection_at_once() -> None:
             await reader.read()
         ended.set()
 
-    async with serving(serve) as address:
+    async with run_engine(serve) as address:
         reply: EngineReply = await open_reply(address, "GET", "/", {})
         assert await reply.read_part() == b"a"
         reply.close()

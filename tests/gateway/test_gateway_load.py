@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from launcher.gateway.engine_link import EngineLink
-from tests.gateway.test_access import CHAT, KEY, Front, opened, read_answer
+from tests.gateway.test_access import CHAT, KEY, Front, open_gateway, read_answer
 
 QUEUE = 200
 CHAT_LINE = "POST /v1/chat/completions"
@@ -24,7 +24,7 @@ async def wait_until_waiting(front: Front, count: int) -> None:
 
 
 async def test_a_queue_of_200_is_held_over_a_handover_and_answered_in_order() -> None:
-    async with opened() as front, asyncio.timeout(60):
+    async with open_gateway() as front, asyncio.timeout(60):
         await front.gateway.gate.pause_requests(0.0)
         connections = []
         for number in range(QUEUE):
@@ -48,7 +48,7 @@ async def test_a_queue_of_200_is_held_over_a_handover_and_answered_in_order() ->
 async def test_a_body_of_28_mb_that_comes_during_a_handover_reaches_the_engine_whole() -> None:
     body = json.dumps({"messages": [{"role": "user", "content": "0123456789abcdef" * (28 << 16)}]}).encode()
     assert len(body) > 28 << 20
-    async with opened() as front, asyncio.timeout(60):
+    async with open_gateway() as front, asyncio.timeout(60):
         await front.gateway.gate.pause_requests(0.0)
         asking = asyncio.create_task(front.ask(CHAT_LINE, body=body))
         await wait_until_waiting(front, 1)
@@ -87,7 +87,7 @@ class Flood:
 async def test_a_client_that_does_not_read_stops_the_engine_instead_of_filling_the_gateway() -> None:
     flood = Flood()
     server = await asyncio.start_server(flood.serve, "127.0.0.1", 0)
-    async with opened() as front, asyncio.timeout(60):
+    async with open_gateway() as front, asyncio.timeout(60):
         await front.gateway.gate.pause_requests(0.0)
         await front.gateway.gate.resume_requests(engine_link(front, server.sockets[0].getsockname()[1]))
         body = b'{"messages": [{"role": "user", "content": "Hi"}], "stream": true}'

@@ -46,7 +46,7 @@ def options(demo_model: Path) -> ServeOptions:
 
 
 @asynccontextmanager
-async def serving(options: ServeOptions) -> AsyncIterator[tuple[ServerSession, httpx.AsyncClient]]:
+async def serve_model(options: ServeOptions) -> AsyncIterator[tuple[ServerSession, httpx.AsyncClient]]:
     session = ServerSession()
     try:
         await session.start(options)
@@ -173,7 +173,7 @@ def check_same_words(cut: ReadReply, whole: ReadReply) -> None:
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_stream_is_continued_word_for_word_while_settings_change(options: ServeOptions, path: str) -> None:
-    async with serving(options) as (session, client):
+    async with serve_model(options) as (session, client):
         cut = ReadReply()
         reading = asyncio.create_task(read_stream(client, cut, path=path))
         for changes in ({"draft": 3}, {"draft": 0}, {"context": 65_536}):
@@ -189,7 +189,7 @@ async def test_a_stream_is_continued_word_for_word_while_settings_change(options
 
 @pytest.mark.parametrize("path", CHAT_FIRST)
 async def test_token_counts_after_a_handover_include_the_whole_reply(options: ServeOptions, path: str) -> None:
-    async with serving(options) as (session, client):
+    async with serve_model(options) as (session, client):
         cut = ReadReply()
         reading = asyncio.create_task(read_stream(client, cut, path=path, max_tokens=1_500))
         await cut.wait_for_parts(9)
@@ -203,7 +203,7 @@ async def test_token_counts_after_a_handover_include_the_whole_reply(options: Se
 
 @pytest.mark.thorough
 async def test_the_token_limit_of_the_engine_holds_over_a_handover(options: ServeOptions) -> None:
-    async with serving(replace(options, extra=("--n-predict", "900"))) as (session, client):
+    async with serve_model(replace(options, extra=("--n-predict", "900"))) as (session, client):
         cut = ReadReply()
         reading = asyncio.create_task(read_stream(client, cut, max_tokens=-1))
         await cut.wait_for_parts(9)
@@ -216,7 +216,7 @@ async def test_the_token_limit_of_the_engine_holds_over_a_handover(options: Serv
 
 
 async def test_the_outlook_of_a_handover_is_known_before_it(options: ServeOptions) -> None:
-    async with serving(replace(options, slots=2)) as (session, client):
+    async with serve_model(replace(options, slots=2)) as (session, client):
         assert await session.foresee_handover() == HandoverOutlook()
         free, seeded = ReadReply(), ReadReply()
         reading = [
@@ -250,7 +250,7 @@ async def test_the_outlook_of_a_handover_is_known_before_it(options: ServeOption
 async def test_the_keeper_of_the_next_engine_waits_until_the_earlier_engine_is_idle(
     options: ServeOptions, ends: str
 ) -> None:
-    async with serving(options) as (session, client):
+    async with serve_model(options) as (session, client):
         seeded = ReadReply()
         reading = asyncio.create_task(read_stream(client, seeded, temperature=1, seed=1))
         await seeded.wait_for_parts(5)
@@ -274,7 +274,7 @@ def find_keepers() -> list[psutil.Process]:
 @pytest.mark.thorough
 async def test_several_streams_are_continued(options: ServeOptions) -> None:
     questions = ["How does bread rise?", "Why does a bicycle stay upright?", "What is a draft?"]
-    async with serving(replace(options, slots=3, kv_unified=True)) as (session, client):
+    async with serve_model(replace(options, slots=3, kv_unified=True)) as (session, client):
         together = [ReadReply() for _ in questions]
         reading = [
             asyncio.create_task(read_stream(client, reply, question))
@@ -293,7 +293,7 @@ async def test_several_streams_are_continued(options: ServeOptions) -> None:
 
 @pytest.mark.thorough
 async def test_a_request_without_delivered_tokens_starts_again(options: ServeOptions) -> None:
-    async with serving(options) as (session, client):
+    async with serve_model(options) as (session, client):
         body = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "ignore_eos": True}
         body |= {"max_tokens": 1_500}
         asking = asyncio.create_task(client.post("/v1/chat/completions", json=body))
@@ -308,7 +308,7 @@ async def test_a_request_without_delivered_tokens_starts_again(options: ServeOpt
 
 
 async def test_settings_that_fail_are_undone_and_the_stream_goes_on(options: ServeOptions) -> None:
-    async with serving(options) as (session, client):
+    async with serve_model(options) as (session, client):
         cut = ReadReply()
         reading = asyncio.create_task(read_stream(client, cut))
         await cut.wait_for_parts(8)
@@ -321,7 +321,7 @@ async def test_settings_that_fail_are_undone_and_the_stream_goes_on(options: Ser
 
 
 async def test_a_stream_that_does_not_fit_into_the_new_context_is_cut_and_reported(options: ServeOptions) -> None:
-    async with serving(options) as (session, client):
+    async with serve_model(options) as (session, client):
         cut = ReadReply()
         reading = asyncio.create_task(read_stream(client, cut))
         await cut.wait_for_parts(400)
@@ -338,7 +338,7 @@ async def test_a_stream_that_does_not_fit_into_the_new_context_is_cut_and_report
 async def test_no_reply_is_continued_with_another_model(options: ServeOptions, tmp_path: Path) -> None:
     other = tmp_path / "other.gguf"
     shutil.copy(options.model, other)
-    async with serving(options) as (session, client):
+    async with serve_model(options) as (session, client):
         cut = ReadReply()
         reading = asyncio.create_task(read_stream(client, cut))
         await cut.wait_for_parts(8)
@@ -353,7 +353,7 @@ async def test_no_reply_is_continued_with_another_model(options: ServeOptions, t
 
 
 async def test_many_quick_changes_are_one_gap_in_the_stream(options: ServeOptions) -> None:
-    async with serving(options) as (session, client):
+    async with serve_model(options) as (session, client):
         cut = ReadReply()
         reading = asyncio.create_task(read_stream(client, cut))
         await cut.wait_for_parts(8)
@@ -372,7 +372,7 @@ async def test_many_quick_changes_are_one_gap_in_the_stream(options: ServeOption
 
 
 async def test_quick_changes_start_one_engine(options: ServeOptions) -> None:
-    async with serving(options) as (session, client):
+    async with serve_model(options) as (session, client):
         cut = ReadReply()
         reading = asyncio.create_task(read_stream(client, cut))
         await cut.wait_for_parts(8)
@@ -394,7 +394,7 @@ async def test_quick_changes_start_one_engine(options: ServeOptions) -> None:
 
 
 async def test_a_restart_that_replaces_another_has_the_settings_of_both(options: ServeOptions) -> None:
-    async with serving(options) as (session, _):
+    async with serve_model(options) as (session, _):
         url, change_count = session.supervisor.endpoint.url, session.change_count
         earlier = asyncio.create_task(restart_server(url, {"draft": "3"}))
         while session.change_count == change_count:
@@ -414,7 +414,7 @@ def kill_engine(session: ServerSession) -> None:
 
 @pytest.mark.parametrize("path", CHAT_FIRST)
 async def test_a_reply_of_a_killed_engine_is_continued_word_for_word(options: ServeOptions, path: str) -> None:
-    async with serving(options) as (session, client):
+    async with serve_model(options) as (session, client):
         broken = ReadReply()
         reading = asyncio.create_task(read_stream(client, broken, path=path))
         await broken.wait_for_parts(8)
@@ -431,7 +431,7 @@ async def test_a_reply_of_a_killed_engine_is_continued_word_for_word(options: Se
 
 
 async def test_no_slot_file_is_left(options: ServeOptions) -> None:
-    async with serving(options) as (session, client):
+    async with serve_model(options) as (session, client):
         reply = ReadReply()
         reading = asyncio.create_task(read_stream(client, reply))
         await reply.wait_for_parts(9)
@@ -447,7 +447,7 @@ async def test_no_slot_file_is_left(options: ServeOptions) -> None:
 
 
 async def test_the_key_of_the_gateway_does_not_open_the_engine(options: ServeOptions) -> None:
-    async with serving(options) as (session, client):
+    async with serve_model(options) as (session, client):
         engine = session.supervisor.engine_endpoint
         assert engine.port != session.supervisor.endpoint.port
         assert (await client.get(f"{engine.url}/props")).status_code == 401

@@ -25,7 +25,14 @@ from launcher.engine.server.state import ServerState
 from launcher.gateway import gate
 from launcher.gateway.engine_link import EngineLink
 from launcher.gateway.saved_slots import SavedSlot, restore_slots
-from tests.gateway.test_handover import ReadReply, change_settings, check_same_words, read_stream, read_whole, serving
+from tests.gateway.test_handover import (
+    ReadReply,
+    change_settings,
+    check_same_words,
+    read_stream,
+    read_whole,
+    serve_model,
+)
 
 CHECK, CANONICAL, SAVE, COUNT, RESTORE = (
     "/apply-template",
@@ -80,7 +87,7 @@ async def begin_stream(client: httpx.AsyncClient, **fields: object) -> tuple[Rea
 async def test_an_engine_killed_before_any_step_loses_no_reply(
     options: ServeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serving(options) as (session, client):
+    async with serve_model(options) as (session, client):
         whole = await read_whole(client, 1_000)
         for number, step in enumerate(STEPS):
             reply, reading = await begin_stream(client)
@@ -104,7 +111,7 @@ async def test_an_engine_killed_before_any_step_loses_no_reply(
 async def test_a_client_that_leaves_before_any_step_does_not_block_the_handover(
     options: ServeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serving(options) as (session, client):
+    async with serve_model(options) as (session, client):
         for number, step in enumerate(STEPS):
             _, reading = await begin_stream(client)
             with monkeypatch.context() as patched:
@@ -153,7 +160,7 @@ async def test_an_unsuitable_slot_file_is_not_restored_and_the_stream_goes_on(
         found.append(await restore_slots(link, [spoils[len(found)](slot) for slot in saved]))
         return found[-1]
 
-    async with serving(options) as (session, client):
+    async with serve_model(options) as (session, client):
         monkeypatch.setattr(gate, "restore_slots", restore_spoilt)
         cut, reading = await begin_stream(client)
         for number in range(len(spoils)):
@@ -169,7 +176,7 @@ async def test_an_unsuitable_slot_file_is_not_restored_and_the_stream_goes_on(
 async def test_a_slot_file_without_disk_space_is_deleted_and_the_stream_goes_on(
     options: ServeOptions,
 ) -> None:
-    async with serving(options) as (session, client):
+    async with serve_model(options) as (session, client):
         cut, reading = await begin_stream(client)
         pid = session.supervisor.engine_pid
         assert pid is not None
@@ -187,7 +194,7 @@ async def test_a_slot_file_without_disk_space_is_deleted_and_the_stream_goes_on(
 async def test_a_key_revoked_during_a_handover_ends_only_its_own_reply(
     options: ServeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serving(replace(options, slots=2, kv_unified=True)) as (session, client):
+    async with serve_model(replace(options, slots=2, kv_unified=True)) as (session, client):
         gateway = session._gateway and session._gateway._gateway
         assert gateway is not None
         keys = dict(gateway.access.keys)
@@ -216,7 +223,7 @@ async def test_without_a_slot_folder_a_stream_is_continued_by_reading_its_tokens
 ) -> None:
     make_private_folder(cache_dir())
     (cache_dir() / "slots").write_text("a file in the folder's place")
-    async with serving(options) as (session, client):
+    async with serve_model(options) as (session, client):
         launch = session.supervisor.launch
         assert launch is not None
         assert "--slot-save-path" not in launch.command.arguments

@@ -86,7 +86,9 @@ async def send_words(client: httpx.AsyncClient, chance: random.Random, **fields:
 
 
 @asynccontextmanager
-async def limited(model: Path, root: Path, *, guard: bool | None, direct: bool = False) -> AsyncIterator[LimitedServer]:
+async def serve_with_limit(
+    model: Path, root: Path, *, guard: bool | None, direct: bool = False
+) -> AsyncIterator[LimitedServer]:
     options = ServeOptions(
         model=model,
         built_in=True,
@@ -129,7 +131,7 @@ async def send_until_urgent(server: LimitedServer) -> None:
 
 
 async def test_the_engine_is_restarted_in_time_and_its_stream_goes_on(demo_model: Path, tmp_path: Path) -> None:
-    async with limited(demo_model, tmp_path, guard=True) as server:
+    async with serve_with_limit(demo_model, tmp_path, guard=True) as server:
         engine = server.session.supervisor.engine_pid
         stream = ReadReply()
         reading = asyncio.create_task(read_stream(server.client, stream))
@@ -156,7 +158,9 @@ async def test_without_consent_or_gateway_the_finding_is_only_reported(
 ) -> None:
     if by == "setting":
         settings.change_setting(MEMORY_GUARD, VALUE_RESTART)
-    async with limited(demo_model, tmp_path, guard=True if by == "direct" else None, direct=by == "direct") as server:
+    async with serve_with_limit(
+        demo_model, tmp_path, guard=True if by == "direct" else None, direct=by == "direct"
+    ) as server:
         engine = server.session.supervisor.engine_pid
         await send_until_urgent(server)
         guard = server.session._memory_guard._restarting

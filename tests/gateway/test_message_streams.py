@@ -36,11 +36,11 @@ DIE = {"type": "die"}
 """Not an event: the engine breaks the connection off."""
 
 
-def thought(text: str) -> dict[str, Any]:
+def thinking_delta(text: str) -> dict[str, Any]:
     return {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": text}}
 
 
-def written(text: str) -> dict[str, Any]:
+def text_delta(text: str) -> dict[str, Any]:
     return {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": text}}
 
 
@@ -124,7 +124,7 @@ class Client:
 
 
 @asynccontextmanager
-async def opened() -> AsyncIterator[Client]:
+async def open_gateway() -> AsyncIterator[Client]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         port = listener.getsockname()[1]
@@ -139,7 +139,7 @@ async def opened() -> AsyncIterator[Client]:
 
 
 @asynccontextmanager
-async def serving(client: Client, engine: Engine) -> AsyncIterator[None]:
+async def run_engine(client: Client, engine: Engine) -> AsyncIterator[None]:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", engine.answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -157,13 +157,13 @@ async def serving(client: Client, engine: Engine) -> AsyncIterator[None]:
 
 @pytest.mark.parametrize("text", [False, True], ids=["thinking", "text"])
 async def test_a_message_stream_is_continued_as_if_uncut(*, text: bool) -> None:
-    part, begin = (written, {**TEXT}) if text else (thought, THINKING)
+    part, begin = (text_delta, {**TEXT}) if text else (thinking_delta, THINKING)
     first = [BEGIN, begin, *map(part, WORDS[:3]), HOLD, *map(part, WORDS[3:])]
     again = [{**BEGIN, "message": {"id": "msg-2"}}, begin, *map(part, WORDS[3:]), *END]
-    async with opened() as client:
+    async with open_gateway() as client:
         mode = "content" if text else "reasoning_content"
         old, new = Engine(first, mode), Engine(again, mode)
-        async with serving(client, old):
+        async with run_engine(client, old):
             reading = asyncio.create_task(client.read())
             await client.wait_for_events(5)
             pausing = asyncio.create_task(client.gate.pause_requests(5.0))
@@ -173,7 +173,7 @@ async def test_a_message_stream_is_continued_as_if_uncut(*, text: bool) -> None:
             await pausing
         assert client.gate.report is not None
         assert (client.gate.report.outcome, len(client.gate.report.continued)) == ("seamless", 1)
-        async with serving(client, new):
+        async with run_engine(client, new):
             await reading
         end = [END[0], {**END[1], "usage": {"output_tokens": 7}}, END[2]]
         assert client.data == [BEGIN, begin, *map(part, WORDS), *end]
@@ -186,15 +186,15 @@ async def test_a_message_stream_is_continued_as_if_uncut(*, text: bool) -> None:
 
 
 async def test_a_message_without_delivered_text_starts_again() -> None:
-    async with opened() as client:
-        async with serving(client, Engine([BEGIN, THINKING, HOLD])):
+    async with open_gateway() as client:
+        async with run_engine(client, Engine([BEGIN, THINKING, HOLD])):
             reading = asyncio.create_task(client.read())
             await client.wait_for_events(2)
             await client.gate.pause_requests(5.0)
-        new = Engine([{**BEGIN, "message": {"id": "msg-2"}}, THINKING, *map(thought, WORDS), *END])
-        async with serving(client, new):
+        new = Engine([{**BEGIN, "message": {"id": "msg-2"}}, THINKING, *map(thinking_delta, WORDS), *END])
+        async with run_engine(client, new):
             await reading
-        assert client.data == [BEGIN, THINKING, *map(thought, WORDS), *END]
+        assert client.data == [BEGIN, THINKING, *map(thinking_delta, WORDS), *END]
         assert len(new.requests[0]["messages"]) == 1
 
 
@@ -210,16 +210,16 @@ async def test_a_message_without_delivered_text_starts_again() -> None:
 async def test_a_message_of_a_crashed_engine_is_continued_at_a_word_end(
     again: Sequence[str], whole: str, requested: Sequence[str]
 ) -> None:
-    async with opened() as client:
-        async with serving(client, Engine([BEGIN, THINKING, *map(thought, ("Bread", " rises", " be")), DIE])):
+    async with open_gateway() as client:
+        async with run_engine(client, Engine([BEGIN, THINKING, *map(thinking_delta, ("Bread", " rises", " be")), DIE])):
             reading = asyncio.create_task(client.read())
             await client.wait_for_events(5)
-        new = Engine([{**BEGIN, "message": {"id": "msg-2"}}, THINKING, *map(thought, again), *END])
-        async with serving(client, new):
+        new = Engine([{**BEGIN, "message": {"id": "msg-2"}}, THINKING, *map(thinking_delta, again), *END])
+        async with run_engine(client, new):
             await reading
         texts = [each["delta"]["thinking"] for each in client.data if each["type"] == "content_block_delta"]
         assert "".join(texts) == whole
-        assert [each["type"] for each in client.data if each not in map(thought, texts)] == [
+        assert [each["type"] for each in client.data if each not in map(thinking_delta, texts)] == [
             *("message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop")
         ]
         assert [each["messages"][-1]["content"][0]["thinking"] for each in new.requests] == requested
@@ -227,35 +227,35 @@ async def test_a_message_of_a_crashed_engine_is_continued_at_a_word_end(
 
 @pytest.mark.parametrize(("further", "goes_on"), [(255, False), (256, True)])
 async def test_a_message_survives_a_second_crash_only_after_enough_new_text(further: int, *, goes_on: bool) -> None:
-    async with opened() as client:
-        async with serving(client, Engine([BEGIN, THINKING, *map(thought, WORDS[:3]), DIE])):
+    async with open_gateway() as client:
+        async with run_engine(client, Engine([BEGIN, THINKING, *map(thinking_delta, WORDS[:3]), DIE])):
             reading = asyncio.create_task(client.read())
             await client.wait_for_events(5)
-        again = [thought(WORDS[2]), *[thought(" and")] * further, DIE]
-        async with serving(client, Engine([BEGIN, THINKING, *again])):
+        again = [thinking_delta(WORDS[2]), *[thinking_delta(" and")] * further, DIE]
+        async with run_engine(client, Engine([BEGIN, THINKING, *again])):
             await client.wait_for_events(5 + further)
-        async with serving(client, Engine([BEGIN, THINKING, thought(" and"), thought(" air"), *END])):
+        async with run_engine(client, Engine([BEGIN, THINKING, thinking_delta(" and"), thinking_delta(" air"), *END])):
             await reading
         if goes_on:
-            assert client.data[5 + further :] == [thought(" air"), END[0], ANY, END[2]]
+            assert client.data[5 + further :] == [thinking_delta(" air"), END[0], ANY, END[2]]
         else:
             assert client.data[-1]["error"]["code"] == 502
 
 
 @pytest.mark.parametrize("crashes", [1, 2])
 async def test_a_message_whose_engine_crashes_before_its_first_word_is_repeated_once(crashes: int) -> None:
-    async with opened() as client:
+    async with open_gateway() as client:
         reading = asyncio.create_task(client.read())
         for _ in range(crashes):
             engine = Engine([BEGIN, THINKING, DIE])
-            async with serving(client, engine):
+            async with run_engine(client, engine):
                 while not engine.requests:
                     await asyncio.sleep(0.01)
                 await client.wait_for_events(2)
-        async with serving(client, Engine([BEGIN, THINKING, *map(thought, WORDS), *END])):
+        async with run_engine(client, Engine([BEGIN, THINKING, *map(thinking_delta, WORDS), *END])):
             await reading
         if crashes == 1:
-            assert client.data == [BEGIN, THINKING, *map(thought, WORDS), *END]
+            assert client.data == [BEGIN, THINKING, *map(thinking_delta, WORDS), *END]
         else:
             assert [each["type"] for each in client.data] == ["message_start", "content_block_start", "error"]
             assert client.data[-1]["error"]["code"] == 502
@@ -263,10 +263,10 @@ async def test_a_message_whose_engine_crashes_before_its_first_word_is_repeated_
 
 async def test_a_message_with_a_begun_tool_call_is_finished_first() -> None:
     call = {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": "{"}}
-    events = [BEGIN, THINKING, thought("Bread"), TOOL, call, HOLD, call, *END]
-    async with opened() as client:
+    events = [BEGIN, THINKING, thinking_delta("Bread"), TOOL, call, HOLD, call, *END]
+    async with open_gateway() as client:
         old = Engine(events)
-        async with serving(client, old):
+        async with run_engine(client, old):
             reading = asyncio.create_task(client.read())
             await client.wait_for_events(5)
             assert (await client.gate.foresee_handover()).ending == 1
@@ -292,7 +292,10 @@ async def test_a_message_with_a_begun_tool_call_is_finished_first() -> None:
 async def test_the_outlook_of_a_handover_is_known(
     mode: str, words: Sequence[str], foreseen: tuple[int, int, int], reasons: dict[str, int]
 ) -> None:
-    async with opened() as client, serving(client, Engine([BEGIN, THINKING, *map(thought, words), HOLD], mode)):
+    async with (
+        open_gateway() as client,
+        run_engine(client, Engine([BEGIN, THINKING, *map(thinking_delta, words), HOLD], mode)),
+    ):
         reading = asyncio.create_task(client.read())
         await client.wait_for_events(5)
         outlook = await client.gate.foresee_handover()
@@ -303,9 +306,9 @@ async def test_the_outlook_of_a_handover_is_known(
 
 
 async def test_an_engine_that_refuses_the_continuation_ends_the_message_with_an_error_event() -> None:
-    async with opened() as client:
-        old = Engine([BEGIN, THINKING, *map(thought, WORDS[:3]), HOLD, *map(thought, WORDS[3:])])
-        async with serving(client, old):
+    async with open_gateway() as client:
+        old = Engine([BEGIN, THINKING, *map(thinking_delta, WORDS[:3]), HOLD, *map(thinking_delta, WORDS[3:])])
+        async with run_engine(client, old):
             reading = asyncio.create_task(client.read())
             await client.wait_for_events(5)
             assert (await client.gate.foresee_handover()).going_on == 1
@@ -314,7 +317,7 @@ async def test_an_engine_that_refuses_the_continuation_ends_the_message_with_an_
                 await asyncio.sleep(0.01)
             old.goes_on.set()
             await pausing
-        async with serving(client, Engine([])):
+        async with run_engine(client, Engine([])):
             await reading
         name, data = client.events[-1]
         assert (name, data["error"]["message"]) == ("error", "too long")

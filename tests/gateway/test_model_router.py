@@ -11,7 +11,7 @@ from launcher.gateway.exchange import Exchange
 from launcher.gateway.gate import Gate
 from launcher.gateway.model_router import Body, Route
 from launcher.gateway.system_text import add_system_text
-from tests.gateway.test_access import KEY, Front, opened
+from tests.gateway.test_access import KEY, Front, open_gateway
 
 USER = {"role": "user", "content": "Hello"}
 SYSTEM = {"role": "system", "content": "Mine."}
@@ -68,7 +68,7 @@ class TwoModels:
 
 async def test_a_request_waits_for_its_model_and_goes_through_its_gate() -> None:
     seen: list[Exchange] = []
-    async with opened() as front:
+    async with open_gateway() as front:
         router = front.gateway.router = TwoModels(front)
         front.gateway.gate._on_exchange = seen.append
         headers = {"Authorization": f"Bearer {KEY}"}

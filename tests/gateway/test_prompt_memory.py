@@ -13,7 +13,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.reread import BILLING_HEADER, Reread, RereadCause
 from launcher.gateway.exchange import TOO_LONG, Exchange, ReplyFigures
 from launcher.gateway.prompt_memory import PromptMemory
-from tests.gateway.test_handover import serving
+from tests.gateway.test_handover import serve_model
 
 TOOLS = [{"type": "function", "function": {"name": f"tool{number}", "description": "x" * 400}} for number in range(40)]
 SYSTEM = "You are a coding agent. " * 400
@@ -25,7 +25,7 @@ TURNS = [
 _CHARACTERS_PER_TOKEN = 4
 
 
-def ended(body: Mapping[str, Any], reused: int, client: str = "agent/1") -> Exchange:
+def ended_request(body: Mapping[str, Any], reused: int, client: str = "agent/1") -> Exchange:
     """A request that has ended; `reused` of its tokens came from the cache."""
     raw = json.dumps(body).encode()
     figures = ReplyFigures(prompt_tokens=len(raw) // _CHARACTERS_PER_TOKEN, reused_tokens=reused)
@@ -43,7 +43,7 @@ def tokens(body: Mapping[str, Any]) -> int:
 
 
 def note(memory: PromptMemory, body: Mapping[str, Any], reused: int = 0, client: str = "agent/1") -> Reread | None:
-    return memory.note_prompt(ended(body, reused, client))
+    return memory.note_prompt(ended_request(body, reused, client))
 
 
 def test_a_continued_conversation_loses_nothing() -> None:
@@ -113,7 +113,7 @@ def test_a_changing_header_at_the_start_is_named() -> None:
 def test_unknown_figures_short_prompts_and_new_conversations_are_not_losses() -> None:
     memory = PromptMemory()
     note(memory, chat(1))
-    assert memory.note_prompt(replace(ended(chat(1), 0), figures=ReplyFigures())) is None
+    assert memory.note_prompt(replace(ended_request(chat(1), 0), figures=ReplyFigures())) is None
     assert note(memory, {"messages": TURNS[:1]}) is None
     assert note(memory, {"messages": TURNS[:1]}) is None
     another = {"messages": [{"role": "system", "content": "Another agent. " * 800}, *TURNS]}
@@ -123,16 +123,18 @@ def test_unknown_figures_short_prompts_and_new_conversations_are_not_losses() ->
 
 def test_a_refused_prompt_does_not_count_as_read() -> None:
     memory = PromptMemory()
-    refused = replace(ended(chat(3), 0), figures=ReplyFigures(prompt_tokens=tokens(chat(3))), end=TOO_LONG)
+    refused = replace(ended_request(chat(3), 0), figures=ReplyFigures(prompt_tokens=tokens(chat(3))), end=TOO_LONG)
     assert memory.note_prompt(refused) is None
     assert note(memory, chat(1)) is None
 
 
 def test_a_full_prompt_cache_is_the_cause_if_the_engine_dropped_prompts() -> None:
     memory = PromptMemory()
-    memory.note_prompt(ended(chat(1), 0), dropped=3)
-    memory.note_prompt(ended({"messages": [{"role": "user", "content": "Write a title."}]}, 0, "other/2"), dropped=4)
-    found = memory.note_prompt(ended(chat(3), 0), dropped=4)
+    memory.note_prompt(ended_request(chat(1), 0), dropped=3)
+    memory.note_prompt(
+        ended_request({"messages": [{"role": "user", "content": "Write a title."}]}, 0, "other/2"), dropped=4
+    )
+    found = memory.note_prompt(ended_request(chat(3), 0), dropped=4)
     assert found is not None
     assert found.cause is RereadCause.CACHE_LIMIT
 
@@ -143,8 +145,8 @@ def test_two_conversations_in_one_slot_are_detected_with_a_real_engine(
 ) -> None:
     options = ServeOptions(demo_model, built_in=True, threads=1, context=8192, alias="demo", cache_ram=cache_mib)
 
-    async def talk() -> list[Reread | None]:
-        async with serving(options) as (session, client):
+    async def send_texts() -> list[Reread | None]:
+        async with serve_model(options) as (session, client):
             long = "Explain how bread rises, and why a bicycle stays upright. " * 60
             for text in (long, "Other words stand here, of another kind. " * 60, long):
                 body = {"messages": [{"role": "user", "content": text}], "max_tokens": 4, "temperature": 0}
@@ -153,7 +155,7 @@ def test_two_conversations_in_one_slot_are_detected_with_a_real_engine(
                 await asyncio.sleep(0.01)
             return [each.reread for each in ended]
 
-    first, second, third = asyncio.run(talk())
+    first, second, third = asyncio.run(send_texts())
     assert (first, second) == (None, None)
     assert third is not None
     assert third.cause is cause
@@ -165,8 +167,8 @@ def test_prompts_of_idle_slots_survive_a_handover(demo_model: Path) -> None:
     )
     texts = ("Explain how bread rises. " * 120, "Why does a bicycle stay upright? " * 120)
 
-    async def talk() -> list[float]:
-        async with serving(options) as (session, client):
+    async def send_texts() -> list[float]:
+        async with serve_model(options) as (session, client):
             for again in (False, True):
                 for text in texts:
                     body = {"messages": [{"role": "user", "content": text}], "max_tokens": 4, "temperature": 0}
@@ -177,6 +179,6 @@ def test_prompts_of_idle_slots_survive_a_handover(demo_model: Path) -> None:
                 await asyncio.sleep(0.01)
             return [(each.reused_tokens or 0) / (each.prompt_tokens or 1) for each in ended]
 
-    first, second, *later = asyncio.run(talk())
+    first, second, *later = asyncio.run(send_texts())
     assert (first, second) == (0, 0)
     assert min(later) > 0.95

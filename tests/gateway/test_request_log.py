@@ -27,7 +27,7 @@ from launcher.gateway.frames import find_object
 from launcher.gateway.request_log import MOST_REMEMBERED, RequestLog, RequestRecord
 from launcher.tuning import kept_requests
 from launcher.tuning.history import History, history_file
-from tests.gateway.test_handover import ReadReply, read_stream, serving
+from tests.gateway.test_handover import ReadReply, read_stream, serve_model
 
 MESSAGES = [{"role": "user", "content": "Explain why a bicycle stays upright, and how bread rises. " * 4}]
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -48,7 +48,7 @@ def options(demo_model: Path) -> ServeOptions:
 
 @asynccontextmanager
 async def logging_requests(options: ServeOptions) -> AsyncIterator[tuple[ServerSession, httpx.AsyncClient]]:
-    async with serving(options) as (session, client):
+    async with serve_model(options) as (session, client):
         client.headers["User-Agent"] = "bread/1.0"
         yield session, client
 

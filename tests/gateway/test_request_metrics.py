@@ -15,7 +15,7 @@ from launcher.gateway.exchange import Exchange, ExchangeState
 from launcher.gateway.request_log import RequestLog
 from launcher.gateway.request_metrics import RequestMetrics
 from tests.export.conftest import recipe_with
-from tests.gateway.test_handover import serving
+from tests.gateway.test_handover import serve_model
 
 CHAT = "/v1/chat/completions"
 
@@ -72,7 +72,7 @@ def test_requests_are_counted_by_model_key_and_end() -> None:
 
 async def test_metrics_of_engine_and_gateway_are_both_served(demo_model: Path) -> None:
     options = ServeOptions(model=demo_model, built_in=True, threads=1, context=2048, alias="demo")
-    async with serving(options) as (session, client):
+    async with serve_model(options) as (session, client):
         reply = await client.post("/v1/completions", json={"prompt": "Bread", "max_tokens": 8, "ignore_eos": True})
         assert reply.status_code == 200
         response = await client.get("/metrics")

@@ -11,11 +11,11 @@ import pytest
 
 from launcher.gateway.exchange import DeliveredText
 from launcher.gateway.frames import ReplyPart
-from tests.gateway.test_access import STREAM, Front, opened
+from tests.gateway.test_access import STREAM, Front, open_gateway
 from tests.gateway.test_gateway_load import CHAT_LINE, engine_link
 
 
-def frame(text: str) -> bytes:
+def encode_event(text: str) -> bytes:
     return b"data: " + json.dumps({"choices": [{"index": 0, "delta": {"content": text}}]}).encode() + b"\n\n"
 
 
@@ -40,10 +40,10 @@ class Steps:
 
 
 @asynccontextmanager
-async def streaming() -> AsyncIterator[tuple[Front, Steps]]:
+async def begin_stream() -> AsyncIterator[tuple[Front, Steps]]:
     steps = Steps()
     server = await asyncio.start_server(steps.serve, "127.0.0.1", 0)
-    async with opened() as front, asyncio.timeout(60):
+    async with open_gateway() as front, asyncio.timeout(60):
         await front.gateway.gate.pause_requests(0.0)
         await front.gateway.gate.resume_requests(engine_link(front, server.sockets[0].getsockname()[1]))
         yield front, steps
@@ -52,7 +52,7 @@ async def streaming() -> AsyncIterator[tuple[Front, Steps]]:
 
 
 async def test_headers_are_sent_before_the_first_token() -> None:
-    async with streaming() as (front, steps):
+    async with begin_stream() as (front, steps):
         reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
         writer.write(front.request(CHAT_LINE, body=STREAM))
         head = await reader.readuntil(b"\r\n\r\n")  # while the engine reads the prompt
@@ -60,9 +60,9 @@ async def test_headers_are_sent_before_the_first_token() -> None:
         assert b"text/event-stream" in head
         progress = {"choices": [], "prompt_progress": {"total": 9, "cache": 0, "processed": 9, "time_ms": 1}}
         steps.parts.put_nowait(b"data: " + json.dumps(progress).encode() + b"\n\n")
-        steps.parts.put_nowait(frame("Hi") + frame(" there")[:20])
-        assert await reader.readuntil(b"\n\n\r\n") == b"%x\r\n%b\r\n" % (len(frame("Hi")), frame("Hi"))
-        steps.parts.put_nowait(frame(" there")[20:] + b"data: [DONE]\n\n")
+        steps.parts.put_nowait(encode_event("Hi") + encode_event(" there")[:20])
+        assert await reader.readuntil(b"\n\n\r\n") == b"%x\r\n%b\r\n" % (len(encode_event("Hi")), encode_event("Hi"))
+        steps.parts.put_nowait(encode_event(" there")[20:] + b"data: [DONE]\n\n")
         assert await reader.readuntil(b"[DONE]\n\n\r\n")
         steps.parts.put_nowait(None)
         assert await reader.readexactly(5) == b"0\r\n\r\n"
@@ -71,9 +71,9 @@ async def test_headers_are_sent_before_the_first_token() -> None:
         writer.close()
 
 
-@pytest.mark.parametrize(("last", "end"), [(b"data: [DONE]\n\n", "complete"), (frame(" word"), "client left")])
+@pytest.mark.parametrize(("last", "end"), [(b"data: [DONE]\n\n", "complete"), (encode_event(" word"), "client left")])
 async def test_a_client_that_leaves_after_the_last_event_has_the_whole_reply(last: bytes, end: str) -> None:
-    async with streaming() as (front, steps):
+    async with begin_stream() as (front, steps):
         reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
         writer.write(front.request(CHAT_LINE, body=STREAM))
         steps.parts.put_nowait(last)
@@ -86,12 +86,12 @@ async def test_a_client_that_leaves_after_the_last_event_has_the_whole_reply(las
 
 
 async def test_an_http_1_0_client_gets_the_stream_without_chunks() -> None:
-    async with streaming() as (front, steps):
+    async with begin_stream() as (front, steps):
         reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
         writer.write(front.request(CHAT_LINE, body=STREAM).replace(b"HTTP/1.1", b"HTTP/1.0", 1))
         for text in ("One", " two", " three"):
-            steps.parts.put_nowait(frame(text))
-            assert (await reader.readuntil(b"\n\n")).endswith(frame(text))
+            steps.parts.put_nowait(encode_event(text))
+            assert (await reader.readuntil(b"\n\n")).endswith(encode_event(text))
         steps.parts.put_nowait(None)
         assert await reader.read() == b""
         writer.close()

@@ -6,13 +6,13 @@ from pathlib import Path
 import httpx
 
 from launcher.engine.serve_options import ServeOptions
-from tests.gateway.test_handover import serving
+from tests.gateway.test_handover import serve_model
 
 CHAT = {"messages": [{"role": "user", "content": "What is a draft?"}], "max_tokens": 8, "stream": True}
 
 
 async def test_the_page_and_its_files_need_no_key_but_its_requests_do(demo_model: Path) -> None:
-    async with serving(ServeOptions(demo_model, built_in=True, threads=1, alias="demo")) as (_, client):
+    async with serve_model(ServeOptions(demo_model, built_in=True, threads=1, alias="demo")) as (_, client):
         key = {"Authorization": client.headers.pop("Authorization")}  # a browser sends none by itself
         await check_page(client, key)
 
@@ -46,5 +46,5 @@ async def check_page(client: httpx.AsyncClient, key: dict[str, str]) -> None:
 
 async def test_the_page_can_be_turned_off(demo_model: Path) -> None:
     options = ServeOptions(demo_model, built_in=True, threads=1, alias="demo", extra=("--no-ui",))
-    async with serving(options) as (_, client):
+    async with serve_model(options) as (_, client):
         assert (await client.get("/")).status_code == 404

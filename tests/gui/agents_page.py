@@ -53,7 +53,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
 
 
 @pytest.fixture
-def terminal(script: Script, tmp_path: Path) -> Path:
+def terminal_log(script: Script, tmp_path: Path) -> Path:
     """A terminal that is the system's own; what it shows."""
     log = tmp_path / "terminal.txt"
     script("x-terminal-emulator", TERMINAL.format(python=sys.executable, log=str(log)))
@@ -75,7 +75,7 @@ def write_engine(script: Script, *faults: str) -> Path:
 
 
 @pytest.fixture
-def scripted(script: Script, home: Path, demo_model: Path) -> None:
+def scripted_model(script: Script, home: Path, demo_model: Path) -> None:
     """The model that was used last, with an engine that calls tools."""
     use_engine(add_engine(write_engine(script)).name)
     save_last_model(str(demo_model))
@@ -96,7 +96,7 @@ def click(button: QPushButton, qtbot: QtBot) -> None:
     qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
 
 
-def press(window: QWidget, qtbot: QtBot, text: str) -> None:
+def press_button(window: QWidget, qtbot: QtBot, text: str) -> None:
     """Click the one button with this text as soon as it can be seen and clicked."""
 
     def find() -> QPushButton | None:
@@ -109,6 +109,6 @@ def press(window: QWidget, qtbot: QtBot, text: str) -> None:
     qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
 
 
-def shown(terminal: Path) -> str:
+def read_terminal(terminal: Path) -> str:
     """Return what a terminal has shown."""
     return terminal.read_text() if terminal.exists() else ""

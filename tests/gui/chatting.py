@@ -13,7 +13,7 @@ from launcher.gui.controller import Controller
 from launcher.gui.window import Window
 
 
-def say(pane: ChatPane, question: str, reply: str, thinking: str = "") -> ReplyView:
+def add_exchange(pane: ChatPane, question: str, reply: str, thinking: str = "") -> ReplyView:
     pane.send_question(question)
     pane.append_text(reply, thinking)
     pane.finish_reply("9 t/s", object())  # type: ignore[arg-type] -- a reply that came to its end
@@ -21,7 +21,7 @@ def say(pane: ChatPane, question: str, reply: str, thinking: str = "") -> ReplyV
 
 
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the figures of replies made by `say`, which have none."""
+    """Leave out the figures of replies made by `add_exchange`, which have none."""
     from launcher.gui.chat import chat_store as kept
     from launcher.gui.chat import conversation as talk
 

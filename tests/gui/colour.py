@@ -38,13 +38,13 @@ _TO_XYZ: Matrix = (
 _WHITE: Triple = (0.95047, 1.0, 1.08883)
 
 
-def linear(colour: str) -> Triple:
+def linear_rgb(colour: str) -> Triple:
     """Return #RRGGBB as linear RGB, 0 to 1."""
     red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
-    return _expanded(red), _expanded(green), _expanded(blue)
+    return _expand_channel(red), _expand_channel(green), _expand_channel(blue)
 
 
-def _expanded(value: float) -> float:
+def _expand_channel(value: float) -> float:
     return value / 12.92 if value <= 0.04045 else float(((value + 0.055) / 1.055) ** 2.4)
 
 
@@ -54,9 +54,9 @@ def times(matrix: Matrix, vector: Triple) -> Triple:
     return x, y, z
 
 
-def seen(colour: str, deficiency: str) -> Triple:
+def seen_lab(colour: str, deficiency: str) -> Triple:
     """Return what of a colour is seen, in CIE L*a*b*."""
-    red, green, blue = (min(max(part, 0.0), 1.0) for part in times(DEFICIENCIES[deficiency], linear(colour)))
+    red, green, blue = (min(max(part, 0.0), 1.0) for part in times(DEFICIENCIES[deficiency], linear_rgb(colour)))
     x, y, z = (_f(part / white) for part, white in zip(times(_TO_XYZ, (red, green, blue)), _WHITE, strict=True))
     return 116 * y - 16, 500 * (x - y), 200 * (y - z)
 
@@ -67,7 +67,7 @@ def _f(t: float) -> float:
 
 def contrast(one: str, other: str) -> float:
     """Return the contrast ratio of two colours (WCAG 2.2, "contrast ratio")."""
-    bright, dark = sorted(times(((0.2126, 0.7152, 0.0722),) * 3, linear(each))[0] for each in (one, other))[::-1]
+    bright, dark = sorted(times(((0.2126, 0.7152, 0.0722),) * 3, linear_rgb(each))[0] for each in (one, other))[::-1]
     return (bright + 0.05) / (dark + 0.05)
 
 

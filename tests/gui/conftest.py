@@ -100,12 +100,12 @@ def wait_for(window: Window, qtbot: QtBot) -> Callable[..., None]:
     address."""
 
     def wait(*states: ServerState) -> None:
-        def reached() -> None:
+        def check_state() -> None:
             state = window.controller.inputs.status.state
             assert state in states
             assert state is not ServerState.READY or window.controller.view.address
 
-        qtbot.waitUntil(reached)
+        qtbot.waitUntil(check_state)
 
     return wait
 

@@ -8,14 +8,14 @@ from PySide6.QtGui import QDragEnterEvent, QDropEvent
 from PySide6.QtWidgets import QApplication, QWidget
 
 
-def dragged(widget: QWidget, *paths: Path) -> bool:
+def drag_files(widget: QWidget, *paths: Path) -> bool:
     """Drag files onto a widget; return whether it takes them."""
     return _send(QDragEnterEvent, widget, paths)
 
 
-def dropped(widget: QWidget, *paths: Path) -> bool:
+def drop_files(widget: QWidget, *paths: Path) -> bool:
     """Drag files onto a widget, and drop them where it takes them; return whether it does."""
-    return dragged(widget, *paths) and _send(QDropEvent, widget, paths)
+    return drag_files(widget, *paths) and _send(QDropEvent, widget, paths)
 
 
 def _send(kind: type[QDropEvent], widget: QWidget, paths: Sequence[Path]) -> bool:

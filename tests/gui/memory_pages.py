@@ -49,7 +49,7 @@ def run_json(*arguments: str) -> dict[str, Any]:
     return answer
 
 
-def _settled(page: StartPage) -> bool:
+def _is_settled(page: StartPage) -> bool:
     flow = page.flow
     return page.result is not None and not flow.is_reading and flow._surveying is None
 
@@ -58,11 +58,11 @@ def read_start(window: Window, models: list[str], *, described: bool) -> dict[st
     """Read the Start page, asked for one model after the other."""
     window.show_page("start")
     page: StartPage = window.page("start")
-    wait_until(lambda: _settled(page), "Start")
+    wait_until(lambda: _is_settled(page), "Start")
     read = {}
     for model in models:
         page.read_and_plan(PlanRequest(model, described=MachineDescription((24.0,)) if described else None))
-        wait_until(lambda: _settled(page), f"Start's plan of {model}")
+        wait_until(lambda: _is_settled(page), f"Start's plan of {model}")
         assert page.result is not None
         plan = page.result.plans[0]
         assert plan.entry.id == model

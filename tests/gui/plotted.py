@@ -50,7 +50,7 @@ def made_panel(controller: Controller, qtbot: QtBot, qapp: QApplication) -> Iter
     theme.choose_theme(None)
 
 
-def sampled(time_s: float, *, gpu: bool = True, **values: float | None) -> MonitorSnapshot:
+def busy_sample(time_s: float, *, gpu: bool = True, **values: float | None) -> MonitorSnapshot:
     """Return a sample of a busy machine; `values` replace its readings."""
     if gpu:
         named = {
@@ -74,13 +74,13 @@ def sampled(time_s: float, *, gpu: bool = True, **values: float | None) -> Monit
 def fill(panel: PlotPanel, seconds: float = 300.0, *, gpu: bool = True) -> float:
     """Add samples up to now, 10 a second; return the time of the first in seconds."""
     start_s = time.monotonic() - seconds
-    usual = sampled(start_s, gpu=gpu)
+    usual = busy_sample(start_s, gpu=gpu)
     panel.add_samples([replace(usual, time_s=start_s + i / 10) for i in range(int(seconds * 10))])
-    drawn(panel)
+    draw_samples(panel)
     return start_s
 
 
-def drawn(panel: PlotPanel) -> None:
+def draw_samples(panel: PlotPanel) -> None:
     """Draw all samples."""
     panel.schedule_refresh()
     panel.draw_if_due()

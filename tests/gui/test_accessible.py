@@ -15,7 +15,7 @@ NAMED = {
 }  # fmt: skip
 
 
-def show(window: Window, qtbot: QtBot, name: str) -> QWidget:
+def show_page(window: Window, qtbot: QtBot, name: str) -> QWidget:
     """Show a page and wait until it is settled."""
     if window.page_name != name:
         with qtbot.waitSignal(window.page_shown):
@@ -30,7 +30,7 @@ def test_every_control_has_a_name_and_a_role_and_is_reached_by_tab(demo: Window,
     qtbot.waitUntil(demo.isActiveWindow)
     nameless, unreachable = [], []
     for name in demo.page_names:
-        page = show(demo, qtbot, name)
+        page = show_page(demo, qtbot, name)
         seen = 0
         for each, path in interfaces(demo):
             state, role = each.state(), each.role()
@@ -54,7 +54,7 @@ def test_every_control_has_a_name_and_a_role_and_is_reached_by_tab(demo: Window,
 
 
 def test_one_of_several_choices_is_a_radio_button(window: Window, qtbot: QtBot) -> None:
-    show(window, qtbot, "settings")
+    show_page(window, qtbot, "settings")
     choices = [each for each in window.findChildren(QAbstractButton) if each.objectName() in ("page", "segment")]
     roles = {each.text(): QAccessible.queryAccessibleInterface(each).role() for each in choices}
     assert {"Cockpit", "Downloads"} <= set(roles)

@@ -18,16 +18,16 @@ from tests.gui.agents_page import (
     Script,
     click,
     open_page,
-    press,
+    press_button,
     project,
+    read_terminal,
     script,
-    scripted,
-    shown,
-    terminal,
+    scripted_model,
+    terminal_log,
     write_engine,
 )
 
-__all__ = ["project", "script", "scripted", "terminal"]
+__all__ = ["project", "script", "scripted_model", "terminal_log"]
 
 FIRST_PAGE = "about"
 
@@ -50,9 +50,9 @@ def choose_agent(page: AgentsPage, qtbot: QtBot, title: str) -> None:
 
 
 def test_one_click_starts_an_agent_in_a_terminal_and_shows_a_verdict(
-    scripted: None,
+    scripted_model: None,
     script: Script,
-    terminal: Path,
+    terminal_log: Path,
     project: Path,
     window: Window,
     qtbot: QtBot,
@@ -68,7 +68,7 @@ def test_one_click_starts_an_agent_in_a_terminal_and_shows_a_verdict(
     assert results(page) == ["–", "–", "–"]  # noqa: RUF001
     assert '"***"' in page.session.text.toPlainText()
     monkeypatch.setattr(QFileDialog, "getExistingDirectory", lambda *_: str(project))
-    press(page, qtbot, "Start opencode")
+    press_button(page, qtbot, "Start opencode")
     assert verdict.folder.currentText() == f"In folder {project}"
     assert verdict.title.text() == "Preparing a server for opencode ..."
     wait_for_title(page, qtbot, "Ready for opencode:")
@@ -79,8 +79,8 @@ def test_one_click_starts_an_agent_in_a_terminal_and_shows_a_verdict(
     reuse = [row.reused.text() for row in page.check.rows.values()][:3]
     assert reuse[0] == "–"  # noqa: RUF001
     assert all(float(text.removesuffix(" %")) > 90 for text in reuse[1:])
-    qtbot.waitUntil(lambda: "Press Enter to close" in shown(terminal))
-    text = shown(terminal)
+    qtbot.waitUntil(lambda: "Press Enter to close" in read_terminal(terminal_log))
+    text = read_terminal(terminal_log)
     assert text.startswith(repr((["-e"], str(project), str(project))))
     assert "tool_calls" in text  # the agent's request was answered
     launch = window.controller.launch
@@ -93,7 +93,7 @@ def test_one_click_starts_an_agent_in_a_terminal_and_shows_a_verdict(
     qtbot.waitUntil(verdict.start_button.isEnabled)
     record = page.control.record
     click(verdict.start_button, qtbot)  # the server suits it and was checked, so it goes on
-    qtbot.waitUntil(lambda: shown(terminal).count("reply") == 2)
+    qtbot.waitUntil(lambda: read_terminal(terminal_log).count("reply") == 2)
     assert window.controller.launch is launch
     assert page.control.record is record
     qtbot.waitUntil(page.check_button.isVisible)
@@ -103,19 +103,19 @@ def test_one_click_starts_an_agent_in_a_terminal_and_shows_a_verdict(
     window.controller.apply_settings({"draft": 1}, drain_s=0.0)
     qtbot.waitUntil(lambda: "the server settings have changed since" in verdict.caption.text())
     assert not page.check_button.isVisible()
-    press(verdict, qtbot, "Check again")
+    press_button(verdict, qtbot, "Check again")
     qtbot.waitUntil(lambda: verdict.caption.text().endswith("just now"))
     window.controller.stop()
     qtbot.waitUntil(lambda: "the server has stopped since" in verdict.caption.text())
 
 
 def test_the_key_is_hidden_and_variables_can_be_copied(
-    scripted: None, script: Script, window: Window, qtbot: QtBot
+    scripted_model: None, script: Script, window: Window, qtbot: QtBot
 ) -> None:
     script("opencode", OPENCODE)
     window.resize(1_440, 900)
     page = open_page(window, qtbot)
-    press(page, qtbot, "Server only")
+    press_button(page, qtbot, "Server only")
     qtbot.waitUntil(lambda: page.control.session is not None and page.control.session.start is None)
     assert not page.verdict.server_button.isEnabled()  # the server runs already
     keys: list[str] = []
@@ -123,8 +123,8 @@ def test_the_key_is_hidden_and_variables_can_be_copied(
     qtbot.waitUntil(lambda: len(keys) == 1)
     texts = {}
     for part in ("Summary", "Environment", "opencode.json"):
-        press(page.session, qtbot, part)
-        press(page.session, qtbot, "Copy")
+        press_button(page.session, qtbot, part)
+        press_button(page.session, qtbot, "Copy")
         texts[part] = QGuiApplication.clipboard().text()
         assert page.session.copy_button.text() == "Copied"
     assert keys[0] not in str(texts)
@@ -139,7 +139,7 @@ def test_the_key_is_hidden_and_variables_can_be_copied(
 
 
 def test_a_context_that_is_too_small_is_raised_by_one_button(
-    scripted: None, script: Script, window: Window, demo_model: Path, qtbot: QtBot
+    scripted_model: None, script: Script, window: Window, demo_model: Path, qtbot: QtBot
 ) -> None:
     script("opencode", OPENCODE)
     window.resize(1_440, 900)
@@ -176,7 +176,7 @@ def test_faults_of_a_check_are_explained_beside_the_turns(
     page = open_page(window, qtbot)
     if page.control.session is not None and page.control.session.problem is None:
         wait_for_title(page, qtbot, "Not checked yet")
-        press(page.verdict, qtbot, "Check")
+        press_button(page.verdict, qtbot, "Check")
     else:
         click(page.verdict.fix_button, qtbot)
     wait_for_title(page, qtbot, "Not ready for opencode.")
@@ -185,29 +185,29 @@ def test_faults_of_a_check_are_explained_beside_the_turns(
     assert results(page) == ["no tool call", "answered", "answered"]
     assert page.verdict.start_button.isEnabled()  # the user may start the agent all the same
     assert "answers with text when it is to call a tool" in page.needs._rows["model"][1].text()
-    press(page.verdict, qtbot, "Show plans for agents")
+    press_button(page.verdict, qtbot, "Show plans for agents")
     assert window.page("start").goal.currentData() == "agents"
 
 
 def test_a_prompt_that_is_read_again_is_fixed_by_another_slot(
-    scripted: None, script: Script, window: Window, demo_model: Path, qtbot: QtBot
+    scripted_model: None, script: Script, window: Window, demo_model: Path, qtbot: QtBot
 ) -> None:
     script("opencode", OPENCODE)
     window.resize(1_440, 900)
     write_engine(script, "forgets")
     page = open_page(window, qtbot)
-    press(page, qtbot, "Server only")
+    press_button(page, qtbot, "Server only")
     qtbot.waitUntil(lambda: page.control.session is not None and page.control.session.start is None)
     window.controller.apply_settings({"slots": 1, "kv_unified": False}, drain_s=0.0)
     wait_for_title(page, qtbot, "Not checked yet")
     qtbot.waitUntil(lambda: page.needs._rows["prompt cache"][1].text() == "1 slot, but up to 2 requests at once")
-    press(page.verdict, qtbot, "Check")
+    press_button(page.verdict, qtbot, "Check")
     wait_for_title(page, qtbot, "Not ready for opencode.")
     qtbot.waitUntil(lambda: not page.control.is_busy)
     assert results(page)[1:] == ["prompt read again", "prompt read again"]
     assert "--" not in page.verdict.text.text()  # flags are for the terminal
     record = page.control.record
-    press(page.verdict, qtbot, "Use 2 slots")
+    press_button(page.verdict, qtbot, "Use 2 slots")
     qtbot.waitUntil(lambda: page.control.record is not record)
     assert window.controller.launch is not None
     assert window.controller.launch.options.slots == 2
@@ -215,7 +215,7 @@ def test_a_prompt_that_is_read_again_is_fixed_by_another_slot(
 
 
 def test_without_a_terminal_the_command_is_shown(
-    scripted: None, script: Script, project: Path, window: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+    scripted_model: None, script: Script, project: Path, window: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script("opencode", OPENCODE)
     # A terminal that ends at once with an error, as without a display.
@@ -224,7 +224,7 @@ def test_without_a_terminal_the_command_is_shown(
     script("sleep", "#!/bin/sh\n")
     page = open_page(window, qtbot)
     page.control.choose_folder(project)
-    press(page, qtbot, "Start opencode")
+    press_button(page, qtbot, "Start opencode")
     wait_for_title(page, qtbot, "No terminal could be opened.")
     click(page.verdict.copy_button, qtbot)
     assert QGuiApplication.clipboard().text() == "mtp-launcher code opencode"
@@ -232,7 +232,7 @@ def test_without_a_terminal_the_command_is_shown(
 
 
 def test_a_missing_agent_or_model_is_named_with_the_way_to_get_it(
-    script: Script, terminal: Path, project: Path, window: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+    script: Script, terminal_log: Path, project: Path, window: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", os.environ["PATH"].partition(":")[0])
     window.resize(1_440, 900)
@@ -251,16 +251,16 @@ def test_a_missing_agent_or_model_is_named_with_the_way_to_get_it(
     qtbot.waitUntil(lambda: verdict.title.text() == "Cline is not installed")
 
     script("cline", "#!/bin/sh\necho 3.0.65\n")
-    press(page, qtbot, "Look again")
+    press_button(page, qtbot, "Look again")
     wait_for_title(page, qtbot, "There is no model on this machine yet.")
     index = page.list.model().index(0, 0)
     assert index.data() == "Cline"  # installed ones come first
     qtbot.waitUntil(lambda: index.data(Qt.ItemDataRole.AccessibleTextRole) == "Cline, 3.0.65 · needs 24K")
     assert not verdict.start_button.isEnabled()
     assert "mtp-launcher" not in verdict.text.text()
-    press(page, qtbot, "Show plans for agents")
+    press_button(page, qtbot, "Show plans for agents")
     assert window.page("start").goal.currentData() == "agents"
-    assert shown(terminal) == ""
+    assert read_terminal(terminal_log) == ""
 
 
 def test_a_suitable_model_is_one_click_away(
@@ -275,12 +275,12 @@ def test_a_suitable_model_is_one_click_away(
     assert "needs a context of at least 24,576 tokens, and there would be 8,192." in page.verdict.title.text()
     start = window.page("start")
     with qtbot.waitSignal(start.flow.planned):
-        press(page, qtbot, "Show its plan")
+        press_button(page, qtbot, "Show its plan")
     assert start.name_field.text() == "demo"
 
 
 def test_a_small_window_has_a_combo_box_of_agents_and_stacked_cards(
-    scripted: None, script: Script, window: Window, qtbot: QtBot
+    scripted_model: None, script: Script, window: Window, qtbot: QtBot
 ) -> None:
     script("opencode", OPENCODE)
     window.resize(1_440, 900)
@@ -300,13 +300,13 @@ def test_a_small_window_has_a_combo_box_of_agents_and_stacked_cards(
 
 
 def test_a_start_can_be_cancelled_and_shows_what_it_waits_for(
-    scripted: None, script: Script, window: Window, qtbot: QtBot
+    scripted_model: None, script: Script, window: Window, qtbot: QtBot
 ) -> None:
     script("opencode", OPENCODE)
     page = open_page(window, qtbot)
-    press(page, qtbot, "Server only")
+    press_button(page, qtbot, "Server only")
     qtbot.waitUntil(lambda: "tokens of context ..." in page.verdict.title.text())
     assert page.verdict.title.text().startswith("Loading ")
-    press(page.verdict, qtbot, "Cancel")
+    press_button(page.verdict, qtbot, "Cancel")
     qtbot.waitUntil(lambda: window.controller.view.resting)
     wait_for_title(page, qtbot, "No model is loaded")

@@ -52,14 +52,14 @@ def test_work_reports_its_end_and_its_error(bridge: Bridge, qtbot: QtBot) -> Non
     events: list[object] = []
     bridge.drained.connect(events.extend)
 
-    async def works() -> None:
+    async def wait_one_step() -> None:
         await asyncio.sleep(0)
 
-    async def fails() -> None:
+    async def raise_value_error() -> None:
         raise ValueError("why")
 
-    bridge.submit("good", works)
-    bridge.submit("bad", fails)
+    bridge.submit("good", wait_one_step)
+    bridge.submit("bad", raise_value_error)
     qtbot.waitUntil(lambda: len(events) == 2)
     ends = {event.name: event.error for event in events if isinstance(event, Ended)}
     assert ends["good"] is None
@@ -71,14 +71,14 @@ def test_cancelled_work_cleans_up_and_is_not_an_error(bridge: Bridge, qtbot: QtB
     bridge.drained.connect(events.extend)
     begun, cleaned = threading.Event(), threading.Event()
 
-    async def work() -> None:
+    async def wait_for_cancel() -> None:
         begun.set()
         try:
             await asyncio.Event().wait()
         finally:
             cleaned.set()
 
-    handle = bridge.submit("long", work)
+    handle = bridge.submit("long", wait_for_cancel)
     assert begun.wait(60)
     handle.cancel()
     qtbot.waitUntil(lambda: events == [Ended("long", None)])
@@ -89,7 +89,7 @@ def test_work_without_a_reference_is_not_lost_while_it_waits_for_another_program
     ours, theirs = socket.socketpair()
     begun, lines = threading.Event(), list[bytes]()
 
-    async def work(_tell: object) -> bytes:
+    async def read_line(_tell: object) -> bytes:
         reader, writer = await asyncio.open_connection(sock=ours)  # only the waiting reader has a reference to it
         begun.set()
         try:
@@ -97,10 +97,10 @@ def test_work_without_a_reference_is_not_lost_while_it_waits_for_another_program
         finally:
             writer.close()
 
-    bridge.run(work, done=lines.append)
+    bridge.run(read_line, done=lines.append)
     assert begun.wait(120)
     with qtbot.waitSignal(bridge.drained):
-        bridge.submit("later", lambda: asyncio.sleep(0))  # once this has run, `work` waits for its line
+        bridge.submit("later", lambda: asyncio.sleep(0))  # once this has run, `read_line` waits for its line
     gc.collect()
     with theirs:
         theirs.sendall(b"here\n")
@@ -132,7 +132,7 @@ def test_closing_waits_for_clean_up() -> None:
     runtime = Runtime()
     begun, cleaned = threading.Event(), threading.Event()
 
-    async def work() -> None:
+    async def wait_for_cancel() -> None:
         begun.set()
         try:
             await asyncio.Event().wait()
@@ -140,7 +140,7 @@ def test_closing_waits_for_clean_up() -> None:
             await asyncio.sleep(0.01)
             cleaned.set()
 
-    runtime.submit(work())
+    runtime.submit(wait_for_cancel())
     assert begun.wait(60)
     assert runtime.close()
     assert cleaned.is_set()
@@ -151,7 +151,7 @@ def test_closing_does_not_interrupt_the_clean_up_of_cancelled_work() -> None:
     runtime = Runtime()
     begun, cleaning, closes, cleaned = (threading.Event() for _ in range(4))
 
-    async def work() -> None:
+    async def wait_for_cancel() -> None:
         begun.set()
         try:
             await asyncio.Event().wait()
@@ -164,9 +164,9 @@ def test_closing_does_not_interrupt_the_clean_up_of_cancelled_work() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            closes.set()  # `close` cancels this work after `work`
+            closes.set()  # `close` cancels this work after `wait_for_cancel`
 
-    handle = runtime.submit(work())
+    handle = runtime.submit(wait_for_cancel())
     assert begun.wait(60)
     handle.cancel()
     assert cleaning.wait(60)
@@ -215,7 +215,7 @@ def test_results_of_work_are_delivered_on_this_thread(bridge: Bridge, qtbot: QtB
         await asyncio.sleep(0)
         return 3
 
-    async def fails(_tell: object) -> None:
+    async def raise_launcher_error(_tell: object) -> None:
         raise LauncherError("It failed.")
 
     async def breaks(_tell: object) -> None:
@@ -223,7 +223,7 @@ def test_results_of_work_are_delivered_on_this_thread(bridge: Bridge, qtbot: QtB
 
     bridge.run(work, done=lambda each: note(("done", each)), reported=note)
     qtbot.waitUntil(lambda: received == [10, 50, ("done", 3)])
-    bridge.run(fails, failed=lambda error: note(error.title))
+    bridge.run(raise_launcher_error, failed=lambda error: note(error.title))
     bridge.run(breaks, failed=lambda error: note(error.title))
     qtbot.waitUntil(lambda: len(received) == 5)
     assert set(received[3:]) == {"It failed.", "Something unforeseen went wrong: ValueError: why."}
@@ -234,10 +234,10 @@ def test_an_unhandled_error_is_shown_by_the_window(bridge: Bridge, qtbot: QtBot)
     events: list[object] = []
     bridge.drained.connect(events.extend)
 
-    async def fails(_tell: object) -> None:
+    async def raise_launcher_error(_tell: object) -> None:
         raise LauncherError("It failed.")
 
-    bridge.run(fails)
+    bridge.run(raise_launcher_error)
     qtbot.waitUntil(lambda: len(events) == 1)
     (event,) = events
     assert isinstance(event, Ended)
@@ -248,7 +248,7 @@ def test_cancelled_is_called_after_the_clean_up(bridge: Bridge, qtbot: QtBot) ->
     received: list[str] = []
     begun = threading.Event()
 
-    async def work(_tell: object) -> None:
+    async def wait_for_cancel(_tell: object) -> None:
         begun.set()
         try:
             await asyncio.Event().wait()
@@ -257,7 +257,7 @@ def test_cancelled_is_called_after_the_clean_up(bridge: Bridge, qtbot: QtBot) ->
             received.append("cleaned")
 
     handle = bridge.run(
-        work,
+        wait_for_cancel,
         done=lambda _: received.append("done"),
         failed=lambda _: received.append("failed"),
         cancelled=lambda: received.append("cancelled"),
@@ -315,15 +315,15 @@ def test_the_thread_of_the_loop_has_a_name() -> None:
 def test_an_exception_in_one_callback_does_not_block_others(bridge: Bridge, qtbot: QtBot) -> None:
     received: list[int] = []
 
-    async def work(_tell: object) -> int:
+    async def return_three(_tell: object) -> int:
         return 3
 
-    def fails(_result: int) -> None:
+    def break_page(_result: int) -> None:
         raise ValueError("a page is broken")
 
     with qtbot.captureExceptions() as raised:
-        bridge.run(work, done=fails)
-        bridge.run(work, done=received.append)
+        bridge.run(return_three, done=break_page)
+        bridge.run(return_three, done=received.append)
         qtbot.waitUntil(lambda: received == [3])
     assert [kind for kind, *_ in raised] == [ValueError]
 
@@ -335,17 +335,17 @@ def test_cancelling_ended_work_calls_the_right_callback(
     calls: list[str] = []
     ended = threading.Event()
 
-    async def work(_report: object) -> None:
+    async def do_nothing(_report: object) -> None:
         pass
 
     first = bridge.run(
-        work,
+        do_nothing,
         done=lambda _: calls.append("first"),
         cancelled=(lambda: calls.append("cancelled")) if waits_for_the_cancel else None,
     )
     first.when_done(lambda _error: ended.set())
     assert ended.wait(60)
     first.cancel()
-    bridge.run(work, done=lambda _: calls.append("second"))
+    bridge.run(do_nothing, done=lambda _: calls.append("second"))
     qtbot.waitUntil(lambda: "second" in calls)
     assert calls == (["first", "second"] if waits_for_the_cancel else ["second"])

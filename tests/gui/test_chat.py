@@ -32,7 +32,7 @@ from launcher.gui.controller import Controller
 from launcher.gui.labels import Label
 from launcher.monitor.meter import Acceptance
 from launcher.monitor.reply import Reply
-from tests.gui.chatting import can_send, controller_of, in_file, no_figures, say
+from tests.gui.chatting import add_exchange, can_send, controller_of, in_file, no_figures
 
 figures = pytest.fixture(autouse=True)(no_figures)
 
@@ -46,7 +46,7 @@ def ask(chat: ChatPane, qtbot: QtBot, text: str) -> ReplyView:
     return chat.column.replies[-1]
 
 
-def shown(answer: ReplyView) -> str:
+def read_shown_text(answer: ReplyView) -> str:
     return "\n".join(each.toPlainText() for each in answer.findChildren(ReadOnlyText))
 
 
@@ -79,23 +79,23 @@ def test_markdown_is_set_and_its_source_is_kept(pane: ChatPane) -> None:
     source = (
         "# Title\n**bold** and `code`\n- item\n\n```python\nprint(1)\n```\n| a | bb |\n|---|---|\n| ccc | d |\n\nend"
     )
-    answer = say(pane, "Why?", source)
+    answer = add_exchange(pane, "Why?", source)
     assert answer.text == source
-    assert shown(answer) == "Title\nbold and code\n•\titem\nend"
+    assert read_shown_text(answer) == "Title\nbold and code\n•\titem\nend"
     (code,), (table,) = answer.findChildren(CodeBlock), answer.findChildren(TableBlock)
     assert code.code == "print(1)"
     assert table.edit.toPlainText().split() == ["a", "bb", "ccc", "d"]
 
 
 def test_code_is_copied_as_it_is_seen(pane: ChatPane, qapp: QApplication) -> None:
-    answer = say(pane, "Why?", "```sh\nls \u202e-l\x1b[31m\n```")
+    answer = add_exchange(pane, "Why?", "```sh\nls \u202e-l\x1b[31m\n```")
     answer.findChildren(CodeBlock)[0].copy_button.click()
     assert qapp.clipboard().text() == "ls \N{REPLACEMENT CHARACTER}-l␛[31m"
     assert answer.findChildren(CodeBlock)[0].copy_button.text() == "Copied"
 
 
 def test_the_line_of_figures_is_broken_only_between_two_figures(pane: ChatPane) -> None:
-    answer = say(pane, "What?", "That.")
+    answer = add_exchange(pane, "What?", "That.")
     answer.end_reply("96.2 t/s · 82 % of drafts accepted (mean 2.6) · stopped: end")
     (rate,) = [each for each in answer.findChildren(Label) if each.text() == "96.2 t/s"]
     assert rate.font().bold()
@@ -111,12 +111,12 @@ def test_the_line_of_figures_is_broken_only_between_two_figures(pane: ChatPane) 
 
 
 def test_thoughts_are_folded_with_their_length(pane: ChatPane) -> None:
-    answer = say(pane, "Why?", "Because.", "One two three.")
+    answer = add_exchange(pane, "Why?", "Because.", "One two three.")
     button = answer.reasoning.button
     assert button.text() == "Thought, 3 words"
-    assert "One" not in shown(answer)
+    assert "One" not in read_shown_text(answer)
     button.click()
-    assert "One two three." in shown(answer)
+    assert "One two three." in read_shown_text(answer)
 
 
 def test_thoughts_without_an_answer_are_shown_at_the_end(pane: ChatPane) -> None:
@@ -124,10 +124,10 @@ def test_thoughts_without_an_answer_are_shown_at_the_end(pane: ChatPane) -> None
     pane.append_text("", "One two three.")
     (answer,) = pane.column.replies
     assert answer.reasoning.button.text() == "Thinking, 3 words"
-    assert "One" not in shown(answer)
+    assert "One" not in read_shown_text(answer)
     pane.finish_reply("", object())  # type: ignore[arg-type]
     assert answer.reasoning.button.text() == "Thought, 3 words"
-    assert "One two three." in shown(answer)
+    assert "One two three." in read_shown_text(answer)
 
 
 def colours(answer: ReplyView) -> dict[str, str]:
@@ -180,16 +180,16 @@ def legend(pane: ChatPane) -> list[list[str]]:
 
 
 def test_each_position_has_another_underline_but_for_links(qapp: QApplication) -> None:
-    def marked(position: int, *, link: bool = False) -> QTextCharFormat:
+    def mark_position(position: int, *, link: bool = False) -> QTextCharFormat:
         form = QTextCharFormat()
         form.setAnchor(link)
         mark_draft(form, position)
         return form
 
-    lines = [marked(position).underlineStyle() for position in (1, 2, 3)]
+    lines = [mark_position(position).underlineStyle() for position in (1, 2, 3)]
     assert len(set(lines)) == 3
-    assert marked(7) == marked(3)
-    assert marked(1, link=True).underlineStyle() is QTextCharFormat.UnderlineStyle.NoUnderline
+    assert mark_position(7) == mark_position(3)
+    assert mark_position(1, link=True).underlineStyle() is QTextCharFormat.UnderlineStyle.NoUnderline
 
 
 def test_the_legend_is_under_the_first_reply_with_drafts_alone(idle_controller: Controller, pane: ChatPane) -> None:
@@ -234,8 +234,8 @@ def test_a_conversation_is_kept_and_comes_back(chat: ChatPane, qtbot: QtBot) -> 
 
 
 def test_the_question_before_an_edit_is_kept_as_an_earlier_version(pane: ChatPane, qtbot: QtBot) -> None:
-    say(pane, "One?", "1")
-    say(pane, "Two?", "2")
+    add_exchange(pane, "One?", "1")
+    add_exchange(pane, "Two?", "2")
     pane.prompt.clear()
     qtbot.keyClick(pane.prompt, Qt.Key.Key_Up)
     assert pane.prompt.toPlainText() == "Two?"
@@ -256,7 +256,7 @@ def test_the_question_before_an_edit_is_kept_as_an_earlier_version(pane: ChatPan
 
 
 def test_escape_leaves_editing(pane: ChatPane, qtbot: QtBot) -> None:
-    say(pane, "One?", "1").edit_button.click()
+    add_exchange(pane, "One?", "1").edit_button.click()
     assert pane.prompt.toPlainText() == "One?"
     qtbot.keyClick(pane.prompt, Qt.Key.Key_Escape)
     assert pane.prompt.toPlainText() == ""
@@ -278,7 +278,7 @@ def test_a_reply_is_awaited_until_its_first_text(pane: ChatPane) -> None:
 
 
 def test_another_reply_is_a_version(pane: ChatPane, qtbot: QtBot) -> None:
-    say(pane, "One?", "first").regenerate_button.click()
+    add_exchange(pane, "One?", "first").regenerate_button.click()
     pane.append_text("second", "")
     pane.finish_reply("", object())  # type: ignore[arg-type]
     assert [each["content"] for each in pane.messages] == ["One?", "second"]
@@ -294,9 +294,9 @@ def test_another_reply_is_a_version(pane: ChatPane, qtbot: QtBot) -> None:
 
 
 def test_the_drawer_searches_renames_deletes_and_restores_conversations(pane: ChatPane, qtbot: QtBot) -> None:
-    say(pane, "About cats", "They purr.")
+    add_exchange(pane, "About cats", "They purr.")
     pane.start_conversation()
-    say(pane, "About dogs", "They bark.")
+    add_exchange(pane, "About dogs", "They bark.")
     qtbot.keyClick(pane, Qt.Key.Key_F, Qt.KeyboardModifier.ControlModifier)
     names = pane.conversation_list.list
     qtbot.waitUntil(lambda: names.count() == 2)
@@ -320,7 +320,7 @@ def test_the_drawer_searches_renames_deletes_and_restores_conversations(pane: Ch
 
 
 def test_a_conversation_is_exported(pane: ChatPane, qtbot: QtBot, tmp_path: Path) -> None:
-    say(pane, "About cats", "They purr.")
+    add_exchange(pane, "About cats", "They purr.")
     pane.chats_button.click()
     pane.conversation_list.export_conversation(pane.conversation.id or "", tmp_path / "cats.md")
     qtbot.waitUntil(lambda: pane.conversation_list.banner.isVisible())
@@ -331,7 +331,7 @@ def test_a_conversation_is_exported(pane: ChatPane, qtbot: QtBot, tmp_path: Path
 
 def test_a_long_conversation_is_built_from_its_end(pane: ChatPane, qtbot: QtBot) -> None:
     for number in range(14):
-        say(pane, f"Question {number}", f"Reply {number}")
+        add_exchange(pane, f"Question {number}", f"Reply {number}")
     pane.open_conversation(pane.conversation.id or "")
     qtbot.waitUntil(lambda: len(pane.column.turns) == 10)
     (more,) = [each for each in pane.findChildren(QPushButton) if "earlier question" in each.text()]
@@ -366,7 +366,7 @@ def test_the_system_prompt_is_sent_and_kept(idle_controller: Controller, pane: C
     requests: list[Any] = []
     idle_controller.request_reply = lambda messages, _sampling=None: requests.append(messages)  # type: ignore[method-assign]
     pane.system.edit.setPlainText("Be brief.")
-    say(pane, "Why?", "So.")
+    add_exchange(pane, "Why?", "So.")
     assert requests[0] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
     assert in_file(pane, qtbot, lambda kept: kept.read_conversation(pane.conversation.id or "")).system == "Be brief."
 
@@ -386,7 +386,7 @@ def test_prompts_of_a_file_are_asked_in_turn(chat: ChatPane, qtbot: QtBot, tmp_p
 def test_a_failed_write_is_reported_and_the_chat_goes_on(pane: ChatPane) -> None:
     pane.store.failed.emit(LauncherError("Conversations cannot be kept.", "Do this."))
     assert "cannot be kept" in pane.banner.text.text()
-    assert say(pane, "Why?", "So.").text == "So."
+    assert add_exchange(pane, "Why?", "So.").text == "So."
 
 
 def test_a_deleted_store_delivers_no_result(qapp: QApplication) -> None:
@@ -404,8 +404,8 @@ def test_a_deleted_store_delivers_no_result(qapp: QApplication) -> None:
 
 
 def test_the_last_reply_is_copied_by_its_key(pane: ChatPane, qtbot: QtBot, qapp: QApplication) -> None:
-    say(pane, "One?", "first")
-    say(pane, "Two?", "second")
+    add_exchange(pane, "One?", "first")
+    add_exchange(pane, "Two?", "second")
     both = Qt.KeyboardModifier.ControlModifier | Qt.KeyboardModifier.ShiftModifier
     qtbot.keyClick(pane, Qt.Key.Key_C, both)
     assert qapp.clipboard().text() == "second"
@@ -426,7 +426,7 @@ def test_the_figures_of_a_reply_and_its_buttons_stand_on_one_line(
         return widget.mapTo(pane, QPoint(0, rows[-1])).y()
 
     pane.resize(width, 700)
-    answer = say(pane, "One?", "first")
+    answer = add_exchange(pane, "One?", "first")
     edit = answer.edit_button
     for rest in ("7 tokens", "7 \N{CJK UNIFIED IDEOGRAPH-4E2A} token"):
         answer.end_reply(f"7 t/s · {rest}")

@@ -182,7 +182,7 @@ def test_tokens_from_drafts_are_underlined_in_code_without_a_background(
     stream.end_text()
     (block,) = [each for each in body.blocks if isinstance(each, CodeBlock)]
 
-    def underlined(edit: QPlainTextEdit) -> list[tuple[int, int]]:
+    def underlined_spans(edit: QPlainTextEdit) -> list[tuple[int, int]]:
         none = QTextCharFormat.UnderlineStyle.NoUnderline
         formats = edit.document().firstBlock().layout().formats()
         marked = [each for each in formats if each.format.underlineStyle() is not none]
@@ -190,11 +190,11 @@ def test_tokens_from_drafts_are_underlined_in_code_without_a_background(
         return [(each.start, each.length) for each in marked]
 
     assert block.code == code
-    assert underlined(block.edit) == [(0, 4)]
+    assert underlined_spans(block.edit) == [(0, 4)]
     made = block.make_source()
     assert made is not None
     again = made.build_block(coloured=True)
     qtbot.addWidget(again)
-    assert underlined(again.edit) == [(0, 4)]
+    assert underlined_spans(again.edit) == [(0, 4)]
     again.recolour(coloured=False)
-    assert underlined(again.edit) == []
+    assert underlined_spans(again.edit) == []

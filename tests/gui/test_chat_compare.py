@@ -16,7 +16,7 @@ from tests.gui.chatting import can_send, in_file
 pytestmark = pytest.mark.usefixtures("no_charts")
 
 
-def compared(chat: ChatPane, qtbot: QtBot, **values: str) -> ReplyPair:
+def compare_replies(chat: ChatPane, qtbot: QtBot, **values: str) -> ReplyPair:
     chat.compare_button.setChecked(True)
     for name, value in values.items():
         chat.compare_bar.fields[name].setText(value)
@@ -28,7 +28,7 @@ def compared(chat: ChatPane, qtbot: QtBot, **values: str) -> ReplyPair:
 
 def test_two_samplings_are_compared_without_a_restart(window: Window, chat: ChatPane, qtbot: QtBot) -> None:
     launch = window.controller.launch
-    pair = compared(chat, qtbot, max_tokens="5")
+    pair = compare_replies(chat, qtbot, max_tokens="5")
     a, b = (answer.text for answer in pair.replies)
     assert len(b) < len(a)
     rates = [answer._rate.text() for answer in pair.replies]
@@ -65,7 +65,7 @@ def test_the_faster_reply_is_named_with_both_rates(a: float | None, b: float, se
 def test_a_setting_that_needs_a_restart_is_compared_and_taken_back(
     window: Window, chat: ChatPane, qtbot: QtBot, wait_for: Callable[..., None]
 ) -> None:
-    pair = compared(chat, qtbot, draft="0")
+    pair = compare_replies(chat, qtbot, draft="0")
     assert all(answer.text for answer in pair.replies)
     assert "drafts" in pair.replies[0]._footer.text()
     assert "drafts" not in pair.replies[1]._footer.text()
@@ -95,7 +95,7 @@ def test_an_unanswered_comparison_can_be_asked_again(pane: ChatPane, qtbot: QtBo
 def test_after_a_comparison_with_impossible_settings_of_b_the_server_has_those_of_a_again(
     window: Window, chat: ChatPane, qtbot: QtBot, wait_for: Callable[..., None]
 ) -> None:
-    pair = compared(chat, qtbot, kv="q9_9")
+    pair = compare_replies(chat, qtbot, kv="q9_9")
     assert pair.replies[0].text
     assert pair.note.text()
     wait_for(ServerState.READY)

@@ -117,10 +117,10 @@ def test_opening_another_conversation_during_a_reply_is_refused_with_a_message(
 
 
 def test_a_model_that_is_dropped_on_the_prompt_is_left_to_the_window(chat: ChatPane, tmp_path: Path) -> None:
-    def takes(name: str) -> bool:
+    def takes_file(name: str) -> bool:
         data = QMimeData()
         data.setUrls([QUrl.fromLocalFile(str(tmp_path / name))])
         return chat.prompt.canInsertFromMimeData(data)
 
-    assert not takes("model.gguf")
-    assert takes("notes.txt")
+    assert not takes_file("model.gguf")
+    assert takes_file("notes.txt")

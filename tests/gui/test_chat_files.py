@@ -19,7 +19,7 @@ from launcher.gui.chat.attachments import AttachmentTile, encode_picture
 from launcher.gui.chat.pane import ChatPane
 from launcher.gui.window import Window
 from tests.gui.chatting import can_send, in_file
-from tests.gui.dragging import dragged, dropped
+from tests.gui.dragging import drag_files, drop_files
 
 WaitFor = Callable[..., None]
 
@@ -64,7 +64,7 @@ def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def serve(window: Window, wait_for: WaitFor, demo_model: Path, qtbot: QtBot) -> Callable[..., ChatPane]:
     """Serve the demo model by an engine, with or without a projector, and return the chat."""
 
-    def started(engine: Path | None, projector: Path | None = None) -> ChatPane:
+    def start_chat(engine: Path | None, projector: Path | None = None) -> ChatPane:
         options = ServeOptions(model=demo_model, engine=engine, draft=0, context=4_096, mmproj=projector)
         window.controller.start(str(demo_model), start=ResolvedStart(str(demo_model), options))
         wait_for(ServerState.READY)
@@ -72,7 +72,7 @@ def serve(window: Window, wait_for: WaitFor, demo_model: Path, qtbot: QtBot) -> 
         qtbot.waitUntil(lambda: can_send(chat) and window.controller.launch is not None)
         return chat
 
-    return started
+    return start_chat
 
 
 @pytest.fixture(scope="session")
@@ -144,7 +144,7 @@ def test_texts_and_pdfs_are_dropped_with_their_tokens(
     text, pdf = tmp_path / "notes.txt", tmp_path / "paper.PDF"
     text.write_text("one two three\n", "utf-8")
     write_pdf(pdf, "Drafts are cheap", "Checks are not")
-    assert dropped(chat, text, pdf)
+    assert drop_files(chat, text, pdf)
     qtbot.waitUntil(lambda: [each.note.text() for each in tiles(chat.composer)] == ["3 tokens", "2 pages · 6 tokens"])
     send(chat, qtbot, "What do they say?")
     content = newest_content(requests)
@@ -165,7 +165,7 @@ def test_a_file_larger_than_the_context_is_reported(
     chat = serve(fake_engine)
     file = tmp_path / "long.txt"
     file.write_text("word " * 5_000, "utf-8")
-    assert dropped(chat, file)
+    assert drop_files(chat, file)
     qtbot.waitUntil(lambda: "the context has 4,096" in tiles(chat.composer)[0].note.text())
 
 
@@ -179,10 +179,10 @@ def test_unreadable_files_are_refused_with_the_reason(pane: ChatPane, qtbot: QtB
         (binary, "data.bin is not a text file"),
         (tmp_path / "gone.txt", "gone.txt cannot be read"),
     ):
-        assert dropped(pane, file)
+        assert drop_files(pane, file)
         qtbot.waitUntil(lambda reason=reason: reason in pane.banner.text.text())
         assert tiles(pane.composer) == []
-    assert not dragged(pane, model), "the window opens it"
+    assert not drag_files(pane, model), "the window opens it"
 
 
 def test_a_picture_for_a_model_without_vision_is_refused_with_the_reason(
@@ -190,7 +190,7 @@ def test_a_picture_for_a_model_without_vision_is_refused_with_the_reason(
 ) -> None:
     file = tmp_path / "chart.png"
     make_image().save(str(file))
-    assert dropped(chat, file)
+    assert drop_files(chat, file)
     qtbot.waitUntil(lambda: chat.banner.isVisible() and "cannot see pictures" in chat.banner.text.text())
     chat.banner.clear()
     paste(chat, qtbot, make_image())

@@ -62,7 +62,7 @@ def column(empty_column: TurnColumn, qtbot: QtBot) -> TurnColumn:
     return column
 
 
-def shown(answer: ReplyView) -> str:
+def read_shown_text(answer: ReplyView) -> str:
     return "\n".join(each.toPlainText() for each in answer.findChildren(ReadOnlyText))
 
 
@@ -71,8 +71,8 @@ def test_only_blocks_near_the_visible_part_are_built(column: TurnColumn, qapp: Q
     body = answer.body
     assert len(body) > 20
     assert len(body.blocks) < 8
-    assert "the end" in shown(answer)
-    assert "Paragraph 0 " not in shown(answer)
+    assert "the end" in read_shown_text(answer)
+    assert "Paragraph 0 " not in read_shown_text(answer)
     assert answer.findChildren(CodeBlock) == []
     height = body.height()
     for value in range(bar.maximum(), -1, -250):
@@ -82,8 +82,8 @@ def test_only_blocks_near_the_visible_part_are_built(column: TurnColumn, qapp: Q
         assert covered >= seen.height() - 3 * theme.px(theme.GAP), "but for the gaps"
         assert len(body.blocks) < 10
     bar.setValue(0)
-    assert "Paragraph 0 " in shown(answer)
-    assert "the end" in shown(answer), "the last one stays"
+    assert "Paragraph 0 " in read_shown_text(answer)
+    assert "the end" in read_shown_text(answer), "the last one stays"
     (code,), (table,) = answer.findChildren(CodeBlock), answer.findChildren(TableBlock)
     assert code.code == "x = 1\ny = 2"
     assert table.edit.toPlainText().split() == ["a", "bb", "ccc", "d"]
@@ -130,7 +130,7 @@ def test_a_block_with_selected_text_is_not_removed(column: TurnColumn) -> None:
     cursor.clearSelection()
     first.setTextCursor(cursor)
     bar.setValue(bar.maximum() - 500)
-    assert "Paragraph 0 " not in shown(answer)
+    assert "Paragraph 0 " not in read_shown_text(answer)
 
 
 def test_scrolling_up_in_another_width_does_not_jump(column: TurnColumn, qtbot: QtBot) -> None:
@@ -147,7 +147,7 @@ def test_scrolling_up_in_another_width_does_not_jump(column: TurnColumn, qtbot: 
         heights.add(answer.body.height())
     assert all(56 <= each <= 64 for each in moved), "but for what is rounded; heights were off by 10 and more"
     assert len(heights) > 5, "guessed heights were put right"
-    assert "Paragraph 0 " in shown(answer)
+    assert "Paragraph 0 " in read_shown_text(answer)
 
 
 def test_what_is_built_later_is_coloured_too(column: TurnColumn) -> None:

@@ -169,7 +169,7 @@ def test_broken_formulas_do_no_harm(latex: str) -> None:
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def opened_addresses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The addresses that went to the browser."""
     addresses: list[str] = []
     monkeypatch.setattr(QDesktopServices, "openUrl", lambda url: addresses.append(url.toString()))
@@ -184,16 +184,16 @@ def link_point(text: ReadOnlyText, word: str) -> QPoint:
 
 
 def question_box(qtbot: QtBot) -> QMessageBox:
-    def found() -> None:
+    def check_box_is_open() -> None:
         assert isinstance(QApplication.activeModalWidget(), QMessageBox)
 
-    qtbot.waitUntil(found)
+    qtbot.waitUntil(check_box_is_open)
     box = QApplication.activeModalWidget()
     assert isinstance(box, QMessageBox)
     return box
 
 
-def press(box: QMessageBox, qtbot: QtBot, name: str) -> None:
+def press_button(box: QMessageBox, qtbot: QtBot, name: str) -> None:
     (button,) = [each for each in box.buttons() if each.text().replace("&", "") == name]
     qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
 
@@ -206,7 +206,7 @@ def reply_text(pane: ChatPane, source: str) -> ReadOnlyText:
 
 
 def test_a_link_is_opened_once_its_address_is_confirmed(
-    pane: ChatPane, qtbot: QtBot, qapp: QApplication, opened: list[str]
+    pane: ChatPane, qtbot: QtBot, qapp: QApplication, opened_addresses: list[str]
 ) -> None:
     text = reply_text(pane, "See [the manual](https://docs.example/a_b?c=d), or https://bücher.example/x.")
     assert "the manual (https://docs.example/a_b?c=d), or https://bücher.example/x." in text.toPlainText()
@@ -216,18 +216,20 @@ def test_a_link_is_opened_once_its_address_is_confirmed(
     box = question_box(qtbot)
     assert box.informativeText() == "https://docs.example/a_b?c=d"
     assert "docs.example" in box.text()
-    assert opened == []
-    press(box, qtbot, "Cancel")
-    assert opened == []
+    assert opened_addresses == []
+    press_button(box, qtbot, "Cancel")
+    assert opened_addresses == []
     qtbot.mouseClick(text.viewport(), Qt.MouseButton.LeftButton, pos=link_point(text, "cher"))
-    press(question_box(qtbot), qtbot, "Copy link address")
+    press_button(question_box(qtbot), qtbot, "Copy link address")
     assert qapp.clipboard().text() == "https://xn--bcher-kva.example/x", "not in the form that browsers send"
     qtbot.mouseClick(text.viewport(), Qt.MouseButton.LeftButton, pos=link_point(text, "manual"))
-    press(question_box(qtbot), qtbot, "Open")
-    assert opened == ["https://docs.example/a_b?c=d"]
+    press_button(question_box(qtbot), qtbot, "Open")
+    assert opened_addresses == ["https://docs.example/a_b?c=d"]
 
 
-def test_links_are_reached_by_tab_and_opened_by_enter(pane: ChatPane, qtbot: QtBot, opened: list[str]) -> None:
+def test_links_are_reached_by_tab_and_opened_by_enter(
+    pane: ChatPane, qtbot: QtBot, opened_addresses: list[str]
+) -> None:
     plain = reply_text(pane, "No link.")
     text = reply_text(pane, "See [one](https://one.example) and [two](https://two.example).")
     qtbot.waitUntil(text.isVisible)
@@ -242,13 +244,15 @@ def test_links_are_reached_by_tab_and_opened_by_enter(pane: ChatPane, qtbot: QtB
     assert text.hasFocus()
     assert text.textCursor().selectedText().startswith("two")
     qtbot.keyClick(text, Qt.Key.Key_Return)
-    press(question_box(qtbot), qtbot, "Open")
-    assert opened == ["https://two.example"]
+    press_button(question_box(qtbot), qtbot, "Open")
+    assert opened_addresses == ["https://two.example"]
     qtbot.keyClick(text, Qt.Key.Key_Tab)
     assert not text.hasFocus()
 
 
-def test_selecting_a_link_with_the_mouse_opens_nothing(pane: ChatPane, qtbot: QtBot, opened: list[str]) -> None:
+def test_selecting_a_link_with_the_mouse_opens_nothing(
+    pane: ChatPane, qtbot: QtBot, opened_addresses: list[str]
+) -> None:
     text = reply_text(pane, "See [the long manual](https://docs.example).")
     begin, end = link_point(text, "the long"), link_point(text, "manual")
     qtbot.mousePress(text.viewport(), Qt.MouseButton.LeftButton, pos=begin)
@@ -256,4 +260,4 @@ def test_selecting_a_link_with_the_mouse_opens_nothing(pane: ChatPane, qtbot: Qt
     qtbot.mouseRelease(text.viewport(), Qt.MouseButton.LeftButton, pos=end)
     assert text.textCursor().hasSelection()
     assert QApplication.activeModalWidget() is None
-    assert opened == []
+    assert opened_addresses == []

@@ -7,7 +7,7 @@ from pytestqt.qtbot import QtBot
 from launcher.conversations.records import MessageEnding
 from launcher.gui.chat.pane import ChatPane
 from launcher.gui.labels import Label
-from tests.gui.chatting import in_file, no_figures, say
+from tests.gui.chatting import add_exchange, in_file, no_figures
 
 figures = pytest.fixture(autouse=True)(no_figures)
 
@@ -15,7 +15,7 @@ figures = pytest.fixture(autouse=True)(no_figures)
 @pytest.mark.parametrize("before", [[], ["What is MTP?"]])
 def test_an_unanswered_question_is_kept_with_its_ending(pane: ChatPane, qtbot: QtBot, before: list[str]) -> None:
     for each in before:
-        say(pane, each, "A head.")
+        add_exchange(pane, each, "A head.")
     pane.send_question("Lost?")
     pane.finish_reply("Stopped by you.")
     opened = in_file(pane, qtbot, lambda kept: kept.read_conversation(kept.list_all()[0].id))
@@ -27,7 +27,7 @@ def test_an_unanswered_question_is_kept_with_its_ending(pane: ChatPane, qtbot: Q
     texts = [each.text() for each in pane.column.replies[-1].findChildren(Label)]
     assert "Stopped by you." in texts
     assert len(pane.messages) == 2 * len(before)
-    say(pane, "Another?", "Yes.")
+    add_exchange(pane, "Another?", "Yes.")
     assert [each["role"] for each in pane.conversation.build_request()] == ["user", "assistant"] * (len(before) + 1)
     lost, another = pane.column.replies[-2:]
     assert another.regenerate_button.isVisibleTo(another)
@@ -41,7 +41,7 @@ def test_an_unanswered_question_can_be_asked_again_and_edited(
     pane: ChatPane, qtbot: QtBot, before: list[str], reopened: bool
 ) -> None:
     for each in before:
-        say(pane, each, "A head.")
+        add_exchange(pane, each, "A head.")
     pane.send_question("Lost?")
     pane.finish_reply("The server ended.")
     if reopened:
@@ -77,12 +77,12 @@ def test_an_unanswered_question_can_be_asked_again_and_edited(
 
 
 def test_a_question_without_a_reply_is_seen_and_not_asked_again_with_the_next(pane: ChatPane, qtbot: QtBot) -> None:
-    say(pane, "What is MTP?", "A head.")
+    add_exchange(pane, "What is MTP?", "A head.")
     opened = in_file(pane, qtbot, lambda kept: kept.read_conversation(pane.conversation.id or ""))
     in_file(pane, qtbot, lambda kept: kept.add_question(opened.id, opened.messages[-1].id, "Lost?"))
     pane.start_conversation()
     pane.open_conversation(opened.id)
     qtbot.waitUntil(lambda: len(pane.column.turns) == 2)
     assert [each["content"] for each in pane.conversation.build_request()] == ["What is MTP?", "A head."]
-    say(pane, "Another?", "Yes.")
+    add_exchange(pane, "Another?", "Yes.")
     assert [each["role"] for each in pane.conversation.build_request()] == ["user", "assistant"] * 2

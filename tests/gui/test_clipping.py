@@ -12,8 +12,8 @@ from launcher.gui import appearance, theme
 from launcher.gui.tune.trial_views import TuneView
 from launcher.gui.window import Window
 from launcher.tuning.tune_state import Fault, Stage, Trial
-from tests.gui.trials import trial, tuned, with_draft
-from tests.gui.walk import clipped, clipped_cells, hidden_by_parents
+from tests.gui.trials import trial, tune_view, with_draft
+from tests.gui.walk import clipped_cells, hidden_by_parents, list_clipped_texts
 
 SIZES = ((1_000, 640), (1_280, 800), (1_440, 900), (2_560, 1_440))
 _SETTLE_MS, _TURNS = 50, 20
@@ -38,7 +38,7 @@ def views(window: Window) -> Iterator[tuple[str, Callable[[], object]]]:
 
 def _wide_results() -> TuneView:
     """Return the results of a fast server with a card: high figures, a long name of settings, and one that failed."""
-    view = tuned({"settings": with_draft(3)})
+    view = tune_view({"settings": with_draft(3)})
     runs = [replace(each, decode_rate=20 * each.decode_rate) for each in view.runs if each.decode_rate]
     fast = [replace(each, runs=(run,)) for each, run in zip(view.trials, runs, strict=True)]
     several = trial(9, {**with_draft(2), "threads": 2, "draft_sampling": "probabilistic"}, 0.6, 2.2)
@@ -62,7 +62,7 @@ def cut_texts(window: Window, qtbot: QtBot, sizes: tuple[tuple[int, int], ...]) 
             cut: list[str] = []
             for _ in range(_TURNS):  # pages, and what they read, settle in their time
                 qtbot.wait(_SETTLE_MS)
-                cut = [*clipped(window), *clipped_cells(window), *hidden_by_parents(window)]
+                cut = [*list_clipped_texts(window), *clipped_cells(window), *hidden_by_parents(window)]
                 if not cut:
                     break
             found += [f"{view} at {width} x {height}: {text}" for text in cut]
@@ -124,7 +124,7 @@ def test_clipped_text_is_found(qtbot: QtBot) -> None:
         each.setGeometry(0, 0, 40, 12)
     holder.resize(30, 30)
     holder.show()
-    assert len(clipped(holder)) == 2
+    assert len(list_clipped_texts(holder)) == 2
     assert len(hidden_by_parents(holder)) == 2
 
 

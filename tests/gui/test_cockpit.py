@@ -24,8 +24,8 @@ from launcher.gui.labels import UNKNOWN, ElidedLabel, Label
 from launcher.gui.viewmodel import ViewModel
 from launcher.gui.window import Window
 from launcher.monitor.health_event import Finding, FindingCode
-from tests.app.test_preview import described
-from tests.app.test_tuned_match import local_environment, tuned
+from tests.app.test_preview import describe_server
+from tests.app.test_tuned_match import local_environment, save_tuned
 
 Wait = Callable[..., None]
 
@@ -75,7 +75,7 @@ def check_that_the_sliders_show_the_settings_of_the_server(page: CockpitPage) ->
 
 def test_the_result_of_a_tune_is_shown_in_place_of_the_usual_note(window: Window, wait_for: Wait, qtbot: QtBot) -> None:
     model = unpack_demo_model()
-    tuned(asyncio.run(local_environment(model)), model)
+    save_tuned(asyncio.run(local_environment(model)), model)
     window.start_demo()
     wait_for(ServerState.READY)
     window.resize(1440, 900)
@@ -313,7 +313,7 @@ def check_that_advanced_lists_every_flag_and_edits_the_extra_arguments(page: Coc
 def check_that_the_missing_memory_is_shown_on_a_small_gpu(page: CockpitPage) -> None:
     from launcher.app.preview import Previewer
 
-    page.state.previewer = Previewer(replace(described(free_mib=18_000), total_mib=19_000, others_mib=1_000))
+    page.state.previewer = Previewer(replace(describe_server(free_mib=18_000), total_mib=19_000, others_mib=1_000))
     page.state.previewer_changed.emit()
     page.state.request_value("kv", "f16")
     page.state._update_preview()
@@ -536,14 +536,14 @@ def test_requests_of_all_clients_are_listed_as_they_go_on(page: CockpitPage, qtb
 def test_simple_has_three_settings_and_advanced_all(page: CockpitPage) -> None:
     fields = page.controls.restart.fields | page.controls.sampling.fields
 
-    def visible() -> set[str]:
+    def list_visible_fields() -> set[str]:
         return {name for name, field in fields.items() if field.isVisible()}
 
     page.controls.mode.button("simple").click()
-    assert visible() == {"ctx", "draft"}
+    assert list_visible_fields() == {"ctx", "draft"}
     assert page.controls.sampling.thinking.isVisible()
     page.controls.mode.button("advanced").click()
-    assert visible() >= {"ctx", "draft", "kv", "slots", "ubatch", "temperature", "top_k", "max_tokens"}
+    assert list_visible_fields() >= {"ctx", "draft", "kv", "slots", "ubatch", "temperature", "top_k", "max_tokens"}
     page.controls.mode.button("simple").click()
 
 

@@ -28,7 +28,7 @@ def gui(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 @contextmanager
-def opened(*arguments: str) -> Iterator[forked.Program | subprocess.Popen[str]]:
+def open_window(*arguments: str) -> Iterator[forked.Program | subprocess.Popen[str]]:
     pipe = subprocess.PIPE
     with forked.start("gui", *arguments, stdout=pipe, stderr=pipe, env=os.environ | OFFSCREEN) as process:
         try:
@@ -110,7 +110,7 @@ def test_an_invalid_window_size_is_wrong_usage(size: str) -> None:
 
 
 def test_a_second_start_raises_the_first_window_and_leaves(home: Path) -> None:
-    with opened() as first:
+    with open_window() as first:
         wait_until_it_listens(home)
         second = gui()
         assert second.returncode == 0, second.stderr
@@ -120,7 +120,7 @@ def test_a_second_start_raises_the_first_window_and_leaves(home: Path) -> None:
 
 
 def test_a_file_given_to_a_second_start_is_served_by_the_first(home: Path, demo_model: Path) -> None:
-    with opened():
+    with open_window():
         wait_until_it_listens(home)
         assert gui(str(demo_model)).returncode == 0
         assert wait_until_it_serves()["model"] == "mtp-demo"
@@ -129,7 +129,7 @@ def test_a_file_given_to_a_second_start_is_served_by_the_first(home: Path, demo_
 
 @pytest.mark.thorough
 def test_a_second_start_with_the_demo_starts_it_in_the_first(home: Path) -> None:
-    with opened():
+    with open_window():
         wait_until_it_listens(home)
         assert gui("--demo").returncode == 0
         assert wait_until_it_serves()["model"] == "demo"

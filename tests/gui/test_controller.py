@@ -95,14 +95,14 @@ def test_an_earlier_problem_is_not_shown_for_a_new_start(window: Window, wait_fo
 
 
 def test_a_failure_of_other_work_does_not_fail_a_start(window: Window, wait_for: Wait) -> None:
-    async def fail(_tell: object) -> None:
+    async def fail_to_copy(_tell: object) -> None:
         raise LauncherError("The clipboard is gone.")
 
     controller = window.controller
     states: list[ServerState] = []
     controller.view_changed.connect(lambda _view: states.append(controller.inputs.status.state))
     controller.start(DEMO)
-    controller.bridge.run(fail)
+    controller.bridge.run(fail_to_copy)
     wait_for(ServerState.READY)
     assert ServerState.FAILED not in states
     assert controller.view.problem == "The clipboard is gone."

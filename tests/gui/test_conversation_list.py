@@ -11,7 +11,7 @@ from pytestqt.qtbot import QtBot
 from launcher.conversations.records import ConversationSummary
 from launcher.gui.chat.conversation_list import describe_conversation, find_glyph, name_group
 from launcher.gui.chat.pane import ChatPane
-from tests.gui.chatting import in_file, no_figures, say
+from tests.gui.chatting import add_exchange, in_file, no_figures
 
 figures = pytest.fixture(autouse=True)(no_figures)
 TODAY = QDate(2026, 3, 10)
@@ -33,9 +33,9 @@ def test_the_second_line_has_the_replies_and_when() -> None:
 
 
 def test_the_open_conversation_is_selected_and_another_is_opened_by_a_click(pane: ChatPane, qtbot: QtBot) -> None:
-    say(pane, "About cats", "They purr.")
+    add_exchange(pane, "About cats", "They purr.")
     pane.start_conversation()
-    say(pane, "About dogs", "They bark.")
+    add_exchange(pane, "About dogs", "They bark.")
     names = pane.conversation_list.list
     pane.chats_button.click()
     qtbot.waitUntil(lambda: names.count() == 2)
@@ -49,7 +49,7 @@ def test_the_open_conversation_is_selected_and_another_is_opened_by_a_click(pane
 
 
 def test_the_menu_renames_and_deletes(pane: ChatPane, qtbot: QtBot) -> None:
-    say(pane, "About cats", "They purr.")
+    add_exchange(pane, "About cats", "They purr.")
     pane.chats_button.click()
     names, chats = pane.conversation_list.list, pane.conversation_list
     qtbot.waitUntil(lambda: names.count() == 1)
@@ -72,7 +72,7 @@ def test_the_menu_renames_and_deletes(pane: ChatPane, qtbot: QtBot) -> None:
 
 
 def test_the_list_is_read_again_while_a_title_is_edited_only_afterwards(pane: ChatPane, qtbot: QtBot) -> None:
-    say(pane, "About cats", "They purr.")
+    add_exchange(pane, "About cats", "They purr.")
     pane.chats_button.click()
     names = pane.conversation_list.list
     qtbot.waitUntil(lambda: names.count() == 1)
@@ -99,7 +99,7 @@ def test_the_list_moves_between_its_column_and_the_chat(pane: ChatPane, qtbot: Q
     assert pane.conversation_list.isVisible()
     assert not pane.chats_button.isVisible()
     assert not pane.new_button.isVisible()
-    say(pane, "About cats", "They purr.")
+    add_exchange(pane, "About cats", "They purr.")
     names = pane.conversation_list.list
     qtbot.waitUntil(lambda: names.count() == 1 and names.currentItem() is not None)
     pane.focus_search()

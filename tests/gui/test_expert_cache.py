@@ -16,7 +16,7 @@ from launcher.engine.settings import change_settings, load_model_settings, parse
 from launcher.gui.cockpit.controls import RestartFields
 from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.controller import Controller
-from tests.app.test_preview import described
+from tests.app.test_preview import describe_server
 
 
 @pytest.mark.usefixtures("qapp")
@@ -32,20 +32,20 @@ def test_one_row_makes_an_option_a_setting_an_argument_memory_a_slider_and_an_ax
     assert "--moe-cache-mib 2048" in " ".join(server_arguments(options, LLAMA_SERVER, gpu=True))
     assert "--moe-cache-mib" not in server_arguments(replace(options, moe_cache_mib=0), LLAMA_SERVER, gpu=True)
 
-    found = Previewer(described()).preview(settings)
+    found = Previewer(describe_server()).preview(settings)
     assert (found.difference_mib, found.changes[0].mib) == (2_048, 2_048)
     assert found.estimate is not None
     assert found.estimate.parts.caches == 2_048 * 2**20
 
-    assert described().slider_values("moe_cache_mib") == (0, 512, 1_024, 2_048, 4_096, 8_192)
-    assert len(replace(described(), expert_layers=0).slider_values("moe_cache_mib")) == 1
+    assert describe_server().slider_values("moe_cache_mib") == (0, 512, 1_024, 2_048, 4_096, 8_192)
+    assert len(replace(describe_server(), expert_layers=0).slider_values("moe_cache_mib")) == 1
     assert "moe_cache_mib" in VARIED
     assert "moe_cache_mib" in RestartFields(SettingsState(Controller())).fields
 
 
 @pytest.mark.usefixtures("qapp")
 def test_a_setting_that_was_left_open_was_default() -> None:
-    basis = described()
+    basis = describe_server()
     state = SettingsState(Controller())
     fields = RestartFields(state)
     state.previewer = Previewer(replace(basis, plan_settings=replace(basis.plan_settings, moe_cache_mib=None)))

@@ -8,7 +8,7 @@ from launcher.gui.icon import make_icon
 from tools import icon
 
 
-def differing(one: QImage, other: QImage) -> float:
+def measure_difference(one: QImage, other: QImage) -> float:
     """Return which part of two pictures' pixels differs visibly."""
     assert one.size() == other.size()
     points = [(x, y) for x in range(one.width()) for y in range(one.height())]
@@ -26,5 +26,5 @@ def test_icon_files_match_the_drawing_and_the_window_icon() -> None:
     folder = shipped_file("resources", "desktop")
     assert sorted(folder.glob("*.png")) == sorted(folder / f"mtp-launcher-{size}.png" for size in icon.SIZES)
     for size in icon.SIZES:
-        assert differing(QImage(str(folder / f"mtp-launcher-{size}.png")), icon.draw_icon(size)) < 0.002
-    assert differing(icon.draw_icon(128), make_icon().pixmap(128, 128).toImage()) < 0.01
+        assert measure_difference(QImage(str(folder / f"mtp-launcher-{size}.png")), icon.draw_icon(size)) < 0.002
+    assert measure_difference(icon.draw_icon(128), make_icon().pixmap(128, 128).toImage()) < 0.01

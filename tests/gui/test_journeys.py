@@ -30,7 +30,7 @@ from launcher.gui.chat.reply import ReplyView
 from launcher.gui.core_events import DrainAnswer
 from launcher.gui.plots.marks import MarkKind
 from launcher.gui.window import Window
-from tests.gui.dragging import dragged, dropped
+from tests.gui.dragging import drag_files, drop_files
 from tests.gui.plotted import is_drawing
 
 pytestmark = pytest.mark.usefixtures("no_charts")
@@ -405,15 +405,15 @@ def test_drafts_of_a_file_without_a_head_are_refused_and_one_click_turns_mtp_off
 def test_a_dropped_file_is_planned_and_started_by_its_button(
     window: Window, wait_for: Wait, qtbot: QtBot, demo_model: Path
 ) -> None:
-    assert not dragged(window, demo_model.parent / "notes.txt")
+    assert not drag_files(window, demo_model.parent / "notes.txt")
     assert not window.drop.isVisible()
-    assert dragged(window, demo_model)
+    assert drag_files(window, demo_model)
     assert window.drop.isVisible()
     assert demo_model.name in window.drop.accessibleName()
     assert window.drop.rect() == window.rect()
     QApplication.sendEvent(window, QDragLeaveEvent())
     assert not window.drop.isVisible()
-    assert dropped(window, demo_model)
+    assert drop_files(window, demo_model)
     assert not window.drop.isVisible()
     assert window.page_name == "start"
     page = window.page("start")

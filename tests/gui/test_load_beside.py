@@ -63,14 +63,16 @@ def press_beside(page: ModelsPage, label: str, qtbot: QtBot) -> None:
 
 
 @pytest.fixture
-def second(home: Path, demo_model: Path) -> Path:
+def second_model(home: Path, demo_model: Path) -> Path:
     """A second model file on this computer."""
     models_dir().mkdir(parents=True, exist_ok=True)
     return Path(shutil.copy(demo_model, models_dir() / "second.gguf"))
 
 
-def test_a_model_is_loaded_beside_the_running_one_and_its_row_says_so(demo: Window, second: Path, qtbot: QtBot) -> None:
-    page = select_file(demo, second, qtbot)
+def test_a_model_is_loaded_beside_the_running_one_and_its_row_says_so(
+    demo: Window, second_model: Path, qtbot: QtBot
+) -> None:
+    page = select_file(demo, second_model, qtbot)
     qtbot.waitUntil(lambda: page.details.beside_fit.text().startswith("Fits beside "))
     press_beside(page, "Load beside", qtbot)
     assert shown_row(page).state == "Preparing"
@@ -86,7 +88,7 @@ def test_a_model_is_loaded_beside_the_running_one_and_its_row_says_so(demo: Wind
 
 
 def test_the_row_shows_how_far_the_load_is_and_it_can_be_cancelled(
-    demo: Window, second: Path, tmp_path: Path, qtbot: QtBot
+    demo: Window, second_model: Path, tmp_path: Path, qtbot: QtBot
 ) -> None:
     engine = tmp_path / "llama-server"
     never = tmp_path / "never"
@@ -94,7 +96,7 @@ def test_the_row_shows_how_far_the_load_is_and_it_can_be_cancelled(
     engine.write_text(f'#!/bin/sh\n{faults} exec "{sys.executable}" "{llama_server.__file__}" "$@"\n')
     engine.chmod(0o755)
     use_engine(add_engine(engine).name)
-    page = select_file(demo, second, qtbot)
+    page = select_file(demo, second_model, qtbot)
     press_beside(page, "Load beside", qtbot)
     qtbot.waitUntil(lambda: shown_row(page).state == "Loading 100 %")
     assert shown_row(page).fraction == 1
@@ -126,9 +128,11 @@ def test_the_cockpit_keeps_the_buttons_of_its_models_while_one_loads(demo: Windo
     assert controller.inputs.models is models
 
 
-def test_a_model_beyond_the_users_limit_is_refused_with_the_reason(demo: Window, second: Path, qtbot: QtBot) -> None:
+def test_a_model_beyond_the_users_limit_is_refused_with_the_reason(
+    demo: Window, second_model: Path, qtbot: QtBot
+) -> None:
     settings.change_setting(MEMORY_LIMIT, 1)
-    page = select_file(demo, second, qtbot)
+    page = select_file(demo, second_model, qtbot)
     press_beside(page, "Load beside", qtbot)
     qtbot.waitUntil(page.banner.isVisible)
     assert page.banner.text.text() == (
@@ -160,11 +164,11 @@ def test_a_model_that_does_not_fit_beside_the_running_one_cannot_be_loaded_there
 
 
 def test_a_model_that_cannot_be_loaded_beside_the_running_one_says_why(
-    demo: Window, second: Path, qtbot: QtBot, wait_for: Callable[..., None]
+    demo: Window, second_model: Path, qtbot: QtBot, wait_for: Callable[..., None]
 ) -> None:
-    page = select_file(demo, second, qtbot)
+    page = select_file(demo, second_model, qtbot)
     qtbot.waitUntil(lambda: page.details.beside_fit.text().startswith("Fits beside "))
-    second.unlink()
+    second_model.unlink()
     press_beside(page, "Load beside", qtbot)
     qtbot.waitUntil(page.banner.isVisible)
     assert "second.gguf" in page.banner.text.text()

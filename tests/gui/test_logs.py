@@ -16,7 +16,7 @@ from launcher.gui.logs.model import LogModel
 from launcher.gui.logs.page import LogsPage
 from launcher.gui.logs.sources import OWN_SERVER
 from launcher.gui.window import Window
-from tests.gui.dragging import dragged, dropped
+from tests.gui.dragging import drag_files, drop_files
 
 FIRST_PAGE = "about"
 FAKES = Path(__file__).parents[1] / "fakes"
@@ -172,9 +172,9 @@ def test_a_report_is_copied_without_secrets(window: Window, page: LogsPage, qtbo
 
 
 def test_a_dropped_log_is_diagnosed_and_its_line_marked(window: Window, page: LogsPage, qtbot: QtBot) -> None:
-    assert dragged(page, KV_MEMORY)
+    assert drag_files(page, KV_MEMORY)
     assert page.drop.isVisible()
-    assert dropped(page, KV_MEMORY)
+    assert drop_files(page, KV_MEMORY)
     assert not page.drop.isVisible()
     qtbot.waitUntil(page.card.isVisible)
     assert "Not enough memory" in page.card.title.text()
@@ -193,7 +193,7 @@ def test_a_dropped_log_is_diagnosed_and_its_line_marked(window: Window, page: Lo
 def test_a_dropped_model_is_left_to_the_window(window: Window, page: LogsPage, tmp_path: Path) -> None:
     model = tmp_path / "m.gguf"
     model.write_bytes(b"GGUF")
-    assert dragged(page, model)
+    assert drag_files(page, model)
     assert not page.drop.isVisible()
     assert window.drop.isVisible()
 

@@ -36,7 +36,7 @@ from launcher.runtime import WorkHandle
 from launcher.tuning.history import History
 from launcher.tuning.history_environment import ModelFacts
 from tests.conftest import Hub
-from tests.gui.dragging import dropped
+from tests.gui.dragging import drop_files
 from tests.tuning.measured import ENVIRONMENT, OFF
 from tests.tuning.measured import run as measured
 
@@ -52,7 +52,7 @@ def _no_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def put(demo_model: Path) -> Callable[..., Path]:
+def copy_demo(demo_model: Path) -> Callable[..., Path]:
     def copy(path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(demo_model, path)
@@ -68,7 +68,7 @@ OpenPage = Callable[..., ModelsPage]
 def open_page(window: Window, qtbot: QtBot) -> OpenPage:
     """Show the page when the test has laid out its files; all models are planned when it returns, unless `waits`."""
 
-    def show(machine: MachineDescription | None = None, *, waits: bool = False) -> ModelsPage:
+    def show_models(machine: MachineDescription | None = None, *, waits: bool = False) -> ModelsPage:
         page: ModelsPage = window.page("models")
         page.machine = machine
         window.resize(1440, 900)
@@ -76,10 +76,10 @@ def open_page(window: Window, qtbot: QtBot) -> OpenPage:
         qtbot.waitUntil(lambda: page.shelf is not None and (not waits or page.shelf.is_complete))
         return page
 
-    return show
+    return show_models
 
 
-def press(qtbot: QtBot, button: object) -> None:
+def press_button(qtbot: QtBot, button: object) -> None:
     qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
 
 
@@ -134,7 +134,7 @@ def press_row_button(page: ModelsPage, qtbot: QtBot, key: str, file_key: str | N
 
 
 def choose_filter(page: ModelsPage, qtbot: QtBot, value: str) -> None:
-    press(qtbot, page.search.filter.button(value))
+    press_button(qtbot, page.search.filter.button(value))
 
 
 def test_an_empty_list_says_what_to_do(open_page: OpenPage, qtbot: QtBot) -> None:
@@ -143,7 +143,7 @@ def test_an_empty_list_says_what_to_do(open_page: OpenPage, qtbot: QtBot) -> Non
     choose_filter(page, qtbot, "here")
     assert page.empty.isVisible()
     assert not page.details.isVisible()
-    press(qtbot, page.empty.buttons[0])
+    press_button(qtbot, page.empty.buttons[0])
     assert page.list.isVisible()
     assert len(page.list.models) > 10
     assert page.search.filter.value == "all"
@@ -198,9 +198,9 @@ def test_other_quants_are_collapsed_and_planned_when_opened(open_page: OpenPage,
 
 
 def test_local_files_are_listed_with_their_details(
-    open_page: OpenPage, put: Callable[..., Path], headless_model: Path, qtbot: QtBot
+    open_page: OpenPage, copy_demo: Callable[..., Path], headless_model: Path, qtbot: QtBot
 ) -> None:
-    put(models_dir() / "owner" / "Demo-GGUF" / FILE)
+    copy_demo(models_dir() / "owner" / "Demo-GGUF" / FILE)
     shutil.copy(headless_model, models_dir() / "plain-Q8_0.gguf")
     (models_dir() / "broken.gguf").write_bytes(b"GGUF")
     page = open_page()
@@ -224,10 +224,10 @@ def test_local_files_are_listed_with_their_details(
 
 
 def test_a_model_of_another_program_is_listed_and_planned_but_not_deleted(
-    open_page: OpenPage, put: Callable[..., Path], tmp_path: Path, window: Window, qtbot: QtBot
+    open_page: OpenPage, copy_demo: Callable[..., Path], tmp_path: Path, window: Window, qtbot: QtBot
 ) -> None:
     store = tmp_path / ".ollama" / "models"
-    put(store / "blobs" / f"sha256-{'a' * 64}")
+    copy_demo(store / "blobs" / f"sha256-{'a' * 64}")
     manifest = store / "manifests" / "registry.ollama.ai" / "library" / "tiny" / "1b"
     manifest.parent.mkdir(parents=True)
     layer = {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{'a' * 64}", "size": 1}
@@ -244,7 +244,7 @@ def test_a_model_of_another_program_is_listed_and_planned_but_not_deleted(
     assert not page.details.delete.isVisible()
     start = window.page("start")
     with qtbot.waitSignal(start.flow.planned):
-        press(qtbot, page.details.plan)
+        press_button(qtbot, page.details.plan)
     qtbot.waitUntil(lambda: start.steps.progress[Step.VERIFY].stage is Stage.DONE)
     assert window.page_name == "start"
     assert start.plan is not None
@@ -353,11 +353,11 @@ async def test_plans_are_reused_while_the_memory_is_the_same(home: Path) -> None
 
 
 def test_hundreds_of_models_are_planned_when_they_are_selected(
-    open_page: OpenPage, put: Callable[..., Path], qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+    open_page: OpenPage, copy_demo: Callable[..., Path], qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("launcher.app.model_library._FIRST_PLANNED", 1)
     for name in ("a", "b"):
-        put(models_dir() / f"{name}.gguf")
+        copy_demo(models_dir() / f"{name}.gguf")
     page = open_page(CARD, waits=True)
     first, second = (model for model in page.list.models if model.is_here)
     assert not first.is_pending
@@ -381,19 +381,19 @@ def test_downloads_are_collapsed_to_one_line(open_page: OpenPage, window: Window
         page.queue.add_download(name)
     qtbot.waitUntil(lambda: page.downloads.isVisible() and len(page.downloads.rows) == 2)
     qtbot.waitUntil(lambda: page.downloads.height() <= 60)
-    press(qtbot, page.downloads.open_button)
+    press_button(qtbot, page.downloads.open_button)
     qtbot.waitUntil(lambda: 60 < page.downloads.height() <= 60 + 2 * 44 + 4)
-    press(qtbot, page.downloads.open_button)
+    press_button(qtbot, page.downloads.open_button)
     qtbot.waitUntil(lambda: page.downloads.height() <= 60)
 
 
 def test_verification_shows_its_progress_and_result(
-    open_page: OpenPage, put: Callable[..., Path], qtbot: QtBot
+    open_page: OpenPage, copy_demo: Callable[..., Path], qtbot: QtBot
 ) -> None:
-    path = put(models_dir() / "mine.gguf")
+    path = copy_demo(models_dir() / "mine.gguf")
     page = open_page()
     choose_file(page, "mine.gguf")
-    press(qtbot, page.details.verify)
+    press_button(qtbot, page.details.verify)
     assert page.details.progress.isVisible()
     assert page.details.verify.text() == "Stop verifying"
     qtbot.waitUntil(lambda: page.banner.isVisible())
@@ -403,16 +403,16 @@ def test_verification_shows_its_progress_and_result(
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     qtbot.waitUntil(lambda: facts(page).get("SHA-256", "").startswith(sha256[:16]))
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    press(qtbot, page.details.verify)
+    press_button(qtbot, page.details.verify)
     qtbot.waitUntil(lambda: "is damaged or was changed" in page.banner.text.text())
     qtbot.waitUntil(lambda: files_here(page)[0].state.value == "damaged")
     qtbot.waitUntil(lambda: not page.details.start.isEnabled())
 
 
 def test_a_file_whose_end_is_missing_is_marked_and_cannot_be_started(
-    open_page: OpenPage, put: Callable[..., Path], qtbot: QtBot
+    open_page: OpenPage, copy_demo: Callable[..., Path], qtbot: QtBot
 ) -> None:
-    path = put(models_dir() / "cut.gguf")
+    path = copy_demo(models_dir() / "cut.gguf")
     whole = path.read_bytes()
     path.write_bytes(whole[:-100_000])
     page = open_page()
@@ -429,29 +429,29 @@ def test_a_file_whose_end_is_missing_is_marked_and_cannot_be_started(
     assert not page.details.note.isVisible()
 
 
-def test_deleting_needs_a_second_press(open_page: OpenPage, put: Callable[..., Path], qtbot: QtBot) -> None:
-    path = put(models_dir() / "mine.gguf")
+def test_deleting_needs_a_second_press(open_page: OpenPage, copy_demo: Callable[..., Path], qtbot: QtBot) -> None:
+    path = copy_demo(models_dir() / "mine.gguf")
     page = open_page()
     choose_file(page, "mine.gguf")
-    press(qtbot, page.details.delete)
+    press_button(qtbot, page.details.delete)
     assert path.exists()
     assert page.details.delete.text() == "Press again to free 8.6 MB"
     page.details._confirm_timer.timeout.emit()  # the time for a second press is over
     assert page.details.delete.text() == "Delete"
-    press(qtbot, page.details.delete)
-    press(qtbot, page.details.delete)
+    press_button(qtbot, page.details.delete)
+    press_button(qtbot, page.details.delete)
     qtbot.waitUntil(lambda: not files_here(page))
     assert not path.exists()
     assert "8.6 MB freed" in page.banner.text.text()
 
 
 def test_a_served_model_is_not_deleted_and_its_last_use_is_recorded(
-    open_page: OpenPage, put: Callable[..., Path], window: Window, qtbot: QtBot
+    open_page: OpenPage, copy_demo: Callable[..., Path], window: Window, qtbot: QtBot
 ) -> None:
-    path = put(models_dir() / "mine.gguf")
+    path = copy_demo(models_dir() / "mine.gguf")
     page = open_page()
     choose_file(page, "mine.gguf")
-    press(qtbot, page.details.start)
+    press_button(qtbot, page.details.start)
     assert window.page_name == "cockpit"
     qtbot.waitUntil(lambda: window.controller.inputs.status.state is ServerState.READY)
     window.show_page("models")
@@ -463,24 +463,24 @@ def test_a_served_model_is_not_deleted_and_its_last_use_is_recorded(
     page.delete_selected()
     qtbot.waitUntil(lambda: "uses this file" in page.banner.text.text())
     assert path.exists()
-    press(qtbot, page.details.start)
+    press_button(qtbot, page.details.start)
     assert window.page_name == "cockpit"
 
 
 def test_a_dropped_file_and_folder_are_listed(
-    open_page: OpenPage, put: Callable[..., Path], tmp_path: Path, qtbot: QtBot
+    open_page: OpenPage, copy_demo: Callable[..., Path], tmp_path: Path, qtbot: QtBot
 ) -> None:
-    file, other = put(tmp_path / "one.gguf"), put(tmp_path / "more" / "two.gguf")
+    file, other = copy_demo(tmp_path / "one.gguf"), copy_demo(tmp_path / "more" / "two.gguf")
     page = open_page()
     (tmp_path / "x.txt").write_text("x")
-    assert not dropped(page, tmp_path / "x.txt")
-    assert dropped(page, file)
+    assert not drop_files(page, tmp_path / "x.txt")
+    assert drop_files(page, file)
     qtbot.waitUntil(lambda: names(page) == ["one.gguf"])
     qtbot.waitUntil(lambda: page.details.title.text() == "one")
-    assert dropped(page, other.parent)
+    assert drop_files(page, other.parent)
     qtbot.waitUntil(lambda: set(names(page)) == {"one.gguf", "two.gguf"})
-    press(qtbot, page.folders_button)
-    press(qtbot, page.folders.remove_buttons[other.parent])
+    press_button(qtbot, page.folders_button)
+    press_button(qtbot, page.folders.remove_buttons[other.parent])
     qtbot.waitUntil(lambda: names(page) == ["one.gguf"])
     assert other.exists()
     qtbot.keyClick(page, Qt.Key.Key_Escape)
@@ -496,10 +496,10 @@ def test_the_folders_fit_into_a_window_that_becomes_smaller(open_page: OpenPage,
 
 
 def test_folders_and_several_files_can_be_dropped_anywhere_in_the_window(
-    open_page: OpenPage, put: Callable[..., Path], tmp_path: Path, window: Window, qtbot: QtBot
+    open_page: OpenPage, copy_demo: Callable[..., Path], tmp_path: Path, window: Window, qtbot: QtBot
 ) -> None:
-    one, two = put(tmp_path / "a" / "one.gguf"), put(tmp_path / "b" / "two.gguf")
-    assert dropped(window, one.parent, two)
+    one, two = copy_demo(tmp_path / "a" / "one.gguf"), copy_demo(tmp_path / "b" / "two.gguf")
+    assert drop_files(window, one.parent, two)
     assert window.page_name == "models"
     page: ModelsPage = window.page("models")
     qtbot.waitUntil(lambda: names(page) == ["one.gguf", "two.gguf"])
@@ -513,11 +513,11 @@ def test_leftovers_of_downloads_are_shown_and_deleted(open_page: OpenPage, qtbot
         journal_path(target), DownloadIdentity("https://hub.example/x", 100_000), [Stretch(0, 60_000, 60_000)]
     )
     page = open_page()
-    press(qtbot, page.folders_button)
+    press_button(qtbot, page.folders_button)
     button = page.folders.delete_buttons[part_path(target)]
-    press(qtbot, button)
+    press_button(qtbot, button)
     assert part_path(target).exists()
-    press(qtbot, button)
+    press_button(qtbot, button)
     qtbot.waitUntil(lambda: not part_path(target).exists())
     qtbot.waitUntil(lambda: not page.folders.delete_buttons)
 
@@ -558,12 +558,12 @@ def test_a_link_is_shown_with_its_files_and_downloaded_from_its_row(
     assert "verified" in page.banner.text.text()
     (job,) = page.queue.snapshot.jobs
     assert job.state.value == "done"
-    press(qtbot, page.downloads.clear_button)
+    press_button(qtbot, page.downloads.clear_button)
     qtbot.waitUntil(lambda: not page.downloads.isVisible())
     (button,) = page.banner.buttons
     assert button.text() == "Start"
     assert sum(1 for each in page.list.models if each.repo == repo) == 1
-    press(qtbot, button)
+    press_button(qtbot, button)
     qtbot.waitUntil(lambda: window.controller.inputs.status.state is ServerState.READY)
 
 
@@ -588,11 +588,11 @@ def test_other_files_of_a_repository_stay_listed_after_a_download(
 
 def test_a_typed_address_is_downloaded(open_page: OpenPage, repo: str, qtbot: QtBot) -> None:
     page = open_page(CARD)
-    press(qtbot, page.add_button)
+    press_button(qtbot, page.add_button)
     assert page.add_card.isVisible()
     assert not page.add_card.add_button.isEnabled()
     qtbot.keyClicks(page.add_card.address, f"{repo}:{FILE}")
-    press(qtbot, page.add_card.add_button)
+    press_button(qtbot, page.add_card.add_button)
     qtbot.waitUntil(lambda: names(page) == [FILE])
     qtbot.keyClick(page.add_card.address, Qt.Key.Key_Escape)
     assert not page.add_card.isVisible()
@@ -614,7 +614,7 @@ def test_a_download_can_start_its_model(open_page: OpenPage, repo: str, window: 
     page = open_page(CARD)
     page.show_hub_model(repo)
     qtbot.waitUntil(lambda: page.details.download_and_start.isVisible() and page.details.title.text() == "MTP demo")
-    press(qtbot, page.details.download_and_start)
+    press_button(qtbot, page.details.download_and_start)
     qtbot.waitUntil(lambda: window.controller.inputs.status.state is ServerState.READY)
     assert window.page_name == "cockpit"
     assert window.controller.launch is not None
@@ -630,7 +630,7 @@ def test_the_hub_is_searched_with_consent(open_page: OpenPage, repo: str, hub: H
     assert hub.requests() == []  # no request is sent before the user has answered
     assert page.nothing.isVisible()
     assert page.nothing.isAncestorOf(page.hub_line)  # the question is shown below "Nothing found"
-    press(qtbot, page.hub_line.buttons[1])
+    press_button(qtbot, page.hub_line.buttons[1])
     qtbot.waitUntil(lambda: "1 found" in page.hub_line.text.text())
     assert settings.stored_value(SEARCH_HUB) == VALUE_ON
     (model,) = page.list.models
@@ -659,7 +659,7 @@ def test_a_hub_that_does_not_answer_can_be_tried_again(
     qtbot.keyClicks(page.search.field, "demo")
     qtbot.waitUntil(lambda: "HTTP status 503" in page.hub_line.text.text())
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
-    press(qtbot, page.hub_line.buttons[0])
+    press_button(qtbot, page.hub_line.buttons[0])
     qtbot.waitUntil(lambda: "found on Hugging Face" in page.hub_line.text.text())
 
 
@@ -682,7 +682,7 @@ def test_a_search_that_finds_nothing_leads_to_a_link(
     page = open_page()
     qtbot.keyClicks(page.search.field, "no such model")
     assert page.nothing.isVisible()
-    press(qtbot, page.nothing.buttons[1])
+    press_button(qtbot, page.nothing.buttons[1])
     assert page.add_card.isVisible()
     assert page.add_card.address.hasFocus() or not page.isActiveWindow()
 
@@ -698,7 +698,7 @@ def test_an_impossible_download_is_explained(open_page: OpenPage, hub: Hub, qtbo
     assert page.downloads.rows[job.id].progress_text.full_text
     assert page.downloads.toggle.text() == "Try again"
     assert page.downloads.problem.full_text
-    press(qtbot, page.downloads.cancel)
+    press_button(qtbot, page.downloads.cancel)
     qtbot.waitUntil(lambda: page.queue.snapshot.jobs[0].state.value == "cancelled")
 
 
@@ -729,8 +729,8 @@ def test_an_interrupted_queue_resumes_with_the_window(
     assert states[first.id] == "paused"
     row = page.downloads.rows[first.id]
     assert row.toggle.text() == "Resume"
-    press(qtbot, page.downloads.open_button)
-    press(qtbot, row.cancel)
+    press_button(qtbot, page.downloads.open_button)
+    press_button(qtbot, row.cancel)
     qtbot.waitUntil(lambda: page.queue.snapshot.jobs[0].state.value == "cancelled")
 
 
@@ -789,8 +789,10 @@ def test_a_screen_reader_gets_a_row_as_a_sentence(open_page: OpenPage) -> None:
         assert part in spoken_text
 
 
-def test_a_file_name_is_never_rendered_as_html(put: Callable[..., Path], open_page: OpenPage, window: Window) -> None:
-    put(models_dir() / "a <img src='x.png'> b.gguf")
+def test_a_file_name_is_never_rendered_as_html(
+    copy_demo: Callable[..., Path], open_page: OpenPage, window: Window
+) -> None:
+    copy_demo(models_dir() / "a <img src='x.png'> b.gguf")
     page = open_page()
     choose_file(page, "a <img src='x.png'> b.gguf")
     tip = page.list.tree.data(page.list.currentIndex(), Qt.ItemDataRole.ToolTipRole)
@@ -799,7 +801,7 @@ def test_a_file_name_is_never_rendered_as_html(put: Callable[..., Path], open_pa
     assert not any("<img" in each for each in tips)
 
 
-def ends(handle: WorkHandle[Any]) -> threading.Event:
+def end_event(handle: WorkHandle[Any]) -> threading.Event:
     """Return an event that the end of the work sets, on whatever thread."""
     ended = threading.Event()
     handle.when_done(lambda _error: ended.set())
@@ -807,22 +809,22 @@ def ends(handle: WorkHandle[Any]) -> threading.Event:
 
 
 def test_the_result_of_a_stopped_verification_is_not_shown(
-    put: Callable[..., Path], open_page: OpenPage, qtbot: QtBot
+    copy_demo: Callable[..., Path], open_page: OpenPage, qtbot: QtBot
 ) -> None:
-    put(models_dir() / "one.gguf")
-    put(models_dir() / "two.gguf")
+    copy_demo(models_dir() / "one.gguf")
+    copy_demo(models_dir() / "two.gguf")
     page = open_page()
     choose_file(page, "one.gguf")
     page.verify_selected()
     handle = page.verifying.handle
     assert handle is not None
-    assert ends(handle).wait(60)  # it has ended, and this thread has not heard of it
+    assert end_event(handle).wait(60)  # it has ended, and this thread has not heard of it
     page.verify_selected()
     choose_file(page, "two.gguf")
     page.verify_selected()
     second = page.verifying.handle
     assert second is not None
-    second_ended = ends(second)
+    second_ended = end_event(second)
     qtbot.waitUntil(lambda: page.verifying.local is None)
     assert second_ended.is_set()
     assert "two" in page.banner.text.text()

@@ -40,7 +40,7 @@ def show_stops(window: Window, qtbot: QtBot) -> PlanStops:
 
 
 @pytest.fixture
-def stops(demo: Window, qtbot: QtBot) -> PlanStops:
+def demo_stops(demo: Window, qtbot: QtBot) -> PlanStops:
     """The plans of the running demo."""
     return show_stops(demo, qtbot)
 
@@ -89,18 +89,18 @@ def apply_changes(page: CockpitPage, qtbot: QtBot, window: Window, wait_for: Wai
 
 
 def test_the_running_plan_is_checked_and_none_is_for_settings_of_the_user(
-    stops: PlanStops, demo: Window, qtbot: QtBot
+    demo_stops: PlanStops, demo: Window, qtbot: QtBot
 ) -> None:
     page: CockpitPage = demo.page("cockpit")
-    assert checked_buttons(stops) == ["recommended"]
-    assert stops.line.text().startswith("F16, 8K context, KV f16, draft 2.")
+    assert checked_buttons(demo_stops) == ["recommended"]
+    assert demo_stops.line.text().startswith("F16, 8K context, KV f16, draft 2.")
     page.controls.restart.fields["draft"].slider.setValue(3)
     qtbot.waitUntil(lambda: page.state.change_count == 1)
-    assert checked_buttons(stops) == []
-    assert stops.state_label.text() == "Custom"
-    qtbot.mouseClick(stops.buttons["recommended"], Qt.MouseButton.LeftButton)
-    assert checked_buttons(stops) == ["recommended"]
-    assert stops.state_label.text() == ""
+    assert checked_buttons(demo_stops) == []
+    assert demo_stops.state_label.text() == "Custom"
+    qtbot.mouseClick(demo_stops.buttons["recommended"], Qt.MouseButton.LeftButton)
+    assert checked_buttons(demo_stops) == ["recommended"]
+    assert demo_stops.state_label.text() == ""
     assert page.state.change_count == 0
     assert not page.controls.changes.isVisible()
 
@@ -121,26 +121,26 @@ def test_a_server_with_a_context_one_step_from_the_plan_of_now_runs_the_recommen
     qtbot.waitUntil(lambda: stops.state_label.text() == "Custom")
 
 
-def test_a_stop_without_a_plan_of_its_own_is_disabled_and_the_reason_is_shown_below(stops: PlanStops) -> None:
-    assert [name for name, button in stops.buttons.items() if button.isEnabled()] == ["recommended"]
-    reasons = {name: stops.buttons[name].accessibleDescription() for name in ("faster", "better-quality")}
+def test_a_stop_without_a_plan_of_its_own_is_disabled_and_the_reason_is_shown_below(demo_stops: PlanStops) -> None:
+    assert [name for name, button in demo_stops.buttons.items() if button.isEnabled()] == ["recommended"]
+    reasons = {name: demo_stops.buttons[name].accessibleDescription() for name in ("faster", "better-quality")}
     assert reasons["faster"] == "The speed of this model is not known here."
     assert reasons["better-quality"] == "Recommended is the best that fits."
-    assert stops.lack_line.isVisible()
-    assert stops.lack_line.text().splitlines() == [
+    assert demo_stops.lack_line.isVisible()
+    assert demo_stops.lack_line.text().splitlines() == [
         f"Faster: {reasons['faster']}",
         f"Better quality: {reasons['better-quality']}",
     ]
-    about_running = stops.line.text()
+    about_running = demo_stops.line.text()
     for name, reason in reasons.items():
-        assert reason in stops.buttons[name].toolTip()
-        stops.buttons[name].attended.emit(True)
-        assert stops.line.text() == about_running
-        stops.buttons[name].attended.emit(False)
+        assert reason in demo_stops.buttons[name].toolTip()
+        demo_stops.buttons[name].attended.emit(True)
+        assert demo_stops.line.text() == about_running
+        demo_stops.buttons[name].attended.emit(False)
 
 
 def test_nothing_is_marked_as_changed_once_the_server_has_ended(
-    stops: PlanStops, demo: Window, qtbot: QtBot, wait_for: Wait
+    demo_stops: PlanStops, demo: Window, qtbot: QtBot, wait_for: Wait
 ) -> None:
     page: CockpitPage = demo.page("cockpit")
     field = page.controls.restart.fields["draft"]
@@ -155,74 +155,74 @@ def test_nothing_is_marked_as_changed_once_the_server_has_ended(
 
 @pytest.mark.parametrize("mode", ["simple", "advanced"])
 def test_a_button_goes_back_to_the_plan_from_settings_of_the_user(
-    mode: str, stops: PlanStops, demo: Window, qtbot: QtBot
+    mode: str, demo_stops: PlanStops, demo: Window, qtbot: QtBot
 ) -> None:
     page: CockpitPage = demo.page("cockpit")
     page.controls.mode.button(mode).click()
-    assert not stops.back_button.isVisible()
+    assert not demo_stops.back_button.isVisible()
     fields = page.controls.restart.fields
     fields["draft"].slider.setValue(3)
     fields["ctx"].slider.setValue(0)
     qtbot.waitUntil(lambda: page.state.change_count == 2)
-    assert stops.back_button.isVisible()
-    assert "Recommended" in stops.back_button.toolTip()
-    stops.back_button.setFocus()
-    qtbot.keyClick(stops.back_button, Qt.Key.Key_Space)
+    assert demo_stops.back_button.isVisible()
+    assert "Recommended" in demo_stops.back_button.toolTip()
+    demo_stops.back_button.setFocus()
+    qtbot.keyClick(demo_stops.back_button, Qt.Key.Key_Space)
     assert (fields["draft"].value, fields["ctx"].value, page.state.change_count) == (2, 8_192, 0)
-    assert not stops.back_button.isVisible()
+    assert not demo_stops.back_button.isVisible()
     assert demo.focusWidget() is page.controls.mode.button(mode)
     page.controls.mode.button("simple").click()
 
 
-def test_a_button_below_the_settings_opens_tune(stops: PlanStops, demo: Window, qtbot: QtBot) -> None:
+def test_a_button_below_the_settings_opens_tune(demo_stops: PlanStops, demo: Window, qtbot: QtBot) -> None:
     page: CockpitPage = demo.page("cockpit")
     qtbot.mouseClick(page.controls.measure_button, Qt.MouseButton.LeftButton)
     assert demo.page_name == "tune"
 
 
-def test_the_plans_belong_to_the_simple_mode(stops: PlanStops, demo: Window) -> None:
+def test_the_plans_belong_to_the_simple_mode(demo_stops: PlanStops, demo: Window) -> None:
     controls = demo.page("cockpit").controls
-    assert stops.isVisible()
+    assert demo_stops.isVisible()
     controls.mode.button("advanced").click()
-    assert not stops.isVisible()
+    assert not demo_stops.isVisible()
     controls.mode.button("simple").click()
-    assert stops.isVisible()
+    assert demo_stops.isVisible()
 
 
 def test_a_chosen_plan_is_applied_by_a_restart_as_changes_of_sliders_are(
-    stops: PlanStops, demo: Window, qtbot: QtBot, wait_for: Wait
+    demo_stops: PlanStops, demo: Window, qtbot: QtBot, wait_for: Wait
 ) -> None:
     page: CockpitPage = demo.page("cockpit")
-    apply_draft(stops, qtbot, demo, wait_for, 3)
+    apply_draft(demo_stops, qtbot, demo, wait_for, 3)
     assert "draft 3" in demo.controller.view.settings
-    qtbot.waitUntil(lambda: bool(stops.stops) and stops.state_label.text() == "Custom")
-    qtbot.mouseClick(stops.buttons["recommended"], Qt.MouseButton.LeftButton)
-    assert checked_buttons(stops) == ["recommended"]
+    qtbot.waitUntil(lambda: bool(demo_stops.stops) and demo_stops.state_label.text() == "Custom")
+    qtbot.mouseClick(demo_stops.buttons["recommended"], Qt.MouseButton.LeftButton)
+    assert checked_buttons(demo_stops) == ["recommended"]
     preview = page.state.preview
     assert preview is not None
     assert [(each.name, each.old, each.new) for each in preview.changes] == [("draft", 3, 2)]
     assert page.controls.restart.fields["draft"].value == 2
     apply_changes(page, qtbot, demo, wait_for)
     assert "draft 2" in demo.controller.view.settings
-    assert checked_buttons(stops) == ["recommended"]
+    assert checked_buttons(demo_stops) == ["recommended"]
 
 
 def test_a_stopped_model_is_started_with_the_plan_and_not_as_it_was_before(
-    stops: PlanStops, demo: Window, qtbot: QtBot, wait_for: Wait
+    demo_stops: PlanStops, demo: Window, qtbot: QtBot, wait_for: Wait
 ) -> None:
-    apply_draft(stops, qtbot, demo, wait_for, 3)
+    apply_draft(demo_stops, qtbot, demo, wait_for, 3)
     demo.controller.stop()
     wait_for(ServerState.STOPPED)
-    qtbot.waitUntil(lambda: stops.buttons["recommended"].isEnabled() and demo.controller.launch is None)
-    assert checked_buttons(stops) == []
-    qtbot.mouseClick(stops.buttons["recommended"], Qt.MouseButton.LeftButton)
-    assert (stops.start_button.text(), stops.start_button.isVisible()) == ("Start", True)
-    qtbot.mouseClick(stops.start_button, Qt.MouseButton.LeftButton)
-    assert not stops.start_button.isVisible()
+    qtbot.waitUntil(lambda: demo_stops.buttons["recommended"].isEnabled() and demo.controller.launch is None)
+    assert checked_buttons(demo_stops) == []
+    qtbot.mouseClick(demo_stops.buttons["recommended"], Qt.MouseButton.LeftButton)
+    assert (demo_stops.start_button.text(), demo_stops.start_button.isVisible()) == ("Start", True)
+    qtbot.mouseClick(demo_stops.start_button, Qt.MouseButton.LeftButton)
+    assert not demo_stops.start_button.isVisible()
     wait_for(ServerState.READY)
-    qtbot.waitUntil(lambda: not stops.is_starting)
+    qtbot.waitUntil(lambda: not demo_stops.is_starting)
     assert "draft 2" in demo.controller.view.settings
-    qtbot.waitUntil(lambda: checked_buttons(stops) == ["recommended"])
+    qtbot.waitUntil(lambda: checked_buttons(demo_stops) == ["recommended"])
 
 
 def test_a_plan_with_another_file_is_downloaded_and_replaces_the_running_one(
@@ -286,11 +286,11 @@ def test_the_choices_stand_below_one_another_where_there_is_little_room(demo: Wi
     buttons = list(alone.buttons.values())
     needed = sum(each.column_width for each in buttons)
 
-    def places(width: int) -> tuple[int, int]:
+    def count_columns_and_rows(width: int) -> tuple[int, int]:
         """Return the number of columns and rows of the buttons."""
         holder.resize(width, 400)
         return len({each.x() for each in buttons}), len({each.y() for each in buttons})
 
     for width, expected in ((needed, (3, 1)), (needed - 1, (1, 3)), (needed, (3, 1))):
-        qtbot.waitUntil(lambda width=width, expected=expected: places(width) == expected)
+        qtbot.waitUntil(lambda width=width, expected=expected: count_columns_and_rows(width) == expected)
         assert all(each.x() + each.width() <= alone.width() for each in buttons)

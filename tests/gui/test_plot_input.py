@@ -24,14 +24,14 @@ from launcher.gui.plots.row import PlotRow
 from launcher.gui.viewmodel import ViewModel
 from launcher.monitor.health_event import Finding, FindingCode
 from tests.gui.plotted import (
+    busy_sample,
     chart_of,
-    drawn,
+    draw_samples,
     fill,
     hover_rows,
     made_controller,
     made_panel,
     panel_samples,
-    sampled,
 )
 
 
@@ -125,14 +125,14 @@ class TestMarks:
         fill(panel)
         view_model_of(controller).update(status=ServerStatus(ServerState.RESTARTING))
         view_model_of(controller).update(status=ServerStatus(ServerState.READY))
-        panel.add_samples([sampled(time.monotonic())])
-        drawn(panel)
+        panel.add_samples([busy_sample(time.monotonic())])
+        draw_samples(panel)
         overlay = chart_of(panel.rows["rate"]).overlay
         assert (len(overlay.marks), len(overlay.pauses)) == (2, 0)
         plain = overlay.grab().toImage()
         controller.bridge.drained.emit([StreamsContinued(20.0)])
-        panel.add_samples([sampled(time.monotonic())])
-        drawn(panel)
+        panel.add_samples([busy_sample(time.monotonic())])
+        draw_samples(panel)
         result = panel.marks.between(0, time.monotonic())
         assert [(mark.kind, mark.text) for mark in result] == [
             (MarkKind.HANDOVER, "Handover, 20.0 s"),
@@ -149,8 +149,8 @@ class TestMarks:
         for kind in MarkKind:
             panel.marks._marks.clear()
             panel.marks.append(Mark(panel_samples(panel).newest_s, kind, "x"))
-            panel.add_samples([sampled(panel_samples(panel).newest_s + 1)])
-            drawn(panel)
+            panel.add_samples([busy_sample(panel_samples(panel).newest_s + 1)])
+            draw_samples(panel)
             overlay = chart_of(panel.rows["rate"]).overlay
             ((share, _),) = overlay.marks
             image = overlay.grab().toImage()
@@ -162,16 +162,16 @@ class TestMarks:
     def test_marks_are_read_by_keyboard(self, panel: PlotPanel) -> None:
         fill(panel)
         panel.marks.append(Mark(panel_samples(panel).newest_s, MarkKind.SPILL, "Weights are in system memory."))
-        panel.add_samples([sampled(panel_samples(panel).newest_s + 20)])
-        drawn(panel)
+        panel.add_samples([busy_sample(panel_samples(panel).newest_s + 20)])
+        draw_samples(panel)
         QTest.keyClick(panel, Qt.Key.Key_Left, Qt.KeyboardModifier.ControlModifier)
-        drawn(panel)
+        draw_samples(panel)
         hover = chart_of(panel.rows["rate"]).overlay.hover
         assert hover is not None
         assert "Weights are in system memory." in hover.lines
         assert "Weights are in system memory." in panel.board.accessibleDescription()
         QTest.keyClick(panel, Qt.Key.Key_Escape)
-        drawn(panel)
+        draw_samples(panel)
         assert chart_of(panel.rows["rate"]).overlay.hover is None
 
 
@@ -183,9 +183,9 @@ class TestPointer:
 
     def test_hovering_shows_a_line_and_a_value_per_series_in_all_plots(self, panel: PlotPanel) -> None:
         start_s = time.monotonic() - 300
-        steps = [sampled(start_s + i / 10, tokens_per_second=100.0 if i < 1_500 else 300.0) for i in range(3_000)]
+        steps = [busy_sample(start_s + i / 10, tokens_per_second=100.0 if i < 1_500 else 300.0) for i in range(3_000)]
         panel.add_samples(steps)
-        drawn(panel)
+        draw_samples(panel)
         rate, drafts, power, vram = (panel.rows[name] for name in ("rate", "acceptance", "power", "vram"))
         chart_of(power).overlay.hovered.emit(0.25)
         assert hover_rows(rate) == {"Tokens per second": "100.0 t/s"}
@@ -214,10 +214,10 @@ class TestPointer:
     def test_arrow_keys_read_values(self, panel: PlotPanel) -> None:
         fill(panel)
         QTest.keyClick(panel, Qt.Key.Key_Left)
-        drawn(panel)
+        draw_samples(panel)
         first = chart_of(panel.rows["rate"]).overlay.hover
         QTest.keyClick(panel, Qt.Key.Key_Left)
-        drawn(panel)
+        draw_samples(panel)
         second = chart_of(panel.rows["rate"]).overlay.hover
         assert first is not None
         assert second is not None
@@ -227,7 +227,7 @@ class TestPointer:
     def test_the_moment_chosen_by_keys_goes_with_the_focus(self, panel: PlotPanel) -> None:
         fill(panel)
         QTest.keyClick(panel, Qt.Key.Key_Left)
-        drawn(panel)
+        draw_samples(panel)
         overlay = chart_of(panel.rows["rate"]).overlay
         for reason in (Qt.FocusReason.PopupFocusReason, Qt.FocusReason.ActiveWindowFocusReason):
             QApplication.sendEvent(panel, QFocusEvent(QEvent.Type.FocusOut, reason))
@@ -245,7 +245,7 @@ class TestPointer:
             Qt.KeyboardModifier.NoModifier, Qt.ScrollPhase.NoScrollPhase, False,
         )  # fmt: skip
         QApplication.sendEvent(overlay, wheel)
-        drawn(panel)
+        draw_samples(panel)
         expected = 300 / 1.25**2
         assert panel.span.length_s == pytest.approx(expected)
         ranges = {tuple(chart_of(card).viewRange()[0]) for card in panel.rows.values() if card.isVisible()}
@@ -264,11 +264,11 @@ class TestPointer:
         moved_s = 100 / overlay.area.width() * 300
         assert not panel.span.live
         assert panel.span.end_s == pytest.approx(panel_samples(panel).newest_s - moved_s, abs=1)
-        drawn(panel)
+        draw_samples(panel)
         assert chart_of(panel.rows["rate"]).time_axis.end_wall_s == pytest.approx(time.time() - moved_s, abs=60)
         end_s = panel.span.end_s
-        panel.add_samples([sampled(panel_samples(panel).newest_s + 5)])
-        drawn(panel)
+        panel.add_samples([busy_sample(panel_samples(panel).newest_s + 5)])
+        draw_samples(panel)
         assert panel.span.end_s == end_s
         QTest.mouseDClick(overlay, Qt.MouseButton.LeftButton, pos=middle)
         assert panel.span.live
@@ -278,11 +278,11 @@ class TestPointer:
         fill(panel)
         button = panel.head._pause
         qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
-        drawn(panel)
+        draw_samples(panel)
         assert not panel.span.live
         assert button.text() == "Go live"
         QTest.keyClick(panel, Qt.Key.Key_Space)
-        drawn(panel)
+        draw_samples(panel)
         assert panel.span.live
         assert button.text() == "Pause"
 
@@ -298,9 +298,9 @@ class TestExport:
         fill(panel, 600)
         end_s = panel_samples(panel).newest_s + 0.1
         panel.marks.append(Mark(end_s - 0.05, MarkKind.NOTICE, "=a notice, with a comma"))
-        panel.add_samples([sampled(end_s, tokens_per_second=None)])
+        panel.add_samples([busy_sample(end_s, tokens_per_second=None)])
         panel.choose_length(60)
-        drawn(panel)
+        draw_samples(panel)
         with qtbot.waitSignal(panel.exported) as caught:
             panel.export_csv(tmp_path)
         rows = self.rows(Path(caught.args[0]))

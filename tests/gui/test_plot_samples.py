@@ -19,7 +19,7 @@ from launcher.gui.plots.samples import Columns, Samples
 from launcher.gui.plots.span import LONGEST_S, SHORTEST_S, TimeSpan
 
 
-def filled(count: int, capacity: int = 36_600, period_s: float = 0.1) -> Samples:
+def numbered_samples(count: int, capacity: int = 36_600, period_s: float = 0.1) -> Samples:
     """Return samples whose value `x` is their number."""
     samples = Samples(capacity)
     for i in range(count):
@@ -29,7 +29,7 @@ def filled(count: int, capacity: int = 36_600, period_s: float = 0.1) -> Samples
 
 class TestSamples:
     def test_one_hour_at_10_hz_is_kept(self) -> None:
-        samples = filled(80_000)
+        samples = numbered_samples(80_000)
         assert samples.newest_s == pytest.approx(100 + 7_999.9)
         assert samples.oldest_s == pytest.approx(samples.newest_s - 3_600)
         part = samples.slice_between(samples.oldest_s, samples.newest_s)
@@ -40,7 +40,7 @@ class TestSamples:
 
     @pytest.mark.parametrize("count", [1, 7, 50, 51, 99, 100, 101, 149, 150, 151, 1_000])
     def test_any_range_is_correct_after_the_ring_has_wrapped(self, count: int) -> None:
-        samples = filled(count, capacity=50)
+        samples = numbered_samples(count, capacity=50)
         first = max(0, count - 50)
         part = samples.slice_between(0, 10_000)
         assert list(samples.values("x", part)) == list(range(first, count))
@@ -48,7 +48,7 @@ class TestSamples:
         assert samples.wall_times(part) == pytest.approx([5_000 + i * 0.1 for i in range(first, count)])
 
     def test_a_range_includes_one_more_sample_on_each_side(self) -> None:
-        samples = filled(100)
+        samples = numbered_samples(100)
         assert list(samples.values("x", samples.slice_between(102.05, 102.25))) == [20, 21, 22, 23]
 
     def test_unknown_values_are_gaps(self) -> None:
@@ -72,13 +72,13 @@ class TestSamples:
         assert [*map(str, samples.values("a", samples.slice_between(0, 10)))] == ["1.0", "2.0", "nan", "9.0"]
 
     def test_a_clock_that_stops_or_goes_back_adds_nothing(self) -> None:
-        samples = filled(3)
+        samples = numbered_samples(3)
         samples.add(100.0, 1.0, {"x": 9.0})
         samples.add(samples.newest_s, 1.0, {"x": 9.0})
         assert len(samples) == 3
 
     def test_means_and_nearest_samples_are_found(self) -> None:
-        samples = filled(100)
+        samples = numbered_samples(100)
         assert samples.mean("x", 101.0, 102.0) == pytest.approx(15.0, abs=0.51)
         assert samples.mean("x", 0, 50) is None
         assert samples.mean("never", 0, 1_000) is None
@@ -131,7 +131,7 @@ class TestDecimation:
 
     def test_columns_keep_their_samples_as_time_advances(self) -> None:
         """Otherwise the curve would flicker while it moves."""
-        samples = filled(3_100)
+        samples = numbered_samples(3_100)
         shown = []
         for end_s in (400.0, 400.1, 403.7):
             part = samples.slice_between(end_s - 300, end_s)

@@ -31,14 +31,14 @@ from launcher.monitor.monitor import MonitorSnapshot
 from tests.gui.colour import contrast
 from tests.gui.plotted import (
     NO_GPU,
+    busy_sample,
     chart_of,
-    drawn,
+    draw_samples,
     fill,
     is_drawing,
     made_controller,
     made_panel,
     panel_samples,
-    sampled,
     spoken_value,
 )
 
@@ -65,8 +65,8 @@ def launch(home: Path) -> Launch:
 
 def test_figures_have_their_unit_and_their_change_in_a_minute(panel: PlotPanel) -> None:
     fill(panel)
-    panel.add_samples([sampled(panel_samples(panel).newest_s + 0.1, tokens_per_second=212.5, gpu_power_w=290.0)])
-    drawn(panel)
+    panel.add_samples([busy_sample(panel_samples(panel).newest_s + 0.1, tokens_per_second=212.5, gpu_power_w=290.0)])
+    draw_samples(panel)
     assert spoken_value(panel.rows["rate"]) == "Tokens per second: 212.5 t/s +12.5 in 1 min"
     assert spoken_value(panel.rows["acceptance"]) == "Draft acceptance: 79.0 % ±0.0 in 1 min"
     assert spoken_value(panel.rows["power"]) == "Power: 290 W"
@@ -74,8 +74,8 @@ def test_figures_have_their_unit_and_their_change_in_a_minute(panel: PlotPanel) 
     assert panel.rows["acceptance"].aside == "mean length 2.58"
     assert panel.rows["clock"].aside == "no throttling"
     assert panel.rows["vram"].aside == "3.0 of 24.0 free\nGPU 97 % busy"
-    panel.add_samples([sampled(panel_samples(panel).newest_s + 0.1, tokens_per_second=1_212.5)])
-    drawn(panel)
+    panel.add_samples([busy_sample(panel_samples(panel).newest_s + 0.1, tokens_per_second=1_212.5)])
+    draw_samples(panel)
     assert spoken_value(panel.rows["rate"]).startswith("Tokens per second: 1,212 t/s"), "no decimals in thousands"
 
 
@@ -93,8 +93,8 @@ def test_labels_at_line_ends_do_not_overlap(panel: PlotPanel) -> None:
 
 def test_a_series_that_ended_keeps_its_last_value_with_its_age_and_a_gap(panel: PlotPanel) -> None:
     start_s = fill(panel, 60)
-    panel.add_samples([sampled(start_s + 60 + i / 10, tokens_per_second=None) for i in range(50)])
-    drawn(panel)
+    panel.add_samples([busy_sample(start_s + 60 + i / 10, tokens_per_second=None) for i in range(50)])
+    draw_samples(panel)
     assert spoken_value(panel.rows["rate"]) == "Tokens per second: 200.0 t/s 5 s ago"
     curve = chart_of(panel.rows["rate"]).curves["tokens_per_second"]
     assert curve.yData[-1] != curve.yData[-1]
@@ -104,9 +104,9 @@ def test_a_series_that_ended_keeps_its_last_value_with_its_age_and_a_gap(panel: 
 def test_a_sample_between_two_gaps_is_drawn_as_a_dot(panel: PlotPanel) -> None:
     start_s = time.monotonic() - 10
     rates = [None, 150.0, None, 200.0, 210.0, None]
-    panel.add_samples([sampled(start_s + i / 10, tokens_per_second=rate) for i, rate in enumerate(rates)])
+    panel.add_samples([busy_sample(start_s + i / 10, tokens_per_second=rate) for i, rate in enumerate(rates)])
     panel.choose_length(10)
-    drawn(panel)
+    draw_samples(panel)
     row = panel.rows["rate"]
     shown = [(round(dot.y * row.top), dot.colour) for dot in chart_of(row).overlay.dots]
     assert shown == [(210, theme.DARK.rate.lower()), (150, theme.DARK.rate.lower())]
@@ -114,8 +114,8 @@ def test_a_sample_between_two_gaps_is_drawn_as_a_dot(panel: PlotPanel) -> None:
 
 def test_a_dash_with_the_reason_is_shown_before_the_first_reading(panel: PlotPanel) -> None:
     assert spoken_value(panel.rows["rate"]) == "Tokens per second: – Not read yet."  # noqa: RUF001 -- an en dash
-    panel.add_samples([sampled(time.monotonic(), tokens_per_second=None)])
-    drawn(panel)
+    panel.add_samples([busy_sample(time.monotonic(), tokens_per_second=None)])
+    draw_samples(panel)
     assert spoken_value(panel.rows["rate"]) == "Tokens per second: – No reply is being generated."  # noqa: RUF001
 
 
@@ -123,19 +123,19 @@ def test_the_layout_does_not_move_while_figures_change(panel: PlotPanel) -> None
     fill(panel, 130)
     read_out = panel.rows["rate"].read_out
 
-    def places() -> list[tuple[int, ...]]:
+    def read_geometries() -> list[tuple[int, ...]]:
         QApplication.processEvents()
         return [
             each.geometry().getRect() for each in (read_out, read_out.unit, read_out.caption, panel.rows["acceptance"])
         ]
 
-    panel.add_samples([sampled(panel_samples(panel).newest_s + 1, tokens_per_second=999.9)])
-    drawn(panel)
-    before = places()
+    panel.add_samples([busy_sample(panel_samples(panel).newest_s + 1, tokens_per_second=999.9)])
+    draw_samples(panel)
+    before = read_geometries()
     for rate in (100.0, 88.8, 7.1, 999.9):
-        panel.add_samples([sampled(panel_samples(panel).newest_s + 1, tokens_per_second=rate)])
-        drawn(panel)
-        assert places() == before
+        panel.add_samples([busy_sample(panel_samples(panel).newest_s + 1, tokens_per_second=rate)])
+        draw_samples(panel)
+        assert read_geometries() == before
 
 
 def test_an_old_peak_leaves_no_gap_between_number_and_unit(panel: PlotPanel) -> None:
@@ -161,8 +161,8 @@ def test_without_a_gpu_its_plots_are_replaced_by_one_reason_and_host_plots(panel
     assert not chart_of(gpu).isVisible()
     assert spoken_value(panel.rows["processor"]) == "Processor: 50 %"
     assert host.aside == "12.0 of 16.0 free"
-    panel.add_samples([sampled(panel_samples(panel).newest_s + 1)])
-    drawn(panel)
+    panel.add_samples([busy_sample(panel_samples(panel).newest_s + 1)])
+    draw_samples(panel)
     assert gpu.absent is None
     shown = [name for name, row in panel.rows.items() if row.isVisible()]
     assert shown == ["rate", "acceptance", "vram", "temperature", "power", "clock"]
@@ -197,10 +197,10 @@ def test_lines_of_characters_that_the_font_lacks_are_left_out_rather_than_cut(qt
 def test_each_plot_has_its_own_scale_that_follows_the_values(panel: PlotPanel) -> None:
     fill(panel)
 
-    def ends() -> dict[str, tuple[float, float]]:
+    def row_ends() -> dict[str, tuple[float, float]]:
         return {name: (row.bottom, row.top) for name, row in panel.rows.items() if row.isVisible()}
 
-    assert ends() == {
+    assert row_ends() == {
         "rate": (0, 250), "acceptance": (40, 100), "vram": (0, 24), "temperature": (40, 90), "power": (0, 450),
         "clock": (2_400, 2_700),
     }  # fmt: skip
@@ -210,9 +210,9 @@ def test_each_plot_has_its_own_scale_that_follows_the_values(panel: PlotPanel) -
     # No curve for the sum: its parts are drawn.
     assert drawn_at["vram_used_mib"] is None or not len(drawn_at["vram_used_mib"])
     odd = {"acceptance_percent": 31.0, "gpu_temperature_c": 28.0, "gpu_power_w": 461.0, "gpu_clock_mhz": 210.0}
-    panel.add_samples([sampled(panel_samples(panel).newest_s + 0.1, **odd)])
-    drawn(panel)
-    assert ends() == {
+    panel.add_samples([busy_sample(panel_samples(panel).newest_s + 0.1, **odd)])
+    draw_samples(panel)
+    assert row_ends() == {
         "rate": (0, 250), "acceptance": (20, 100), "vram": (0, 24), "temperature": (20, 90), "power": (0, 470),
         "clock": (0, 2_700),
     }  # fmt: skip
@@ -220,18 +220,18 @@ def test_each_plot_has_its_own_scale_that_follows_the_values(panel: PlotPanel) -
 
 def test_all_used_memory_is_drawn_if_the_driver_does_not_list_processes(panel: PlotPanel) -> None:
     start_s = time.monotonic() - 10
-    panel.add_samples([sampled(start_s + i / 10, engine_vram_mib=None, others_vram_mib=None) for i in range(100)])
-    drawn(panel)
+    panel.add_samples([busy_sample(start_s + i / 10, engine_vram_mib=None, others_vram_mib=None) for i in range(100)])
+    draw_samples(panel)
     assert chart_of(panel.rows["vram"]).curves["vram_used_mib"].yData[-1] == pytest.approx(21.0)
 
 
 def test_a_peak_of_one_sample_is_visible_in_an_hour(panel: PlotPanel) -> None:
     start_s = time.monotonic() - 3_600
-    usual, peak = sampled(start_s), sampled(start_s, tokens_per_second=900.0)
+    usual, peak = busy_sample(start_s), busy_sample(start_s, tokens_per_second=900.0)
     batch = [replace(peak if i == 17_777 else usual, time_s=start_s + i / 10) for i in range(36_000)]
     panel.add_samples(batch)
     panel.choose_length(3_600)
-    drawn(panel)
+    draw_samples(panel)
     curve = chart_of(panel.rows["rate"]).curves["tokens_per_second"]
     assert len(curve.yData) <= 2 * (chart_of(panel.rows["rate"]).columns + 2)
     assert max(curve.yData) == 900.0
@@ -241,19 +241,19 @@ def test_the_limit_and_the_rate_without_mtp_are_drawn_as_lines(panel: PlotPanel)
     fill(panel)
     panel.references.set_limit(Reading(250.0))
     panel.references.set_baseline(171.2)
-    drawn(panel)
+    draw_samples(panel)
     levels = chart_of(panel.rows["rate"]).overlay.labels
     assert [(each.text, each.line) for each in levels] == [
         ("limit 250", "dashed"), ("MTP off 171", "dotted"), ("now 200.0", ""),
     ]  # fmt: skip
     assert panel.rows["rate"].aside == "mean of 5 min 200.0\n80 % of the limit"
     panel.references.set_limit(Reading(5_000.0))
-    drawn(panel)
+    draw_samples(panel)
     assert chart_of(panel.rows["rate"]).overlay.labels[0].text == "limit 5,000, above"
     assert panel.rows["rate"].top < 1_000
     panel.references.set_limit(Reading.unknown("Nobody tells the bandwidth."))
     panel.references.set_baseline(None)
-    drawn(panel)
+    draw_samples(panel)
     assert [each.text for each in chart_of(panel.rows["rate"]).overlay.labels] == ["now 200.0"]
     assert panel.rows["rate"].aside.endswith("limit not known")
     assert "Nobody tells the bandwidth." in panel.rows["rate"].read_out.caption.toolTip()
@@ -272,16 +272,16 @@ def test_another_server_starts_without_earlier_figures(
     fill(panel, 130)
     controller.launched.emit(launch)
     panel.references.set_limit(Reading(65.0))
-    drawn(panel)
+    draw_samples(panel)
     rate, drafts = panel.rows["rate"], panel.rows["acceptance"]
     assert rate.aside == ""
     assert drafts.aside == ""
-    panel.add_samples([sampled(time.monotonic() + 1, tokens_per_second=None, acceptance_percent=None)])
-    drawn(panel)
+    panel.add_samples([busy_sample(time.monotonic() + 1, tokens_per_second=None, acceptance_percent=None)])
+    draw_samples(panel)
     assert spoken_value(rate) == "Tokens per second: – No reply is being generated."  # noqa: RUF001 -- an en dash
     assert spoken_value(drafts) == "Draft acceptance: – No reply is being generated."  # noqa: RUF001
-    panel.add_samples([sampled(panel_samples(panel).newest_s + 1, tokens_per_second=39.0, engine_vram_mib=2_048.0)])
-    drawn(panel)
+    panel.add_samples([busy_sample(panel_samples(panel).newest_s + 1, tokens_per_second=39.0, engine_vram_mib=2_048.0)])
+    draw_samples(panel)
     assert spoken_value(rate) == "Tokens per second: 39.0 t/s"
     assert rate.aside == "mean of 1 s 39.0\n60 % of the limit"
     # The machine's temperature stays, whichever server runs.
@@ -295,13 +295,13 @@ def test_without_a_server_no_figure_looks_current(
 ) -> None:
     fill(panel)
     panel.references.set_limit(Reading(250.0))
-    drawn(panel)
+    draw_samples(panel)
     assert panel.head._text.text() == "Live"
     labels = lambda: [each.text for each in chart_of(panel.rows["rate"]).overlay.labels]  # noqa: E731
     assert labels() == ["limit 250", "now 200.0"]
     controller.bridge.drained.emit([status])
-    panel.add_samples([sampled(panel_samples(panel).newest_s + 0.1)])  # a sample that was taken before the stop
-    drawn(panel)
+    panel.add_samples([busy_sample(panel_samples(panel).newest_s + 0.1)])  # a sample that was taken before the stop
+    draw_samples(panel)
     assert panel.head._text.text() == "Nothing is running."
     for row in panel.rows.values():
         assert row.read_out.value.text() == UNKNOWN
@@ -310,30 +310,30 @@ def test_without_a_server_no_figure_looks_current(
     assert spoken_value(panel.rows["rate"]) == "Tokens per second: – Nothing is running."  # noqa: RUF001
     assert chart_of(panel.rows["rate"]).curves["tokens_per_second"].yData[0] == 200.0  # the earlier curve stays
     controller.bridge.drained.emit([ServerStatus(ServerState.LOADING)])
-    panel.add_samples([sampled(panel_samples(panel).newest_s + 0.1)])
-    drawn(panel)
+    panel.add_samples([busy_sample(panel_samples(panel).newest_s + 0.1)])
+    draw_samples(panel)
     assert panel.head._text.text() == "Live"
     assert spoken_value(panel.rows["temperature"]) == "Temperature: 71 °C"
 
 
 def test_throttling_is_shown_with_its_reason_and_for_five_minutes_after(panel: PlotPanel) -> None:
     start_s = fill(panel, 60)
-    hot = sampled(start_s + 61)
+    hot = busy_sample(start_s + 61)
     panel.add_samples([MonitorSnapshot(hot.time_s, hot.readings, None, GpuActivity((), ("power limit",), {}))])
-    drawn(panel)
+    draw_samples(panel)
     assert panel.rows["clock"].aside == "throttled: power limit"
-    panel.add_samples([sampled(start_s + 61 + 125)])
-    drawn(panel)
+    panel.add_samples([busy_sample(start_s + 61 + 125)])
+    draw_samples(panel)
     assert panel.rows["clock"].aside == "power limit, 2 min ago"
-    panel.add_samples([sampled(start_s + 61 + 301)])
-    drawn(panel)
+    panel.add_samples([busy_sample(start_s + 61 + 301)])
+    draw_samples(panel)
     assert panel.rows["clock"].aside == "no throttling"
 
 
 def test_samples_before_the_plots_were_built_are_kept(controller: Controller, qtbot: QtBot) -> None:
     panel = PlotPanel(controller)
     qtbot.addWidget(panel)
-    controller.sampled.emit([sampled(1.0), sampled(1.1)])
+    controller.sampled.emit([busy_sample(1.0), busy_sample(1.1)])
     assert panel.samples is None
     panel.attach_charts()
     assert len(panel_samples(panel)) == 2
@@ -351,7 +351,7 @@ def test_hidden_plots_draw_nothing_and_catch_up_when_shown(panel: PlotPanel, qtb
     fill(panel)
     panel.hide()
     before = panel.drawings
-    panel.add_samples([sampled(panel_samples(panel).newest_s + 1, tokens_per_second=432.1)])
+    panel.add_samples([busy_sample(panel_samples(panel).newest_s + 1, tokens_per_second=432.1)])
     panel.draw_if_due()
     assert panel.drawings == before
     assert not is_drawing(panel)

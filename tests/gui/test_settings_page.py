@@ -27,7 +27,7 @@ from launcher.base.paths import MODELS_VARIABLE, models_dir
 from launcher.gui import theme
 from launcher.gui.settings.page import SettingsPage
 from launcher.gui.window import Window
-from tests.gui.walk import clipped, hidden_by_parents
+from tests.gui.walk import hidden_by_parents, list_clipped_texts
 
 FIRST_PAGE = "about"
 SECRET = "hf_abcdefghijklmnop"
@@ -43,11 +43,11 @@ def page(
     monkeypatch.setenv("HF_TOKEN", SECRET)
     monkeypatch.delenv(MODELS_VARIABLE, raising=False)
     monkeypatch.setattr(settings, "_variables_set", {})
-    yield show(window, qtbot)
+    yield show_settings(window, qtbot)
     os.environ.pop(MODELS_VARIABLE, None)
 
 
-def show(window: Window, qtbot: QtBot) -> SettingsPage:
+def show_settings(window: Window, qtbot: QtBot) -> SettingsPage:
     window.show_page("settings")
     page: SettingsPage = window.page("settings")
     qtbot.waitUntil(lambda: bool(page.token_source.text()) and bool(page.path.full_text))
@@ -96,7 +96,7 @@ def test_a_slider_is_stored_once_it_rests(page: SettingsPage, window: Window, qt
     assert saved_value(TEXT_SCALE) is None
     qtbot.waitUntil(lambda: saved_value(TEXT_SCALE) == 120)
     qtbot.waitUntil(lambda: window.page("settings") is not page)
-    page = show(window, qtbot)
+    page = show_settings(window, qtbot)
     qtbot.waitUntil(page.rows[TEXT_SCALE].reset_button.isVisible)
     assert theme.text_scale() == 1.2
 
@@ -262,27 +262,27 @@ def test_settings_are_searched(page: SettingsPage, qtbot: QtBot) -> None:
 
 
 def test_one_section_is_shown_at_a_time(page: SettingsPage, qtbot: QtBot) -> None:
-    def shown() -> list[str]:
+    def list_shown_cards() -> list[str]:
         return [name for name, card in page.cards.items() if card.isVisible()]
 
     buttons = {each.text(): each for each in page.sections.findChildren(QPushButton)}
     assert list(buttons) == list(page.cards)
-    assert shown() == ["Window"]
+    assert list_shown_cards() == ["Window"]
     assert not page.sharing.isVisible()
     qtbot.mouseClick(buttons["Server"], Qt.MouseButton.LeftButton)
-    assert shown() == ["Server"]
+    assert list_shown_cards() == ["Server"]
     assert page.sharing.isVisible()
     buttons["Server"].setFocus()
     qtbot.keyClick(buttons["Server"], Qt.Key.Key_Down)
-    assert shown() == ["Chat"]
+    assert list_shown_cards() == ["Chat"]
     page.search.setText("theme")
-    assert shown() == ["Window"]
+    assert list_shown_cards() == ["Window"]
     assert [text for text, each in buttons.items() if each.isVisible()] == ["Window"]
     qtbot.mouseClick(buttons["Window"], Qt.MouseButton.LeftButton)
     assert page.search.text() == ""
     assert all(each.isVisible() for each in buttons.values())
     page.show_setting(KEEP)
-    assert shown() == ["Chat"]
+    assert list_shown_cards() == ["Chat"]
 
 
 def test_a_token_is_mentioned_but_never_shown(page: SettingsPage) -> None:
@@ -297,15 +297,15 @@ def test_a_token_is_mentioned_but_never_shown(page: SettingsPage) -> None:
 
 
 def test_the_layout_does_not_move_when_a_setting_is_changed(page: SettingsPage, qtbot: QtBot) -> None:
-    def places() -> list[tuple[int, ...]]:
+    def read_geometries() -> list[tuple[int, ...]]:
         return [place.getRect() for row in page.rows.values() for place in (row.geometry(), row.control.geometry())]
 
-    before = places()
+    before = read_geometries()
     page.change_setting(THEME, "dark")
     qtbot.waitUntil(page.rows[THEME].reset_button.isVisible)
     moved = [
         abs(now - then)
-        for each, other in zip(places(), before, strict=True)
+        for each, other in zip(read_geometries(), before, strict=True)
         for now, then in zip(each, other, strict=True)
     ]
     assert max(moved) <= 1, "a pixel that a layout rounds is not seen"
@@ -330,13 +330,13 @@ def test_no_text_is_clipped(
         window.resize(1_000, 640)
         with qtbot.waitSignal(window.page_shown):
             window.show()
-        page = show(window, qtbot)
+        page = show_settings(window, qtbot)
         page.change_setting(THEME, "dark")
         qtbot.waitUntil(page.rows[THEME].reset_button.isVisible)
         for group in page.cards:
             page.show_section(group)
             qtbot.wait(50)
-            assert [*clipped(page), *hidden_by_parents(page)] == [], group
+            assert [*list_clipped_texts(page), *hidden_by_parents(page)] == [], group
         with qtbot.waitSignal(window.shut_down):
             window.quit()
         assert window.controller.bridge.close()

@@ -41,7 +41,7 @@ Wait = Callable[..., None]
 
 
 @pytest.fixture
-def chosen(home: Path) -> None:
+def chosen_settings(home: Path) -> None:
     """The settings that were chosen before the window opens."""
     settings.change_setting(MAX_TOKENS, 5)
     settings.change_setting(TEMPERATURE, 0)
@@ -67,7 +67,7 @@ def ask(chat: ChatPane, qtbot: QtBot, text: str) -> str:
 
 
 @pytest.mark.thorough
-def test_a_chat_starts_with_the_settings_and_is_not_stored(chosen: None, demo: Window, qtbot: QtBot) -> None:
+def test_a_chat_starts_with_the_settings_and_is_not_stored(chosen_settings: None, demo: Window, qtbot: QtBot) -> None:
     cockpit: CockpitPage = demo.page("cockpit")
     chat = cockpit.chat
     qtbot.waitUntil(lambda: cockpit.state.previewer is not None and can_send(chat))
@@ -86,7 +86,7 @@ def test_a_chat_starts_with_the_settings_and_is_not_stored(chosen: None, demo: W
 
 @pytest.mark.usefixtures("forked_commands")
 @pytest.mark.thorough
-def test_chat_on_the_command_line_uses_the_settings(chosen: None, demo: Window) -> None:
+def test_chat_on_the_command_line_uses_the_settings(chosen_settings: None, demo: Window) -> None:
     def reply(*options: str) -> str:
         result = forked.run("chat", "Hello", *options)
         assert result.returncode == 0

@@ -19,7 +19,7 @@ from launcher.gui.cockpit.page import ModelsCard
 from launcher.gui.labels import Label
 from launcher.gui.window import Window
 from tests.gui.test_journeys import button
-from tests.gui.test_sharing import hosts, open_card, share
+from tests.gui.test_sharing import hosts, open_card, press_share
 
 Wait = Callable[..., None]
 
@@ -67,7 +67,7 @@ def test_a_model_unloaded_to_make_room_is_shown_and_keeps_its_address(
     demo: Window, wait_for: Wait, send_request: Callable[[], None], qtbot: QtBot
 ) -> None:
     sharing = open_card(demo, qtbot)
-    share(sharing, qtbot)
+    press_share(sharing, qtbot)
     shared_at = hosts(demo)
     demo.show_page("cockpit")
     settings.change_setting(MEMORY_LIMIT, 1)

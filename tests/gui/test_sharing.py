@@ -58,7 +58,7 @@ def seen_text(card: SharingCard) -> str:
     return " ".join(each.text() for each in card.findChildren(Label) if each.isVisible())
 
 
-def share(card: SharingCard, qtbot: QtBot, *, encrypted: bool = True) -> None:
+def press_share(card: SharingCard, qtbot: QtBot, *, encrypted: bool = True) -> None:
     qtbot.mouseClick(card.switch, Qt.MouseButton.LeftButton, pos=_BOX)
     assert card.share_button.isVisible()
     if not encrypted:
@@ -89,7 +89,7 @@ def test_a_shared_server_is_reached_at_the_shown_addresses_with_the_copied_key(
     before, session = demo.controller.view.address, demo.controller.session
     assert session is not None
     engine = session.supervisor.engine_pid
-    share(card, qtbot, encrypted=encrypted)
+    press_share(card, qtbot, encrypted=encrypted)
     assert demo.controller.view.address == before
     assert hosts(demo) == {"0.0.0.0"}
     assert session.supervisor.engine_pid == engine  # the same engine: only the address has changed
@@ -126,7 +126,7 @@ def test_our_replies_go_on_and_connections_of_others_end_with_sharing(
     demo.controller.set_sampling_value("max_tokens", 100_000)
     demo.controller.request_reply([{"role": "user", "content": "Go on for ever."}])
     qtbot.waitUntil(lambda: demo.controller.view.replying)
-    share(card, qtbot, encrypted=False)
+    press_share(card, qtbot, encrypted=False)
     assert demo.controller.view.replying
     address = next(iter(list_lan_addresses()), None)
     port = int(demo.controller.view.address.rpartition(":")[2])
@@ -142,7 +142,7 @@ def test_our_replies_go_on_and_connections_of_others_end_with_sharing(
 
 @pytest.mark.thorough
 def test_a_server_is_private_again_after_sharing_is_switched_off(card: SharingCard, demo: Window, qtbot: QtBot) -> None:
-    share(card, qtbot)
+    press_share(card, qtbot)
     qtbot.mouseClick(card.switch, Qt.MouseButton.LeftButton, pos=_BOX)
     qtbot.waitUntil(lambda: card.switch.isEnabled() and not card.switch.isChecked())
     assert hosts(demo) == {"127.0.0.1"}
@@ -151,7 +151,7 @@ def test_a_server_is_private_again_after_sharing_is_switched_off(card: SharingCa
 
 
 def test_each_start_is_private(card: SharingCard, demo: Window, wait_for: Wait, qtbot: QtBot) -> None:
-    share(card, qtbot)
+    press_share(card, qtbot)
     demo.controller.stop()
     wait_for(ServerState.STOPPED)
     qtbot.waitUntil(lambda: not card.switch.isEnabled() and not card.switch.isChecked())

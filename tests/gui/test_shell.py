@@ -28,7 +28,7 @@ from launcher.machine.gpus import DetectedGpus
 RAIL = [spec for spec in PAGES if spec.in_rail]
 
 
-def press(window: Window, qtbot: QtBot, key: str) -> None:
+def press_key(window: Window, qtbot: QtBot, key: str) -> None:
     combination = QKeySequence(key)[0]
     qtbot.keyClick(window, combination.key(), combination.keyboardModifiers())
 
@@ -45,7 +45,7 @@ def test_every_page_is_reached_by_its_key_and_by_its_button(active: Window, qtbo
     buttons = {each.text(): each for each in active.rail.findChildren(QPushButton)}
     there = [spec for spec in RAIL if spec.name in active.page_names]
     for spec in there:
-        press(active, qtbot, spec.key)
+        press_key(active, qtbot, spec.key)
         assert active.page_name == spec.name
         assert buttons[spec.title].isChecked()
         assert active.page(spec.name).isVisible()
@@ -55,15 +55,15 @@ def test_every_page_is_reached_by_its_key_and_by_its_button(active: Window, qtbo
 
 
 def test_the_list_of_keys_opens_and_closes_and_is_complete(active: Window, qtbot: QtBot) -> None:
-    press(active, qtbot, "F1")
+    press_key(active, qtbot, "F1")
     assert active.page_name == "keys"
     assert not any(each.isChecked() for each in active.rail.findChildren(QPushButton))
-    press(active, qtbot, "F1")
+    press_key(active, qtbot, "F1")
     assert active.page_name == "cockpit"
-    press(active, qtbot, "F1")
-    press(active, qtbot, "Esc")
+    press_key(active, qtbot, "F1")
+    press_key(active, qtbot, "Esc")
     assert active.page_name == "cockpit"
-    press(active, qtbot, "Esc")
+    press_key(active, qtbot, "Esc")
     assert active.page_name == "cockpit", "a page of the rail stays"
     for name in active.page_names:
         active.page(name)
@@ -162,10 +162,10 @@ def test_a_second_start_waits_for_a_starting_window_but_not_for_a_hanging_one(qt
     first, requests = SingleInstance(), []
     assert first.is_first
 
-    def second() -> subprocess.Popen[str]:
+    def start_second_process() -> subprocess.Popen[str]:
         return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
 
-    with second() as starts:
+    with start_second_process() as starts:
         assert starts.stdout is not None
         assert starts.stdout.readline() == "waits\n"
         first.listen(lambda file, demo: requests.append((file, demo)))
@@ -175,7 +175,7 @@ def test_a_second_start_waits_for_a_starting_window_but_not_for_a_hanging_one(qt
     assert first._server is not None
     first._server.newConnection.disconnect()
     os.utime(home / "state" / "window.lock", (0, 0))
-    with second() as starts:
+    with start_second_process() as starts:
         qtbot.waitUntil(lambda: starts.poll() is not None)
         assert starts.stdout is not None
         assert starts.stdout.read().split() == ["False"]

@@ -22,14 +22,14 @@ FIRST_PAGE = "about"
 
 
 @pytest.fixture
-def large() -> Iterator[None]:
+def large_text() -> Iterator[None]:
     """Text at 200 %, taken before the window is built."""
     theme.set_scale(200)
     yield
     theme.set_scale(100)
 
 
-def test_no_page_scrolls_sideways_at_200_percent(large: None, window: Window, qtbot: QtBot) -> None:
+def test_no_page_scrolls_sideways_at_200_percent(large_text: None, window: Window, qtbot: QtBot) -> None:
     window.resize(1_000, 640)
     for name in window.page_names:
         shown = qtbot.waitSignal(window.page_shown) if name != window.page_name else nullcontext()
@@ -72,16 +72,16 @@ def test_columns_are_hidden_and_shown_by_width(qtbot: QtBot, window: Window) -> 
     rows.show_rows(["a text of some length, which needs its room"])
     table.show_columns()
 
-    def shown() -> str:
+    def shown_titles() -> str:
         return "".join(each.title for at, each in enumerate(columns) if not table.isColumnHidden(at))
 
-    assert shown() == "ABC"
+    assert shown_titles() == "ABC"
     table.resize(600, 300)
-    assert shown() == "AC"
+    assert shown_titles() == "AC"
     table.resize(300, 300)
-    assert shown() == "A"
+    assert shown_titles() == "A"
     table.resize(900, 300)
-    assert shown() == "ABC"
+    assert shown_titles() == "ABC"
 
 
 def test_a_table_measures_the_rows_in_view_and_keeps_the_widest(qtbot: QtBot) -> None:

@@ -37,7 +37,7 @@ def press_paste(window: Window) -> None:
 
 
 @pytest.fixture
-def bare(monkeypatch: pytest.MonkeyPatch, no_driver: Path) -> None:
+def no_driver_or_engine(monkeypatch: pytest.MonkeyPatch, no_driver: Path) -> None:
     """No driver and no llama-server of this computer's own."""
     monkeypatch.setenv("LD_LIBRARY_PATH", str(no_driver))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
@@ -45,7 +45,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, no_driver: Path) -> None:
 
 
 @pytest.fixture
-def page(bare: None, window: Window) -> StartPage:
+def page(no_driver_or_engine: None, window: Window) -> StartPage:
     """The page, shown for the first time."""
     window.resize(1440, 1200)
     window.show_page("start")
@@ -56,7 +56,7 @@ def page(bare: None, window: Window) -> StartPage:
 @pytest.fixture
 def planned_page(page: StartPage, qtbot: QtBot) -> StartPage:
     """The page when it has read this computer and the local files of the first plan."""
-    settle(page, qtbot)
+    wait_until_settled(page, qtbot)
     return page
 
 
@@ -71,7 +71,7 @@ def own_hub_model(home: Path, hub: Hub, demo_model: Path) -> Iterator[None]:
     shutil.rmtree(folder)
 
 
-def settle(page: StartPage, qtbot: QtBot) -> None:
+def wait_until_settled(page: StartPage, qtbot: QtBot) -> None:
     qtbot.waitUntil(lambda: page.result is not None and page.flow._planning is None and page.flow._surveying is None)
 
 
@@ -80,7 +80,7 @@ def choose(page: StartPage, qtbot: QtBot, model: str) -> None:
     page.family.setCurrentIndex(page.family.findData(model))
     with qtbot.waitSignal(page.flow.planned):
         page.family.activated.emit(page.family.currentIndex())
-    settle(page, qtbot)
+    wait_until_settled(page, qtbot)
 
 
 def click(page: StartPage, qtbot: QtBot, text: str) -> None:
@@ -88,7 +88,7 @@ def click(page: StartPage, qtbot: QtBot, text: str) -> None:
     qtbot.mouseClick(page.card.primary, Qt.MouseButton.LeftButton)
 
 
-def stage(page: StartPage, step: Step) -> Stage:
+def stage_of(page: StartPage, step: Step) -> Stage:
     return page.steps.progress[step].stage
 
 
@@ -114,13 +114,15 @@ def assert_done(page: StartPage) -> bool:
     return True
 
 
-def test_the_page_shows_what_it_checks_and_then_the_results(bare: None, window: Window, qtbot: QtBot) -> None:
+def test_the_page_shows_what_it_checks_and_then_the_results(
+    no_driver_or_engine: None, window: Window, qtbot: QtBot
+) -> None:
     page: StartPage = window.page("start")
     seen: list[str] = []
     page.flow.phase_changed.connect(lambda _what: seen.append(page.card.accessibleName()))
     window.show_page("start")
     assert not page.card.primary.isEnabled()
-    settle(page, qtbot)
+    wait_until_settled(page, qtbot)
     assert "Checking GPUs, drivers" in seen[0]
     names = [each.accessibleName() for each in page.machine.findChildren(QWidget) if each.accessibleName()]
     assert any(name.startswith("GPU. No usable GPU") for name in names)
@@ -135,7 +137,7 @@ def test_three_clicks_from_an_empty_folder_to_a_streamed_reply(
     assert "not the speed-up on a GPU" in planned_page.card.accessibleName()
     click(planned_page, qtbot, "Start the demo")
     qtbot.waitUntil(lambda: assert_done(planned_page))
-    assert {stage(planned_page, step) for step in Step} == {Stage.DONE}
+    assert {stage_of(planned_page, step) for step in Step} == {Stage.DONE}
     click(planned_page, qtbot, "Open the chat")
     assert window.page_name == "cockpit"
     qtbot.waitUntil(lambda: window.controller.view.can_ask)
@@ -152,14 +154,14 @@ def test_the_served_model_is_shown_until_it_stops(window: Window, page: StartPag
     qtbot.waitUntil(lambda: window.controller.launch is not None)
     launch = window.controller.launch
     window.show_page("start")
-    settle(page, qtbot)
+    wait_until_settled(page, qtbot)
     for _ in range(2):
         assert assert_done(page)
         assert "MTP demo" in page.card.accessibleName()
         assert "8K context" in page.card.accessibleName()
         assert not page.steps.isVisible()
         page.check_again()
-        settle(page, qtbot)
+        wait_until_settled(page, qtbot)
     click(page, qtbot, "Open the chat")
     assert window.page_name == "cockpit"
     assert window.controller.launch is launch
@@ -178,7 +180,7 @@ def test_memory_is_read_again_when_the_page_is_shown_and_when_a_server_starts_or
 
     choose(planned_page, qtbot, "mine")
     planned_page.table.chosen.emit(0)
-    settle(planned_page, qtbot)
+    wait_until_settled(planned_page, qtbot)
     before = times(planned_page)
     window.show_page("models")
     window.show_page("start")
@@ -270,7 +272,7 @@ def test_a_plan_is_downloaded_and_served_as_shown(
     assert planned_page.steps.progress[Step.SELF_TEST].accepted
     assert planned_page.banner.isVisible()
     planned_page.table.chosen.emit(0)
-    settle(planned_page, qtbot)
+    wait_until_settled(planned_page, qtbot)
     assert planned_page.card.primary.text() == "Start"
 
 
@@ -297,7 +299,7 @@ def test_settings_of_the_user_go_before_the_plan_until_the_user_chooses_the_plan
     assert "Recommended · balanced. FITS. Mine, F16, 4K context, draft 2" in planned_page.card.accessibleName()
     assert planned_page.table.model().rowCount() == 1
     qtbot.mouseClick(planned_page.card.switch_button, Qt.MouseButton.LeftButton)
-    settle(planned_page, qtbot)
+    wait_until_settled(planned_page, qtbot)
     click(planned_page, qtbot, "Start")
     qtbot.waitUntil(lambda: assert_done(planned_page))
     launch = window.controller.launch
@@ -324,7 +326,7 @@ def test_pause_keeps_received_data_and_resume_continues(
     qtbot.waitUntil(lambda: bool(planned_page.steps.progress[Step.MODEL].progress.done_bytes))
     with qtbot.waitSignal(planned_page.flow.paused):
         qtbot.mouseClick(planned_page.card.pause, Qt.MouseButton.LeftButton)
-    assert stage(planned_page, Step.MODEL) is Stage.PAUSED
+    assert stage_of(planned_page, Step.MODEL) is Stage.PAUSED
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     hub.requests()
     click(planned_page, qtbot, "Resume")
@@ -340,7 +342,7 @@ def test_a_failed_step_is_reported_and_can_be_repeated(
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with qtbot.waitSignal(planned_page.flow.failed):
         click(planned_page, qtbot, "Download and start")
-    assert stage(planned_page, Step.MODEL) is Stage.FAILED
+    assert stage_of(planned_page, Step.MODEL) is Stage.FAILED
     assert planned_page.banner.isVisible()
     assert planned_page.card.demo.isVisible()
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
@@ -377,7 +379,7 @@ def test_plans_for_a_described_computer_are_chosen_by_keyboard(planned_page: Sta
         PlanRequest("qwen3.6-35b-a3b-mtp", described=MachineDescription(gpu_memory_gib=(24,), host_memory_gib=64))
     )
     qtbot.waitUntil(lambda: planned_page.result is not None and planned_page.result.request.described is not None)
-    settle(planned_page, qtbot)
+    wait_until_settled(planned_page, qtbot)
     assert planned_page.plan is not None
     first = planned_page.card.accessibleName()
     assert first.startswith("Recommended · balanced. FITS. Qwen3.6-35B-A3B, UD-Q3_K_XL, 256K context, draft 2")
@@ -390,7 +392,7 @@ def test_plans_for_a_described_computer_are_chosen_by_keyboard(planned_page: Sta
     with qtbot.waitSignal(planned_page.flow.planned):
         planned_page.goal.setCurrentIndex(planned_page.goal.findData("long-context"))
         planned_page.goal.activated.emit(planned_page.goal.currentIndex())
-    settle(planned_page, qtbot)
+    wait_until_settled(planned_page, qtbot)
     assert "long context" in planned_page.card.accessibleName()
 
 
@@ -398,7 +400,7 @@ def plan_described(page: StartPage, qtbot: QtBot, family: str | None, gib: int, 
     here = MachineDescription(gpu_memory_gib=(gib,), host_memory_gib=host_gib)
     with qtbot.waitSignal(page.flow.planned):
         page.read_and_plan(PlanRequest(family, described=here))
-    settle(page, qtbot)
+    wait_until_settled(page, qtbot)
 
 
 def card_texts(page: StartPage) -> list[str]:
@@ -452,7 +454,7 @@ def test_a_model_that_is_too_big_is_not_proposed_but_a_smaller_one(planned_page:
     assert show.text() == "Show its plan"
     with qtbot.waitSignal(planned_page.flow.planned):
         qtbot.mouseClick(show, Qt.MouseButton.LeftButton)
-    settle(planned_page, qtbot)
+    wait_until_settled(planned_page, qtbot)
     assert planned_page.card.badge.text() != "TOO BIG"
     assert (planned_page.card.primary.text(), planned_page.card.primary.objectName()) == (
         "Download and start",
@@ -466,7 +468,7 @@ def test_a_file_is_chosen_and_planned(
     monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: (str(demo_model), ""))
     with qtbot.waitSignal(planned_page.flow.planned):
         qtbot.mouseClick(planned_page.file_button, Qt.MouseButton.LeftButton)
-    settle(planned_page, qtbot)
+    wait_until_settled(planned_page, qtbot)
     assert planned_page.plan is not None
     assert planned_page.plan.entry.id == str(demo_model)
     monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: ("", ""))  # the dialog was closed
@@ -496,7 +498,7 @@ def test_without_the_network_the_demo_is_offered(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     page.read_and_plan(PlanRequest(described=MachineDescription(gpu_memory_gib=(24,))))
     qtbot.waitUntil(lambda: page.result is not None and page.result.request.described is not None)
-    settle(page, qtbot)
+    wait_until_settled(page, qtbot)
     assert "There is no network" in page.card.accessibleName()
     assert page.card.primary.text() == "Start the demo"
 
@@ -517,14 +519,14 @@ def test_every_control_has_a_name_and_a_tooltip(planned_page: StartPage) -> None
 
 
 @pytest.fixture(params=[80, 200])
-def scaled(request: pytest.FixtureRequest) -> Iterator[None]:
+def text_scale(request: pytest.FixtureRequest) -> Iterator[None]:
     """A text scale in per cent, taken before the window is built."""
     theme.set_scale(request.param)
     yield
     theme.set_scale(100)
 
 
-def test_no_text_is_clipped_at_any_text_scale(scaled: None, planned_page: StartPage, window: Window) -> None:
+def test_no_text_is_clipped_at_any_text_scale(text_scale: None, planned_page: StartPage, window: Window) -> None:
     window.resize(1000, 640)
     for button in planned_page.findChildren(QPushButton):
         if button.isVisible():
@@ -562,7 +564,7 @@ class TestNamedModel:
     def named(self, page: StartPage, qtbot: QtBot, name: str) -> None:
         with qtbot.waitSignal(page.flow.planned):
             page.plan_named(name)
-        settle(page, qtbot)
+        wait_until_settled(page, qtbot)
 
     def test_a_file_and_then_a_family_can_be_planned(
         self, planned_page: StartPage, qtbot: QtBot, demo_model: Path
@@ -583,7 +585,7 @@ class TestNamedModel:
         QGuiApplication.clipboard().setText(f"{hub.url}/someone/Named-GGUF/blob/main/named-Q8_0.gguf")
         with qtbot.waitSignal(planned_page.flow.planned):
             press_paste(window)
-        settle(planned_page, qtbot)
+        wait_until_settled(planned_page, qtbot)
         assert window.page_name == "start"
         assert planned_page.plan is not None
         assert (planned_page.plan.entry.repo, planned_page.plan.file.quant) == ("someone/Named-GGUF", "Q8_0")
@@ -620,7 +622,7 @@ class TestHeadersOfEstimatedFiles:
         hub.requests()
         with qtbot.waitSignal(planned_page.flow.planned):
             planned_page.plan_named("qwen3.5-4b-mtp:Q4_K_M")
-        settle(planned_page, qtbot)
+        wait_until_settled(planned_page, qtbot)
         assert planned_page.plan is not None
         assert not planned_page.plan.estimate.weights_exact
         assert "Read the headers" in planned_page.banner.text.text()
@@ -628,7 +630,7 @@ class TestHeadersOfEstimatedFiles:
         assert hub.requests() == []
         with qtbot.waitSignal(planned_page.flow.planned):
             qtbot.mouseClick(planned_page.banner.buttons[0], Qt.MouseButton.LeftButton)
-        settle(planned_page, qtbot)
+        wait_until_settled(planned_page, qtbot)
         assert planned_page.plan is not None
         assert planned_page.plan.estimate.weights_exact
         assert "Read the headers" not in planned_page.banner.text.text()

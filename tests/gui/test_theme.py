@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QApplication
 
 from launcher.gui import theme
 from launcher.gui.theme import DARK, LIGHT, Theme
-from tests.gui.colour import DEFICIENCIES, ciede2000, contrast, linear, seen, times
+from tests.gui.colour import DEFICIENCIES, ciede2000, contrast, linear_rgb, seen_lab, times
 
 # Of table 1 in Sharma, Wu and Dalal (see colour.py): L, a, b of two colours, and their distance.
 PUBLISHED = [
@@ -73,13 +73,13 @@ def test_the_colour_difference_matches_published_values(row: tuple[float, ...]) 
 def test_contrast_and_lab_match_published_values() -> None:
     assert contrast("#000000", "#FFFFFF") == pytest.approx(21)
     assert contrast("#777777", "#FFFFFF") == pytest.approx(4.48, abs=0.005)  # WCAG's own example of a near miss
-    assert seen("#FF0000", "none") == pytest.approx((53.24, 80.09, 67.20), abs=0.02)
-    assert seen("#0000FF", "none") == pytest.approx((32.30, 79.19, -107.86), abs=0.02)
+    assert seen_lab("#FF0000", "none") == pytest.approx((53.24, 80.09, 67.20), abs=0.02)
+    assert seen_lab("#0000FF", "none") == pytest.approx((32.30, 79.19, -107.86), abs=0.02)
 
 
 @pytest.mark.parametrize("deficiency", DEFICIENCIES)
 def test_grey_stays_grey_for_colour_blind_eyes(deficiency: str) -> None:
-    assert times(DEFICIENCIES[deficiency], linear("#808080")) == pytest.approx(linear("#808080"), abs=1e-5)
+    assert times(DEFICIENCIES[deficiency], linear_rgb("#808080")) == pytest.approx(linear_rgb("#808080"), abs=1e-5)
 
 
 @both
@@ -108,7 +108,7 @@ def test_lines_and_glyphs_stand_out_on_every_surface(shades: Theme) -> None:
 @pytest.mark.parametrize("deficiency", DEFICIENCIES)
 def test_series_are_distinguishable_for_colour_blind_eyes(shades: Theme, deficiency: str) -> None:
     for one, other in combinations(SERIES, 2):
-        distance = ciede2000(seen(getattr(shades, one), deficiency), seen(getattr(shades, other), deficiency))
+        distance = ciede2000(seen_lab(getattr(shades, one), deficiency), seen_lab(getattr(shades, other), deficiency))
         assert distance >= 15, (one, other, distance)
 
 

@@ -27,7 +27,7 @@ from launcher.tuning.statistics import Interval
 from launcher.tuning.tune_state import Stage
 from launcher.tuning.tuner import QuietAwaited, QuietEnded, TrialPlanned
 from launcher.tuning.verdict import Comparison, verdict_sentence
-from tests.gui.walk import clipped, hidden_by_parents
+from tests.gui.walk import hidden_by_parents, list_clipped_texts
 
 FIRST_PAGE = "about"
 ROWS = (
@@ -44,7 +44,7 @@ PROSE = Curve("prose", "acceptance", (Point("off", 112.0), Point("draft 2", 126.
 
 
 @pytest.fixture(autouse=True)
-def themed(qapp: QApplication) -> None:
+def current_theme(qapp: QApplication) -> None:
     theme.apply_theme(qapp, theme.current())
 
 
@@ -83,7 +83,7 @@ def buttons() -> list[tuple[str, Callable[[], object]]]:
     return [("Pause", lambda: None), ("Give up", lambda: None)]
 
 
-def painted(widget: DraftPlot, place: QPoint) -> str:
+def colour_at(widget: DraftPlot, place: QPoint) -> str:
     image: QImage = widget.grab().toImage()
     return image.pixelColor(place).name().upper()
 
@@ -212,7 +212,7 @@ def test_the_verdict_of_each_workload_is_below_the_overall_one(page: TunePage) -
     page.verdict.show_verdict(card)
     shown = [label.text() for label in page.verdict.findChildren(Label)]
     assert "+30 % … +52 %" in shown
-    assert not clipped(page.verdict)
+    assert not list_clipped_texts(page.verdict)
 
 
 def test_buttons_with_unchanged_labels_are_reused(page: TunePage) -> None:
@@ -374,8 +374,8 @@ def test_predicted_points_are_hollow_and_bars_are_as_long_as_the_interval(plot: 
     off, one, two = (plot.position_of(point).toPoint() for point in CODE.points)
     colour, ground = theme.current().rate, theme.current().card
     plot.setStyleSheet(f"background: {ground}")
-    assert painted(plot, off) == colour
-    assert painted(plot, one) == ground
+    assert colour_at(plot, off) == colour
+    assert colour_at(plot, one) == ground
     reach = (plot.position_of(CODE.points[0]).y() - plot.position_of(CODE.points[2]).y()) / (241.3 - 171.2) * 9.0
     assert reach > theme.px(8)
     column = [
@@ -444,12 +444,12 @@ def test_no_text_is_clipped_with_figures(
             page.tuning.read_last()  # the page shows the result of this reading at once
         steps = (card_text.starting_card(buttons()), card_text.failed_card(BadOption("It cannot be.", "Do else.")))
 
-        def whole() -> None:
-            assert [*clipped(page), *hidden_by_parents(page)] == []
+        def check_nothing_is_clipped() -> None:
+            assert [*list_clipped_texts(page), *hidden_by_parents(page)] == []
 
         for show in (*(partial(page.verdict.show_verdict, each) for each in steps), lambda: fill(page)):
             show()
-            qtbot.waitUntil(whole)  # once what was found meanwhile has its room, too
+            qtbot.waitUntil(check_nothing_is_clipped)  # once what was found meanwhile has its room, too
             assert area.widget().width() == area.viewport().width()
         with qtbot.waitSignal(window.shut_down):
             window.quit()

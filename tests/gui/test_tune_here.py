@@ -34,7 +34,7 @@ NEWER = replace(ENVIRONMENT, gpus=(replace(ENVIRONMENT.gpus[0], driver="590.1"),
 
 
 @pytest.fixture(autouse=True)
-def themed(qapp: QApplication) -> None:
+def current_theme(qapp: QApplication) -> None:
     theme.apply_theme(qapp, theme.current())
 
 

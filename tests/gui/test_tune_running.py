@@ -22,12 +22,12 @@ LONG_MS = 240_000
 
 
 @pytest.fixture(autouse=True)
-def themed(qapp: QApplication) -> None:
+def current_theme(qapp: QApplication) -> None:
     theme.apply_theme(qapp, theme.current())
 
 
 @pytest.fixture
-def work(tmp_path: Path) -> Path:
+def workload_file(tmp_path: Path) -> Path:
     """A workload of one short reply."""
     path = tmp_path / "boats.toml"
     path.write_text(WORKLOAD)
@@ -42,7 +42,7 @@ def page(window: Window, qtbot: QtBot) -> TunePage:
     return found
 
 
-def measured(page: TunePage, qtbot: QtBot, trials: int) -> None:
+def wait_for_trials(page: TunePage, qtbot: QtBot, trials: int) -> None:
     qtbot.waitUntil(
         lambda: page.tuning.last_view is not None and len(page.tuning.last_view.trials) >= trials, timeout=LONG_MS
     )
@@ -62,13 +62,13 @@ def begun_elsewhere(page: TunePage, qtbot: QtBot) -> None:
 
 
 def test_a_tune_ends_with_its_verdict_and_the_earlier_server_is_restored(
-    window: Window, page: TunePage, work: Path, qtbot: QtBot, wait_for: Callable[..., None]
+    window: Window, page: TunePage, workload_file: Path, qtbot: QtBot, wait_for: Callable[..., None]
 ) -> None:
     window.start_demo()
     wait_for(ServerState.READY)
     page.tuning.failed.connect(lambda error: pytest.fail(str(error)))
     with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
-        page.begin_tune(TuneRequest(file=str(work), minutes=0.1))
+        page.begin_tune(TuneRequest(file=str(workload_file), minutes=0.1))
         assert not page.measure.isEnabled()
     assert page.measure.isEnabled()
     assert page.verdict.kicker.text().split(" · ")[0] in {"Verdict", "Likely"}
@@ -97,9 +97,11 @@ def test_a_tune_ends_with_its_verdict_and_the_earlier_server_is_restored(
     assert all(now == pytest.approx(before, rel=0.5) for now, before in known)
 
 
-def test_a_paused_tune_can_be_continued_and_given_up(window: Window, page: TunePage, work: Path, qtbot: QtBot) -> None:
-    page.begin_tune(TuneRequest(file=str(work), minutes=30))
-    measured(page, qtbot, 2)
+def test_a_paused_tune_can_be_continued_and_given_up(
+    window: Window, page: TunePage, workload_file: Path, qtbot: QtBot
+) -> None:
+    page.begin_tune(TuneRequest(file=str(workload_file), minutes=30))
+    wait_for_trials(page, qtbot, 2)
     with qtbot.waitSignal(page.tuning.paused) as reply:
         press_verdict(page, "Pause")
         assert page.verdict.sentence.text().startswith("Restarting the server that ran before")
@@ -111,7 +113,7 @@ def test_a_paused_tune_can_be_continued_and_given_up(window: Window, page: TuneP
     assert kept is not None
     done = len(kept.state.trials)
     press_verdict(page, "Continue")
-    measured(page, qtbot, done + 1)
+    wait_for_trials(page, qtbot, done + 1)
     assert page.tuning.last_view is not None
     assert page.tuning.last_view.trials[:done] == kept.state.trials
     with qtbot.waitSignal(page.tuning.last_read):
@@ -123,7 +125,7 @@ def test_a_paused_tune_can_be_continued_and_given_up(window: Window, page: TuneP
 
 @pytest.mark.thorough
 def test_a_tune_that_waits_for_clients_lets_the_chat_go_first_and_the_server_stays(
-    window: Window, page: TunePage, work: Path, qtbot: QtBot, wait_for: Callable[..., None]
+    window: Window, page: TunePage, workload_file: Path, qtbot: QtBot, wait_for: Callable[..., None]
 ) -> None:
     window.start_demo()
     wait_for(ServerState.READY)
@@ -134,8 +136,8 @@ def test_a_tune_that_waits_for_clients_lets_the_chat_go_first_and_the_server_sta
     replies: list[object] = []
     window.controller.replied.connect(lambda reply, _footer: replies.append(reply))
     with qtbot.waitSignals([page.tuning.ended, window.controller.replied], timeout=LONG_MS):
-        page.begin_tune(TuneRequest(file=str(work), minutes=0.05))
-        measured(page, qtbot, 1)
+        page.begin_tune(TuneRequest(file=str(workload_file), minutes=0.05))
+        wait_for_trials(page, qtbot, 1)
         window.controller.request_reply([{"role": "user", "content": "Hello"}], {"max_tokens": 400})
     assert None not in replies
     assert "waited" in page.verdict.kicker.text()
@@ -147,23 +149,25 @@ def test_a_tune_that_waits_for_clients_lets_the_chat_go_first_and_the_server_sta
 
 
 @pytest.mark.thorough
-def test_giving_up_before_the_first_trial_keeps_the_earlier_tune(page: TunePage, work: Path, qtbot: QtBot) -> None:
+def test_giving_up_before_the_first_trial_keeps_the_earlier_tune(
+    page: TunePage, workload_file: Path, qtbot: QtBot
+) -> None:
     with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
-        page.begin_tune(TuneRequest(file=str(work), minutes=0.01))
+        page.begin_tune(TuneRequest(file=str(workload_file), minutes=0.01))
     before = load_tune()
     assert before is not None
-    page.begin_tune(TuneRequest(file=str(work), minutes=30))
+    page.begin_tune(TuneRequest(file=str(workload_file), minutes=30))
     with qtbot.waitSignal(page.tuning.last_read):
         page.verdict.buttons[1].click()
     assert load_tune() == before
 
 
 def test_an_early_verdict_is_shown_and_can_be_used_at_once(
-    window: Window, page: TunePage, work: Path, qtbot: QtBot
+    window: Window, page: TunePage, workload_file: Path, qtbot: QtBot
 ) -> None:
     page.tuning.failed.connect(lambda error: pytest.fail(str(error)))
     with qtbot.waitSignal(page.tuning.answered, timeout=LONG_MS) as answered:
-        page.begin_tune(TuneRequest(file=str(work), minutes=10))
+        page.begin_tune(TuneRequest(file=str(workload_file), minutes=10))
     predicted = answered.args[0]
     assert page.verdict.sentence.text() == predicted.sentence
     assert "Pause" in [button.text() for button in page.verdict.buttons]
@@ -178,9 +182,9 @@ def test_an_early_verdict_is_shown_and_can_be_used_at_once(
 
 
 @pytest.mark.thorough
-def test_an_undecided_tune_can_get_more_time(page: TunePage, work: Path, qtbot: QtBot) -> None:
+def test_an_undecided_tune_can_get_more_time(page: TunePage, workload_file: Path, qtbot: QtBot) -> None:
     with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
-        page.begin_tune(TuneRequest(file=str(work), minutes=0.01))
+        page.begin_tune(TuneRequest(file=str(workload_file), minutes=0.01))
     assert page.verdict.sentence.text() == "Undecided: the time was too short."
     (more,) = page.verdict.buttons
     assert more.text() == "Measure for 10 minutes more"
@@ -188,15 +192,15 @@ def test_an_undecided_tune_can_get_more_time(page: TunePage, work: Path, qtbot: 
     done = page.tuning.last_view.trials
     begun_elsewhere(page, qtbot)
     more.click()
-    measured(page, qtbot, len(done) + 1)
+    wait_for_trials(page, qtbot, len(done) + 1)
     assert page.tuning.last_view.trials[: len(done)] == done
     with qtbot.waitSignal(page.tuning.paused):
         page.verdict.buttons[0].click()
 
 
-def test_stopping_the_server_pauses_the_tune(window: Window, page: TunePage, work: Path, qtbot: QtBot) -> None:
-    page.begin_tune(TuneRequest(file=str(work), minutes=30))
-    measured(page, qtbot, 1)
+def test_stopping_the_server_pauses_the_tune(window: Window, page: TunePage, workload_file: Path, qtbot: QtBot) -> None:
+    page.begin_tune(TuneRequest(file=str(workload_file), minutes=30))
+    wait_for_trials(page, qtbot, 1)
     with qtbot.waitSignal(page.tuning.paused) as reply:
         window.controller.stop()
     assert reply.args is not None
@@ -208,10 +212,10 @@ def test_stopping_the_server_pauses_the_tune(window: Window, page: TunePage, wor
 
 @pytest.mark.thorough
 def test_closing_the_window_pauses_the_tune_and_the_next_window_offers_to_continue(
-    page: TunePage, window: Window, work: Path, qtbot: QtBot
+    page: TunePage, window: Window, workload_file: Path, qtbot: QtBot
 ) -> None:
-    page.begin_tune(TuneRequest(file=str(work), minutes=30))
-    measured(page, qtbot, 2)
+    page.begin_tune(TuneRequest(file=str(workload_file), minutes=30))
+    wait_for_trials(page, qtbot, 2)
     with qtbot.waitSignal(window.shut_down):
         window.quit()
     again = Window(remember=False, page="tune")
@@ -231,10 +235,10 @@ def test_closing_the_window_pauses_the_tune_and_the_next_window_offers_to_contin
 
 @pytest.mark.thorough
 def test_the_winner_is_served_and_kept(
-    window: Window, page: TunePage, work: Path, qtbot: QtBot, demo_model: Path, wait_for: Callable[..., None]
+    window: Window, page: TunePage, workload_file: Path, qtbot: QtBot, demo_model: Path, wait_for: Callable[..., None]
 ) -> None:
     with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
-        page.begin_tune(TuneRequest(file=str(work), minutes=0.05))
+        page.begin_tune(TuneRequest(file=str(workload_file), minutes=0.05))
     kept = load_tune()
     assert kept is not None
     assert load_model_settings(kept.options.model) == {}
@@ -249,10 +253,10 @@ def test_the_winner_is_served_and_kept(
 
 @pytest.mark.thorough
 def test_a_measurement_is_exported(
-    page: TunePage, work: Path, qtbot: QtBot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: TunePage, workload_file: Path, qtbot: QtBot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
-        page.begin_tune(TuneRequest(file=str(work), minutes=0.02))
+        page.begin_tune(TuneRequest(file=str(workload_file), minutes=0.02))
     qtbot.waitUntil(page.export.isEnabled)
     for name, kind, part in (
         ("measurement.md", "", "boats"),

@@ -23,11 +23,11 @@ from launcher.tuning.other_requests import OTHER_REQUESTS_SEEN
 from launcher.tuning.records import RunSettings
 from launcher.tuning.tune_state import Fault, Stage, Trial
 from launcher.tuning.verdict import Forecast, chance_text, name_workload
-from tests.gui.trials import HOME, OFF, run, trial, tuned, with_draft
+from tests.gui.trials import HOME, OFF, run, trial, tune_view, with_draft
 
 
 def test_each_setting_and_each_prediction_has_a_row() -> None:
-    result = trial_rows(tuned({"settings": with_draft(3)}))
+    result = trial_rows(tune_view({"settings": with_draft(3)}))
     assert [row.setting for row in result] == ["off", "draft 1", "draft 2", "draft 3", "draft 3 · n-cpu-moe 20"]
     off, one, two, three, moved = result
     assert off.rate == pytest.approx(99.3, abs=0.1)
@@ -50,7 +50,7 @@ def test_a_failed_trial_shows_its_reason() -> None:
 
 
 def test_points_of_a_curve_are_measured_or_predicted() -> None:
-    (curve,) = rate_curves(tuned())
+    (curve,) = rate_curves(tune_view())
     assert [(point.setting, point.measured) for point in curve.points] == [
         ("off", True),
         ("draft 1", True),
@@ -59,20 +59,20 @@ def test_points_of_a_curve_are_measured_or_predicted() -> None:
     ]
     assert [point.starts for point in curve.points] == ["", "1 start", "", "2 starts"]
     assert curve.name == "Code"
-    (moved,) = rate_curves(replace(tuned(), other_settings={"n_cpu_moe": 20}))
+    (moved,) = rate_curves(replace(tune_view(), other_settings={"n_cpu_moe": 20}))
     assert moved.name == "Code · n-cpu-moe 20"  # the name has the settings that all points of the curve share
-    (curve,) = rate_curves(tuned(aim=Aim.ANSWER))  # with this goal the forecasts are in seconds
+    (curve,) = rate_curves(tune_view(aim=Aim.ANSWER))  # with this goal the forecasts are in seconds
     assert [point.setting for point in curve.points] == ["off", "draft 1", "draft 3"]
 
 
 def test_each_workload_has_its_curve() -> None:
-    def both(number: int, settings: RunSettings, easy_ms: float, hard_ms: float) -> Trial:
+    def trial_of_two_prompts(number: int, settings: RunSettings, easy_ms: float, hard_ms: float) -> Trial:
         runs = [
             replace(run(settings, ms), prompt=f"{name}: one") for name, ms in (("code", easy_ms), ("prose", hard_ms))
         ]
         return Trial(number, Stage.VERIFY, settings, 0.0, 10.0, 2.0, tuple(runs))
 
-    trials = (both(0, OFF, 10.0, 10.0), both(1, with_draft(2), 8.0, 12.5))
+    trials = (trial_of_two_prompts(0, OFF, 10.0, 10.0), trial_of_two_prompts(1, with_draft(2), 8.0, 12.5))
     both_together, code, prose = rate_curves(TuneView("m", "Code, Prose", Goal(), HOME, trials, (), HOME))
     assert [point.rate for point in both_together.points] == pytest.approx([100.0, 100.0])
     assert (code.name, prose.name) == ("code", "prose")
@@ -82,7 +82,7 @@ def test_each_workload_has_its_curve() -> None:
 
 
 def test_parts_of_a_step_follow_from_the_line_through_the_draft_lengths() -> None:
-    divided, about, note = step_parts(tuned({"settings": with_draft(3)}))
+    divided, about, note = step_parts(tune_view({"settings": with_draft(3)}))
     assert [part.ms for part in divided] == pytest.approx([10.07, 0.93, 3.0], abs=0.01)
     assert about == "draft 3, Code, 14.0 ms per step"
     assert note == "2.40 tokens per step. Each drafted token adds 1.00 ms. With MTP off a token takes 10.07 ms."
@@ -99,7 +99,7 @@ def test_parts_of_a_step_follow_from_the_line_through_the_draft_lengths() -> Non
 
 
 def test_disturbances_during_the_tune_are_listed() -> None:
-    assert machine_text(tuned()) == ""
+    assert machine_text(tune_view()) == ""
     hot = trial(0, OFF, 10.0, temperature_c=68.0, clock_mhz=2_640.0)
     spoilt = trial(1, OFF, 10.0, temperature_c=73.0, clock_mhz=2_600.0, spoilt="Another program came.")
     loaded = replace(hot, others=0.63)
@@ -111,7 +111,7 @@ def test_disturbances_during_the_tune_are_listed() -> None:
 
 
 def test_runs_of_the_history_become_trials() -> None:
-    shown = tuned()
+    shown = tune_view()
     again = group_trials(shown.runs)
     assert [trial.runs for trial in again] == [trial.runs for trial in shown.trials]
     assert trial_rows(TuneView("m", "Code", Goal(), HOME, again, shown.forecasts, HOME)) == trial_rows(shown)
@@ -175,7 +175,7 @@ def test_a_verdict_is_translated_from_its_figures() -> None:
             "sentence": message("Undecided: too few starts could be compared."),
             "because": failed,
         }
-        card = verdict_card(tuned(lost), [])
+        card = verdict_card(tune_view(lost), [])
         assert not re.findall("[a-z]{3,}", card.sentence + card.detail)
         assert verdict_sentence({"mtp": "undecided", "sentence": "Undecided.", "speedup": None}, "Code") == "Undecided."
     finally:
@@ -191,7 +191,7 @@ def test_texts_of_settings_and_goals() -> None:
         "because": "It is slower.",
         "settings": OFF,
     }
-    card = verdict_card(tuned(values), [])
+    card = verdict_card(tune_view(values), [])
     assert card.kicker == "Verdict · qwen.gguf · Code · 1 min 10 s · 7 replies"
     assert (card.sentence, card.detail, card.meaning) == ("Leave MTP off.", "Why: It is slower.", "good")
 
@@ -205,15 +205,15 @@ def test_settings_that_change_the_answers_are_marked() -> None:
         "settings": with_draft(3),
     }
     for row in ("quality", "mtp_quality"):
-        view = tuned({**values, row: {"answer": "beyond"}})
+        view = tune_view({**values, row: {"answer": "beyond"}})
         assert verdict_card(view, []).meaning == "attention"
         assert keep_label(view) == "Use these settings although the answers change"
-    assert keep_label(tuned({**values, "mtp_quality": {"answer": "shown"}})) == "Use draft 3 on this computer"
+    assert keep_label(tune_view({**values, "mtp_quality": {"answer": "shown"}})) == "Use draft 3 on this computer"
 
 
 def test_a_likely_verdict_is_marked_as_likely() -> None:
     values: dict[str, object] = {"mtp": "on", "sentence": "Likely (97 %).", "because": "", "settings": with_draft(3)}
-    card = verdict_card(tuned({**values, "speedup": 1.5, "likely": 0.97}), [])
+    card = verdict_card(tune_view({**values, "speedup": 1.5, "likely": 0.97}), [])
     assert card.kicker.startswith("Likely · qwen.gguf")
     assert card.detail == ""
 
@@ -225,5 +225,5 @@ def test_the_confidence_level_is_in_the_detail() -> None:
         "because": "It is slower.",
         "settings": OFF,
     }
-    card = verdict_card(tuned({**values, "speedup": 0.8, "confidence": 0.975}), [])
+    card = verdict_card(tune_view({**values, "speedup": 0.8, "confidence": 0.975}), [])
     assert card.detail == "Why: It is slower. All ranges together hold with 95 % confidence."

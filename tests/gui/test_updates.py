@@ -43,17 +43,17 @@ def list_texts(card: UpdatesCard) -> list[str]:
     return [each.text() for each in widgets if each.isVisible()]
 
 
-def reach(qtbot: QtBot, card: UpdatesCard, text: str) -> None:
+def wait_for_status(qtbot: QtBot, card: UpdatesCard, text: str) -> None:
     qtbot.waitUntil(lambda: text in card.status.text())
 
 
 def test_a_newer_version_is_shown_with_its_notes_and_installed(
     card: UpdatesCard, by_script: Path, qtbot: QtBot, home: Path
 ) -> None:
-    reach(qtbot, card, NEWER)  # as it is shown, a week has gone by
+    wait_for_status(qtbot, card, NEWER)  # as it is shown, a week has gone by
     assert list_texts(card) == [NEWER, "Faster.\nQuieter.", "Download version 7.0.0 (500 kB)", "Check for updates"]
     card.install_button.click()
-    reach(qtbot, card, "Version 7.0.0 is installed and used from the next start.")
+    wait_for_status(qtbot, card, "Version 7.0.0 is installed and used from the next start.")
     assert (home / "cache" / "updates" / "7.0.0" / "ran").exists()
     assert list_texts(card)[2:] == ["Check for updates"]
     assert card._newest is not None
@@ -64,7 +64,7 @@ def test_a_newer_version_is_shown_with_its_notes_and_installed(
 def test_a_download_is_paused_and_resumed(
     card: UpdatesCard, release: Release, by_script: Path, qtbot: QtBot, home: Path
 ) -> None:
-    reach(qtbot, card, NEWER)
+    wait_for_status(qtbot, card, NEWER)
     release.at("slow=100000")
     card.check_button.click()
     qtbot.waitUntil(lambda: card.check_button.isEnabled())
@@ -72,12 +72,12 @@ def test_a_download_is_paused_and_resumed(
     qtbot.waitUntil(lambda: " of 500 kB downloaded." in card.status.text())
     assert list_texts(card)[2:] == ["Pause"]
     card.pause_button.click()
-    reach(qtbot, card, "Paused. The downloaded part is kept")
+    wait_for_status(qtbot, card, "Paused. The downloaded part is kept")
     release.at()
     card.check_button.click()
-    reach(qtbot, card, NEWER)
+    wait_for_status(qtbot, card, NEWER)
     card.install_button.click()
-    reach(qtbot, card, "Version 7.0.0 is installed and used")
+    wait_for_status(qtbot, card, "Version 7.0.0 is installed and used")
     assert (home / "cache" / "updates" / "7.0.0" / "install.sh").read_bytes() == CONTENT
 
 
@@ -89,7 +89,7 @@ def test_the_debian_package_is_left_to_the_user_to_install(
     card.check_button.click()
     qtbot.waitUntil(card.install_button.isVisible)
     card.install_button.click()
-    reach(qtbot, card, "Close this program, then run this in a terminal:")
+    wait_for_status(qtbot, card, "Close this program, then run this in a terminal:")
     path = home / "cache" / "updates" / "7.0.0" / "mtp-launcher_7.0.0_amd64.deb"
     assert card.command_line.text() == f"sudo apt install {path}"
     card.copy_button.click()
@@ -99,40 +99,40 @@ def test_the_debian_package_is_left_to_the_user_to_install(
 def test_an_error_is_reported_and_can_be_retried(
     card: UpdatesCard, release: Release, by_script: Path, qtbot: QtBot
 ) -> None:
-    reach(qtbot, card, NEWER)
+    wait_for_status(qtbot, card, NEWER)
     release.publish(content=b"echo 'Error: The disk is full.'; echo 'Make room.'; exit 1\n")
     card.check_button.click()
-    reach(qtbot, card, NEWER)
+    wait_for_status(qtbot, card, NEWER)
     qtbot.waitUntil(lambda: "bytes" in card.install_button.text())
     card.install_button.click()
-    reach(qtbot, card, "The disk is full. Make room.")
+    wait_for_status(qtbot, card, "The disk is full. Make room.")
     assert card.install_button.isVisible()
     release.at("404")
     card.check_button.click()
-    reach(qtbot, card, "has no manifest.json")
+    wait_for_status(qtbot, card, "has no manifest.json")
 
 
 def test_a_missing_update_is_reported(card: UpdatesCard, release: Release, qtbot: QtBot, home: Path) -> None:
-    reach(qtbot, card, "In a checkout: `git pull`")
+    wait_for_status(qtbot, card, "In a checkout: `git pull`")
     assert not card.install_button.isVisible()
     (home / "state" / "updates.json").unlink()  # the kept check would refuse a release older than 7.0.0
     release.publish(__version__)
     card.check_button.click()
-    reach(qtbot, card, f"Version {__version__} is the newest.")
+    wait_for_status(qtbot, card, f"Version {__version__} is the newest.")
     assert not card.install_button.isVisible()
 
 
 def test_an_older_version_than_known_is_refused_and_the_known_one_stays_offered(
     card: UpdatesCard, release: Release, by_script: Path, qtbot: QtBot
 ) -> None:
-    reach(qtbot, card, NEWER)
+    wait_for_status(qtbot, card, NEWER)
     release.publish(__version__)
     card.check_button.click()
-    reach(qtbot, card, f"offers version {__version__}, though version 7.0.0 is known from there.")
+    wait_for_status(qtbot, card, f"offers version {__version__}, though version 7.0.0 is known from there.")
     assert "Download version 7.0.0 (500 kB)" in list_texts(card)
     release.at("404")
     card.check_button.click()
-    reach(qtbot, card, "has no manifest.json")
+    wait_for_status(qtbot, card, "has no manifest.json")
 
 
 def test_a_missing_release_address_is_reported_on_request(
@@ -144,7 +144,7 @@ def test_a_missing_release_address_is_reported_on_request(
     card: UpdatesCard = window.page("about").updates
     assert card.status.text() == f"This is version {__version__}."
     card.check_button.click()
-    reach(qtbot, card, "This build has no release address")
+    wait_for_status(qtbot, card, "This build has no release address")
 
 
 def test_each_newer_version_is_announced_once(window: Window, release: Release, qtbot: QtBot) -> None:
@@ -153,7 +153,7 @@ def test_each_newer_version_is_announced_once(window: Window, release: Release, 
         ended = threading.Event()
         announce_newer(window).when_done(lambda _error: ended.set())
         qtbot.waitUntil(ended.is_set)
-        window.controller.bridge.run(_nothing, done=received.append)  # reports come in order, so this one comes last
+        window.controller.bridge.run(_do_nothing, done=received.append)  # reports come in order, so this one comes last
         qtbot.waitUntil(lambda: bool(received))
 
     check()
@@ -161,10 +161,10 @@ def test_each_newer_version_is_announced_once(window: Window, release: Release, 
     window.notice.buttons[0].click()
     assert window.page_name == "about"
     assert not window.notice.isVisible()
-    reach(qtbot, window.page("about").updates, NEWER)
+    wait_for_status(qtbot, window.page("about").updates, NEWER)
     check()
     assert not window.notice.isVisible()
 
 
-async def _nothing(_tell: object) -> bool:
+async def _do_nothing(_tell: object) -> bool:
     return True

@@ -21,7 +21,7 @@ from launcher.gui.window import Window
 FIRST_PAGE = "about"
 
 
-def turn(widget: QWidget, notches: int) -> None:
+def turn_wheel(widget: QWidget, notches: int) -> None:
     """Turn the wheel over a visible widget, by an event that the system would send to its window."""
     window = widget.window()
     at = QPointF(widget.mapTo(window, widget.rect().center()))
@@ -50,7 +50,7 @@ def test_the_wheel_changes_no_control_without_focus(window: Window, name: str, q
         for notches in (-1, 1):
             for area in areas:
                 area.ensureWidgetVisible(control)
-            turn(control, notches)
+            turn_wheel(control, notches)
             now = control.currentText() if isinstance(control, QComboBox) else control.property("value")
             assert now == shown, control.accessibleName()
             assert not control.hasFocus(), control.accessibleName()
@@ -68,7 +68,7 @@ def test_the_page_scrolls_under_a_control(window: Window, qtbot: QtBot) -> None:
         bar.setValue(0)
         area.ensureWidgetVisible(control)
         before = bar.value()
-        turn(control, -1 if before < bar.maximum() else 1)
+        turn_wheel(control, -1 if before < bar.maximum() else 1)
         assert bar.value() != before, control.accessibleName()
 
 
@@ -81,5 +81,5 @@ def test_the_wheel_changes_a_focused_list(qtbot: QtBot) -> None:
     box.activateWindow()
     box.setFocus()
     qtbot.waitUntil(box.hasFocus)
-    turn(box, -1)
+    turn_wheel(box, -1)
     assert box.currentText() == "two"

@@ -26,14 +26,14 @@ from launcher.gui.widgets import (
 from launcher.gui.widgets.blocks import open_menu_with
 from launcher.gui.widgets.glyphs import NAMES
 from launcher.models.plan import Status
-from tests.gui.walk import clipped, hidden_by_parents
+from tests.gui.walk import hidden_by_parents, list_clipped_texts
 
 MIB = 2**20
 PARTS = [("weights", "weights", 15_904 * MIB), ("kv", "KV", 2_720 * MIB), ("state", "state", 0)]
 
 
 @pytest.fixture(autouse=True)
-def _look(qapp: QApplication) -> None:
+def _light_theme(qapp: QApplication) -> None:
     theme.apply_theme(qapp, theme.LIGHT)
 
 
@@ -137,7 +137,7 @@ class TestSliderField:
             qtbot.keyClicks(typed, text)
             qtbot.keyClick(typed, key)
 
-        def shown() -> list[str]:
+        def shown_labels() -> list[str]:
             return [each.text() for each in field.findChildren(Label) if each.isVisible()]
 
         type_text("4000", Qt.Key.Key_Return)
@@ -145,12 +145,12 @@ class TestSliderField:
         type_text("long", Qt.Key.Key_Return)
         refusal = "Context cannot be long. It is a whole number."
         assert (field.value, typed.text(), received) == (4_000, "long", [4_000])
-        assert refusal in shown()
+        assert refusal in shown_labels()
         assert typed.accessibleDescription() == refusal
         qtbot.keyClick(typed, Qt.Key.Key_Escape)
         assert typed.text() == "4,000"
-        assert refusal not in shown()
-        assert "largest that fits: 8,192" in shown()
+        assert refusal not in shown_labels()
+        assert "largest that fits: 8,192" in shown_labels()
         type_text("5000", Qt.Key.Key_Escape)
         assert (field.value, typed.text(), received) == (4_000, "4,000", [4_000])
         type_text("long", Qt.Key.Key_Return)
@@ -304,15 +304,15 @@ def test_a_button_with_a_menu_has_an_arrow_beside_its_whole_text(qtbot: QtBot) -
     holder.show()
     qtbot.waitExposed(holder)
     assert opening.width() > plain.width()
-    assert clipped(holder) == []
+    assert list_clipped_texts(holder) == []
 
-    def painted(button: QPushButton) -> int:
+    def count_arrow_pixels(button: QPushButton) -> int:
         image = button.grab().toImage()
         right = range(image.width() - theme.px(26), image.width() - 4)
         background = image.pixelColor(6, image.height() // 2)
         return sum(image.pixelColor(x, y) != background for x in right for y in range(4, image.height() - 4))
 
-    assert painted(opening) > 10
+    assert count_arrow_pixels(opening) > 10
 
 
 def test_progress_is_a_line_of_proportional_length(qtbot: QtBot) -> None:
@@ -343,7 +343,7 @@ def test_a_banner_has_room_for_its_text_at_any_text_scale(qtbot: QtBot, percent:
         holder.resize(width, 900)
         holder.show()
         qtbot.waitExposed(holder)
-        assert [*clipped(banner), *hidden_by_parents(banner)] == []
+        assert [*list_clipped_texts(banner), *hidden_by_parents(banner)] == []
         assert banner.text.width() >= min(theme.px(280), width - theme.px(80))
         assert banner.width() <= width
     finally:

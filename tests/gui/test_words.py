@@ -28,7 +28,7 @@ from launcher.gui.plots.quantities import PLOTS
 from launcher.gui.setting_text import setting_text
 from launcher.gui.window import Window
 from tests.conftest import ReleaseServer
-from tests.gui.test_accessible import show
+from tests.gui.test_accessible import show_page
 from tools.translations import make_template
 
 _VARIABLES = ("LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG")
@@ -171,7 +171,7 @@ class RecordingTranslations(gettext.GNUTranslations):
 
 
 @pytest.fixture
-def recorded(chinese: None) -> RecordingTranslations:
+def recording_translations(chinese: None) -> RecordingTranslations:
     folder = words.shipped_file("resources", "locale")
     found = gettext.find(words.DOMAIN, folder, ["zh_CN"])
     assert found is not None
@@ -183,23 +183,23 @@ def recorded(chinese: None) -> RecordingTranslations:
 
 
 def test_every_text_of_the_pages_can_be_translated(
-    recorded: RecordingTranslations, window: Window, qtbot: QtBot
+    recording_translations: RecordingTranslations, window: Window, qtbot: QtBot
 ) -> None:
     window.start_demo()
     qtbot.waitUntil(lambda: window.controller.inputs.status.state is ServerState.READY)
     with qtbot.waitSignal(window.controller.replied):
         window.controller.request_reply([{"role": "user", "content": "What is a draft?"}], {"max_tokens": 40})
     for name in window.page_names:
-        show(window, qtbot, name)
+        show_page(window, qtbot, name)
     units = {quantity.unit for plot in PLOTS for quantity in (*plot.read_outs, *plot.curves, *plot.cursor_only)}
-    assert len(recorded.recorded) > 200
+    assert len(recording_translations.recorded) > 200
     translatable = {
         text
         for message in make_template()
         if message.id
         for text in ((message.id,) if isinstance(message.id, str) else message.id)
     }
-    assert recorded.absent - translatable - units - set(LANGUAGES.values()) == set()
+    assert recording_translations.absent - translatable - units - set(LANGUAGES.values()) == set()
 
 
 def test_the_window_is_chinese(chinese: None, qtbot: QtBot, qapp: QApplication, home: Path) -> None:

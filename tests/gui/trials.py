@@ -28,7 +28,7 @@ def trial(number: int, settings: RunSettings, step_ms: float, kept: float = 1.0,
     return Trial(number, Stage.VERIFY, settings, 0.0, 10.0, 2.0, (run(settings, step_ms, kept, **more),))
 
 
-def tuned(verdict: dict[str, object] | None = None, *, aim: Aim = Aim.SPEED) -> TuneView:
+def tune_view(verdict: dict[str, object] | None = None, *, aim: Aim = Aim.SPEED) -> TuneView:
     made = [
         (OFF, 10.0, 1.0), (with_draft(1), 12.0, 1.8), (with_draft(3), 14.0, 2.4), (OFF, 10.0, 1.0),
         (with_draft(3), 14.0, 2.4), (OFF, 10.2, 1.0), ({**HOME, "draft": 3, "n_cpu_moe": 20}, 13.0, 2.4),

@@ -68,13 +68,13 @@ def controls(root: QWidget) -> list[QWidget]:
     ]
 
 
-def clipped(root: QWidget) -> list[str]:
+def list_clipped_texts(root: QWidget) -> list[str]:
     """Return the clipped texts under a widget, each with the number of missing pixels."""
     found = []
     for each in root.findChildren(QWidget):
         if not each.isVisible() or not each.width() or not each.height():
             continue
-        lack = _lack(each)
+        lack = _missing_pixels(each)
         if lack is not None and max(lack) > 0:
             text = each.currentText() if isinstance(each, QComboBox) else each.text() or each.placeholderText()  # type: ignore[attr-defined]
             found.append(f"{type(each).__name__} {text[:60]!r} lacks {lack[0]} x {lack[1]} px")
@@ -120,7 +120,7 @@ def _title_width(table: QTableView, column: int, title: str) -> int:
     return head.sectionSizeHint(column)
 
 
-def _lack(widget: QWidget) -> tuple[int, int] | None:
+def _missing_pixels(widget: QWidget) -> tuple[int, int] | None:
     """Return the pixels that a text lacks in width and height; None if it cannot be clipped."""
     if isinstance(widget, QComboBox):
         option = QStyleOptionComboBox()
@@ -141,7 +141,7 @@ def _lack(widget: QWidget) -> tuple[int, int] | None:
         if type(widget).sizeHint is not QLabel.sizeHint or type(widget).paintEvent is not QLabel.paintEvent:
             return None  # a label that paints its own text has a test of its own
         if widget.wordWrap():
-            longest = max(widget.fontMetrics().horizontalAdvance(word) for word in _words(widget.text()))
+            longest = max(widget.fontMetrics().horizontalAdvance(word) for word in _unbreakable_parts(widget.text()))
             width = longest + 2 * widget.margin() + _margins(widget)
             return width - widget.width(), widget.heightForWidth(widget.width()) - widget.height() - 1
         hint = widget.sizeHint()
@@ -156,7 +156,7 @@ def _lack(widget: QWidget) -> tuple[int, int] | None:
         metrics = QFontMetrics(font)
         lines = widget.text().split("\n")
         width = max(metrics.size(Qt.TextFlag.TextShowMnemonic, line).width() for line in lines)
-        return width - _inside(widget).width(), metrics.height() * len(lines) - widget.height()
+        return width - _text_area(widget).width(), metrics.height() * len(lines) - widget.height()
     return None
 
 
@@ -166,12 +166,12 @@ def _frame_option(field: QLineEdit) -> QStyleOptionFrame:
     return option
 
 
-def _words(text: str) -> list[str]:
+def _unbreakable_parts(text: str) -> list[str]:
     """Return the parts of a text between which a line may be broken."""
     return re.split(r"\s+|(?<=[/-])(?=\w)|(?<=[\u3000-\u9fff\uff00-\uffef])", text)
 
 
-def _inside(button: QAbstractButton) -> QRect:
+def _text_area(button: QAbstractButton) -> QRect:
     """Return where a button's text is painted: within its border and padding."""
     if not isinstance(button, QPushButton):
         return button.rect().adjusted(_INNER, 0, -_INNER, 0)

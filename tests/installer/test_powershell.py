@@ -32,7 +32,7 @@ STAMPED = {
 }
 
 
-def parsed(text: str) -> tree_sitter.Node:
+def parse_script(text: str) -> tree_sitter.Node:
     parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_pwsh.language()))
     return parser.parse(text.encode()).root_node
 
@@ -45,7 +45,7 @@ def nodes(node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:
 
 def errors(text: str) -> list[int]:
     """Return the numbers of the lines, from 1, with syntax errors."""
-    return [node.start_point[0] + 1 for node in nodes(parsed(text)) if node.is_error or node.is_missing]
+    return [node.start_point[0] + 1 for node in nodes(parse_script(text)) if node.is_error or node.is_missing]
 
 
 @pytest.mark.parametrize("script", [INSTALL, IN_WSL, *PROOFS], ids=lambda path: path.name)
@@ -65,7 +65,7 @@ def test_each_called_function_exists(script: Path) -> None:
     made = set(re.findall(r"^function ([\w-]+)", text, re.MULTILINE))
     called = {
         node.text.decode()
-        for node in nodes(parsed(text))
+        for node in nodes(parse_script(text))
         if node.type == "command_name" and node.text is not None and re.fullmatch(rb"[A-Z]\w+-\w+", node.text)
     }
     theirs = {

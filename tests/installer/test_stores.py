@@ -31,55 +31,65 @@ def write_manifests(folder: Path, kinds: list[str]) -> "subprocess.CompletedProc
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
+def manifest_folder(tmp_path: Path) -> Path:
     """The manifests of a release."""
     written = write_manifests(tmp_path, [*NAMES])
     assert written.returncode == 0, written.stderr
     return tmp_path / "out"
 
 
-def test_each_template_is_written_without_placeholders(out: Path) -> None:
+def test_each_template_is_written_without_placeholders(manifest_folder: Path) -> None:
     templates = {each.relative_to(STORES) for each in STORES.glob("*/*") if each.parent.name != "__pycache__"}
-    written = {each.relative_to(out): each.read_text("utf-8") for each in out.rglob("*") if each.is_file()}
+    written = {
+        each.relative_to(manifest_folder): each.read_text("utf-8")
+        for each in manifest_folder.rglob("*")
+        if each.is_file()
+    }
     assert written.keys() == templates | {Path("aur/.SRCINFO")}
     for path, text in written.items():
         assert not re.search(r"@\w+@", text), path
 
 
-def test_windows_package_managers_get_the_setup_program(out: Path) -> None:
-    manifests = {path.name: yaml.safe_load(path.read_text("utf-8")) for path in (out / "winget").iterdir()}
+def test_windows_package_managers_get_the_setup_program(manifest_folder: Path) -> None:
+    manifests = {path.name: yaml.safe_load(path.read_text("utf-8")) for path in (manifest_folder / "winget").iterdir()}
     assert {(each["PackageIdentifier"], each["PackageVersion"]) for each in manifests.values()} == {
         ("MTPLauncher.MTPLauncher", "1.2.3")
     }
     [installer] = manifests["MTPLauncher.MTPLauncher.installer.yaml"]["Installers"]
     assert installer["InstallerUrl"] == f"{URL}/{NAMES['setup']}"
     assert installer["InstallerSha256"] == HASHES["setup"].upper()
-    scoop = json.loads((out / "scoop" / "mtp-launcher.json").read_text("utf-8"))
+    scoop = json.loads((manifest_folder / "scoop" / "mtp-launcher.json").read_text("utf-8"))
     assert scoop["architecture"]["64bit"] == {"url": f"{URL}/{NAMES['setup']}", "hash": HASHES["setup"]}
     assert scoop["installer"]["file"] == NAMES["setup"]
 
 
-def test_linux_package_managers_get_the_package_or_the_wheel(out: Path) -> None:
-    [module] = yaml.safe_load((out / "flathub" / "io.github.mtp_launcher.launcher.yml").read_text("utf-8"))["modules"]
+def test_linux_package_managers_get_the_package_or_the_wheel(manifest_folder: Path) -> None:
+    [module] = yaml.safe_load((manifest_folder / "flathub" / "io.github.mtp_launcher.launcher.yml").read_text("utf-8"))[
+        "modules"
+    ]
     [source] = module["sources"]
     assert (source["url"], source["sha256"]) == (f"{URL}/{NAMES['deb']}", HASHES["deb"])
-    assert f"--checksum=sha256:{HASHES['deb']} {URL}/{NAMES['deb']}" in (out / "docker" / "Dockerfile").read_text(
-        "utf-8"
-    )
-    formula = (out / "homebrew" / "mtp-launcher.rb").read_text("utf-8")
+    assert f"--checksum=sha256:{HASHES['deb']} {URL}/{NAMES['deb']}" in (
+        manifest_folder / "docker" / "Dockerfile"
+    ).read_text("utf-8")
+    formula = (manifest_folder / "homebrew" / "mtp-launcher.rb").read_text("utf-8")
     for kind in ("wheel", "requirements"):
         assert f'url "{URL}/{NAMES[kind]}", using: :nounzip\n' in formula
         assert f'sha256 "{HASHES[kind]}"' in formula
 
 
-def test_srcinfo_has_what_pkgbuild_says(out: Path) -> None:
+def test_srcinfo_has_what_pkgbuild_says(manifest_folder: Path) -> None:
     """bash reads the PKGBUILD here; .ci/stores compares with makepkg itself."""
     fields = ("pkgdesc", "pkgver", "arch", "depends", "optdepends", "source", "sha256sums")
     script = "".join(f'printf "{field} = %s\\n" "${{{field}[@]}}"; ' for field in fields)
     read = subprocess.run(
-        ["bash", "-c", f". ./PKGBUILD; {script}"], cwd=out / "aur", capture_output=True, text=True, check=True
+        ["bash", "-c", f". ./PKGBUILD; {script}"],
+        cwd=manifest_folder / "aur",
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    lines = [line.strip() for line in (out / "aur" / ".SRCINFO").read_text("utf-8").splitlines()]
+    lines = [line.strip() for line in (manifest_folder / "aur" / ".SRCINFO").read_text("utf-8").splitlines()]
     assert [line for line in lines if line.split(" = ")[0] in fields] == read.stdout.splitlines()
     assert {"pkgbase = mtp-launcher-bin", "pkgname = mtp-launcher-bin"} <= {*lines}
 

@@ -35,7 +35,7 @@ def build(bundle: ModuleType) -> ModuleType:
     return importlib.import_module("build")
 
 
-def locked(path: Path) -> dict[str, tuple[str, set[str]]]:
+def read_lock(path: Path) -> dict[str, tuple[str, set[str]]]:
     """Return what a lock file names for CPython 3.11: the version and the hashes of each package."""
     packages = {}
     for block in re.split(r"\n(?=[a-z])", path.read_text()):
@@ -48,7 +48,7 @@ def locked(path: Path) -> dict[str, tuple[str, set[str]]]:
 @pytest.mark.usefixtures("bundle")
 def test_the_wheels_equal_those_of_the_lock_file() -> None:
     build_tools = importlib.import_module("lock").BUILD_TOOLS
-    everywhere, here = locked(ROOT / "requirements.lock"), locked(HERE / "wheels.lock")
+    everywhere, here = read_lock(ROOT / "requirements.lock"), read_lock(HERE / "wheels.lock")
     runtime_version, _ = here.pop("msvc-runtime")
     assert runtime_version
     assert set(here) == set(everywhere) - build_tools

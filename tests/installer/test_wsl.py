@@ -127,7 +127,7 @@ def test_without_a_network_the_package_is_tried(wsl: Distribution) -> None:
 UNSIGNED = "manifest.json is not signed by this program's maintainer, so nothing was installed."
 
 
-def refused(wsl: Distribution, path: Path, reason: str) -> None:
+def check_refusal(wsl: Distribution, path: Path, reason: str) -> None:
     result = wsl.run("install", path)
     assert result.returncode == 1, result.stdout + result.stderr
     assert f"Error: {reason}" in result.stderr
@@ -142,18 +142,18 @@ def test_a_file_without_the_maintainers_signature_is_refused(wsl: Distribution, 
     path = wsl.release(name, text)
     manifest, signature = path.with_name("manifest.json"), path.with_name("manifest.json.minisig")
     path.write_text(f"{text}# changed\n")
-    refused(wsl, path, f"{name} is not a file of the release that was signed.")
+    check_refusal(wsl, path, f"{name} is not a file of the release that was signed.")
     manifest.write_text(
         manifest.read_text().replace(sha256(text.encode()).hexdigest(), sha256(path.read_bytes()).hexdigest())
     )
-    refused(wsl, path, UNSIGNED)
+    check_refusal(wsl, path, UNSIGNED)
     wsl.release(name, text, signer=Maintainer(2))
-    refused(wsl, path, UNSIGNED)
+    check_refusal(wsl, path, UNSIGNED)
     wsl.release(name, text)
     signature.write_text(signature.read_text()[:-20])
-    refused(wsl, path, UNSIGNED)
+    check_refusal(wsl, path, UNSIGNED)
     signature.unlink()
-    refused(wsl, path, f"There is no manifest.json.minisig beside {name}.")
+    check_refusal(wsl, path, f"There is no manifest.json.minisig beside {name}.")
     assert not ran.exists()
 
 
@@ -161,13 +161,13 @@ def test_a_file_that_is_not_in_the_manifest_is_refused(wsl: Distribution) -> Non
     """An older package in the same folder is an example."""
     older = wsl.release("mtp-launcher_1.1_amd64.deb", "older", "1.1")
     wsl.release("mtp-launcher_1.2_amd64.deb", "package")
-    refused(wsl, older, "mtp-launcher_1.1_amd64.deb is not a file of the release that was signed.")
+    check_refusal(wsl, older, "mtp-launcher_1.1_amd64.deb is not a file of the release that was signed.")
 
 
 def test_an_older_package_than_is_installed_is_refused(wsl: Distribution) -> None:
     wsl.program("dpkg-query", "echo 1.10")
     deb = wsl.release("x.deb", "package", "1.9")
-    refused(wsl, deb, "MTP Launcher 1.10 is installed, and this is 1.9, which is older.")
+    check_refusal(wsl, deb, "MTP Launcher 1.10 is installed, and this is 1.9, which is older.")
     wsl.release("x.deb", "package", "1.10")
     assert wsl.run("install", deb).returncode == 0
 
@@ -175,7 +175,7 @@ def test_an_older_package_than_is_installed_is_refused(wsl: Distribution) -> Non
 def test_without_a_key_nothing_is_installed(wsl: Distribution) -> None:
     deb = wsl.release("x.deb", "package")
     wsl.script = INSIDE
-    refused(wsl, deb, "This copy of inside.sh has no key to verify releases with.")
+    check_refusal(wsl, deb, "This copy of inside.sh has no key to verify releases with.")
 
 
 def test_missing_packages_for_verification_are_installed(wsl: Distribution) -> None:

@@ -32,12 +32,12 @@ def test_the_file_system_is_that_of_the_deepest_mount_point(tmp_path: Path) -> N
 def test_an_unreadable_folder_is_on_the_disk_of_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exists = Path.exists
 
-    def refused(path: Path) -> bool:  # as Python 3.11 does below a folder of mode 0700, but for root
+    def exists_unless_refused(path: Path) -> bool:  # as Python 3.11 does below a folder of mode 0700, but for root
         if path.is_relative_to(tmp_path / "secret" / "models"):
             raise PermissionError(13, "Permission denied")
         return exists(path)
 
-    monkeypatch.setattr(Path, "exists", refused)
+    monkeypatch.setattr(Path, "exists", exists_unless_refused)
     (disk,) = read_disks([tmp_path / "secret" / "models" / "mine"])
     assert disk.free_bytes is not None
     assert disk.absent == {}

@@ -53,10 +53,10 @@ def test_a_missing_counter_is_unknown_and_not_0(
 
 
 def test_a_missing_or_different_library_gives_no_counters(pdh: ctypes.CDLL) -> None:
-    def missing() -> ctypes.CDLL:
+    def fail_to_load() -> ctypes.CDLL:
         raise OSError("no such file")
 
-    assert ProcessGpuMemory(PID, missing).sample() == {}
+    assert ProcessGpuMemory(PID, fail_to_load).sample() == {}
     assert ProcessGpuMemory(PID, lambda: ctypes.CDLL(None)).sample() == {}
 
 

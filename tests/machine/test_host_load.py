@@ -52,7 +52,7 @@ def test_values_that_the_kernel_does_not_report_are_unknown(tmp_path: Path, text
 @pytest.fixture
 def busy_programs() -> Iterator[None]:
     """One program for each core that does nothing but work."""
-    programs = [multiprocessing.Process(target=_work, daemon=True) for _ in range(os.cpu_count() or 1)]
+    programs = [multiprocessing.Process(target=_burn_processor, daemon=True) for _ in range(os.cpu_count() or 1)]
     for program in programs:
         program.start()
     yield
@@ -61,7 +61,7 @@ def busy_programs() -> Iterator[None]:
         program.join()
 
 
-def _work() -> None:
+def _burn_processor() -> None:
     while True:
         pass
 

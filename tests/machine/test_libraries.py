@@ -97,7 +97,7 @@ def test_no_package_is_guessed_for_an_unlisted_library(tmp_path: Path) -> None:
     )
 
 
-def built(folder: Path, name: str, *flags: str) -> Path:
+def build_library(folder: Path, name: str, *flags: str) -> Path:
     """A real shared library."""
     path = folder / name
     command = ["cc", "-shared", "-fPIC", "-o", str(path), "-x", "c", "-", "-x", "none", f"-Wl,-soname,{name}", *flags]
@@ -106,11 +106,11 @@ def built(folder: Path, name: str, *flags: str) -> Path:
 
 
 def test_libraries_that_a_plugin_cannot_load_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    needed = built(tmp_path, "libno-such.so.3")
-    plugin = built(tmp_path, "libqnone.so", "-Wl,--no-as-needed", str(needed))
+    needed = build_library(tmp_path, "libno-such.so.3")
+    plugin = build_library(tmp_path, "libqnone.so", "-Wl,--no-as-needed", str(needed))
     needed.unlink()
     assert find_missing_dependency(plugin) == SystemLibrary("window", "libno-such.so.3")
-    assert find_missing_dependency(built(tmp_path, "libqwhole.so")) is None
+    assert find_missing_dependency(build_library(tmp_path, "libqwhole.so")) is None
     assert find_missing_dependency(tmp_path / "libqabsent.so") is None
     listed = SystemLibrary("xcb", "libno-such.so.3", "libno-such3", "no-such")
     monkeypatch.setattr(libraries, "known_libraries", lambda: (*TWO, listed))

@@ -73,7 +73,7 @@ def intel(root: Path, times: Sequence[float] = (0.0,)) -> IntelGpus:
     return IntelGpus([card for card in list_pci_gpus(root) if card.vendor == "intel"], clock=lambda: next(clock))
 
 
-def known(gpu: Gpu) -> dict[str, object]:
+def known_fields(gpu: Gpu) -> dict[str, object]:
     """Return the fields that have a value; each of the others must have a reason."""
     fields = {name: getattr(gpu, name) for name in Gpu.__slots__ if name != "absent"}
     unknown = {name for name, value in fields.items() if value is None}
@@ -132,7 +132,7 @@ class TestAmd:
         source = amd(root)
         assert (source.no_gpu_reason, source.failures) == (None, ())
         (gpu,) = source.read_gpus()
-        assert known(gpu) == {
+        assert known_fields(gpu) == {
             "vendor": "amd",
             "index": 0,
             "name": "AMD GPU 0x744c",
@@ -192,7 +192,7 @@ class TestAmd:
         source = amd(root)
         (gpu,) = source.read_gpus()
         assert (gpu.memory_bytes, gpu.used_bytes, gpu.free_bytes, gpu.unified) == (24 * GIB, None, None, None)
-        assert known(gpu)
+        assert known_fields(gpu)
         assert {reading.value for reading in source.sample(gpu).values()} == {None}
 
     def test_a_sleeping_card_is_listed_without_reading_its_driver_files(self, root: Path) -> None:
@@ -206,7 +206,7 @@ class TestAmd:
         assert gpu.absent["memory_bytes"] == ASLEEP
         assert set(source.sample(gpu)) == set(READINGS)
         assert set(source.sample(gpu).values()) == {Reading.unknown(ASLEEP)}
-        assert known(gpu)
+        assert known_fields(gpu)
 
     def test_a_sleeping_card_is_read_on_request(self, root: Path) -> None:
         pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", CARD, status="suspended", control="auto")
@@ -229,7 +229,7 @@ class TestIntel:
         write(root, {"usr/share/misc/pci.ids": PCI_IDS})
         pci_card(root, "0000:03:00.0", (0x8086, ARC_B580), "xe", ARC)
         (gpu,) = intel(root).read_gpus()
-        assert known(gpu) == {
+        assert known_fields(gpu) == {
             "vendor": "intel",
             "index": 0,
             "name": "Intel Arc B580",
@@ -284,7 +284,7 @@ class TestIntel:
         assert gpu.absent["memory_bytes"] == "It shares system memory."
         assert source.sample(gpu)["vram_used_mib"] == Reading.unknown("It shares system memory.")
         assert source.read_activity(gpu).absent["processes"] == "The i915 driver does not report it."
-        assert known(gpu)
+        assert known_fields(gpu)
 
 
 def regions(*sizes: int) -> str:

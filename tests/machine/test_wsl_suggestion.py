@@ -25,7 +25,7 @@ WSL2 = replace(HOST, wsl=2, memory_bytes=16 * GIB)
 MORE = "memory=24GB: WSL has 16.0 GiB now, half of this computer's memory."
 
 
-def suggested(folder: Path, text: str, host: Host = WSL2) -> WslconfigSuggestion | None:
+def suggest_for_text(folder: Path, text: str, host: Host = WSL2) -> WslconfigSuggestion | None:
     path = folder / ".wslconfig"
     path.write_bytes(text.encode())
     return suggest_wslconfig(host, [parse_wslconfig(path, text)])
@@ -49,14 +49,14 @@ def test_a_new_file_is_suggested_if_there_is_none() -> None:
 
 def test_lines_of_the_user_are_preserved(tmp_path: Path) -> None:
     text = "# mine\r\n[experimental]\r\nsparseVhd=true\r\n\r\n[WSL2] # and this\r\nSwap=8GB\r\nmemory=0\r\n"
-    found = suggested(tmp_path, text)
+    found = suggest_for_text(tmp_path, text)
     assert found is not None
     assert found.text == "# mine\n[experimental]\nsparseVhd=true\n\n[WSL2] # and this\nmemory=24GB\nSwap=8GB\n"
     assert len(found.changes) == 1
 
 
 def test_unknown_and_harmful_lines_are_removed_with_their_reason(tmp_path: Path) -> None:
-    found = suggested(
+    found = suggest_for_text(
         tmp_path, "memory=4GB\n[wsl2]\ngpuMemory=8GB\nGpuSupport = false # save\nguiApplications=0\nmemory=20GB\n"
     )
     assert found is not None
@@ -81,7 +81,7 @@ def test_unknown_and_harmful_lines_are_removed_with_their_reason(tmp_path: Path)
     ],
 )
 def test_nothing_is_suggested_if_nothing_must_change(tmp_path: Path, text: str, host: Host) -> None:
-    assert suggested(tmp_path, text, host) is None
+    assert suggest_for_text(tmp_path, text, host) is None
 
 
 def test_with_several_users_no_file_is_chosen(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def cached(tmp_path: Path, repo: str, content: Path, *, claims: str | None = None, file: str = FILE) -> Path:
+def cache_content(tmp_path: Path, repo: str, content: Path, *, claims: str | None = None, file: str = FILE) -> Path:
     """Lay a file into the cache of the hub's tools, under a name that claims its hash."""
     folder = tmp_path / "hf" / "hub" / f"models--{repo.replace('/', '--')}"
     blob = folder / "blobs" / (claims or sha256(content))

@@ -88,14 +88,14 @@ def test_sizes_equal_those_recorded_on_simulated_cards(backend: Backend, model: 
     assert not differing
 
 
-def setting(backend: Backend = "cuda", **changes: int | bool) -> ComputeSetting:
+def compute_setting(backend: Backend = "cuda", **changes: int | bool) -> ComputeSetting:
     plain = ComputeSetting(backend, context=65_536, ubatch=512, slots=1, draft=2, quantised=True)
     return plain._replace(**changes)  # type: ignore[arg-type]
 
 
 def test_sizes_equal_those_measured_on_real_cards(model: Model) -> None:
     """Sizes that b10964 printed on an L4 and an A30: the 35B with a cache of q8_0, and the 27B with one of q4_0."""
-    long = setting(context=262_144, ubatch=256)
+    long = compute_setting(context=262_144, ubatch=256)
     for name, target_mib, draft_mib in ((MOE, 666.3, 148.0), (DENSE, 1_192.3, 162.0)):
         found = compute_buffers(model(name)[0], long)
         assert found.target / 2**20 == pytest.approx(target_mib, rel=0.01)
@@ -105,7 +105,7 @@ def test_sizes_equal_those_measured_on_real_cards(model: Model) -> None:
 def test_only_cuda_and_rocm_convert_quantised_keys_and_values(model: Model) -> None:
     """A copy of one layer's keys and values in F16: with 2 heads of 256 that is 2,048 bytes a cell."""
     geometry, _ = model(MOE)
-    long, longer = (setting(context=context, ubatch=64, draft=0) for context in (131_072, 262_144))
+    long, longer = (compute_setting(context=context, ubatch=64, draft=0) for context in (131_072, 262_144))
     for backend, cell_bytes in (("cuda", 2_048), ("rocm", 2_048), ("vulkan", 0), ("metal", 0), ("cpu", 0)):
         sizes = [compute_buffers(geometry, one._replace(backend=backend)).target for one in (long, longer)]
         mask = 131_072 * 64 * 2
@@ -114,17 +114,17 @@ def test_only_cuda_and_rocm_convert_quantised_keys_and_values(model: Model) -> N
 
 def test_the_processor_has_one_buffer(model: Model) -> None:
     geometry, experts = model(MOE)
-    found = compute_buffers(geometry, setting("cpu"))
+    found = compute_buffers(geometry, compute_setting("cpu"))
     assert found.target_host == found.draft_host == found.staging == 0
     assert found.by_device == ()
-    on_host = setting("cpu")._replace(cpu_expert_layers=40, expert_bytes=experts[:40])
+    on_host = compute_setting("cpu")._replace(cpu_expert_layers=40, expert_bytes=experts[:40])
     assert compute_buffers(geometry, on_host) == found
 
 
 def test_experts_on_the_host_are_copied_matrix_by_matrix(model: Model) -> None:
     geometry, experts = model(MOE)
-    plain = compute_buffers(geometry, setting("vulkan"))
-    on_host = setting("vulkan")._replace(cpu_expert_layers=20, expert_bytes=experts[:20])
+    plain = compute_buffers(geometry, compute_setting("vulkan"))
+    on_host = compute_setting("vulkan")._replace(cpu_expert_layers=20, expert_bytes=experts[:20])
     moved = compute_buffers(geometry, on_host)
     assert (moved.target, moved.draft) == (plain.target, plain.draft)
     assert max(experts[0]) < moved.staging < sum(experts[0])
@@ -134,8 +134,8 @@ def test_experts_on_the_host_are_copied_matrix_by_matrix(model: Model) -> None:
 def test_few_tokens_are_computed_on_the_device_of_the_experts(model: Model) -> None:
     """Below 32 tokens no weight is copied: b11669 prints 4.28 MiB for the host's buffer, 2.77 with all on the card."""
     geometry, experts = model(MOE)
-    few = setting("vulkan", ubatch=16)._replace(cpu_expert_layers=20, expert_bytes=experts[:20])
-    found, plain = compute_buffers(geometry, few), compute_buffers(geometry, setting("vulkan", ubatch=16))
+    few = compute_setting("vulkan", ubatch=16)._replace(cpu_expert_layers=20, expert_bytes=experts[:20])
+    found, plain = compute_buffers(geometry, few), compute_buffers(geometry, compute_setting("vulkan", ubatch=16))
     assert found.staging < 2**20
     assert found.target_host / 2**20 == pytest.approx(4.28, abs=0.01)
     assert plain.target_host / 2**20 == pytest.approx(2.77, abs=0.01)
@@ -144,13 +144,15 @@ def test_few_tokens_are_computed_on_the_device_of_the_experts(model: Model) -> N
 
 def test_moving_experts_of_a_dense_model_changes_nothing(model: Model) -> None:
     geometry, _ = model(DENSE)
-    assert compute_buffers(geometry, setting(cpu_expert_layers=20)) == compute_buffers(geometry, setting())
+    assert compute_buffers(geometry, compute_setting(cpu_expert_layers=20)) == compute_buffers(
+        geometry, compute_setting()
+    )
 
 
 def test_the_experts_of_the_head_move_last(model: Model) -> None:
     geometry, experts = model(MOE)
     trunk, all_layers = (
-        compute_buffers(geometry, setting()._replace(cpu_expert_layers=count, expert_bytes=experts[:count]))
+        compute_buffers(geometry, compute_setting()._replace(cpu_expert_layers=count, expert_bytes=experts[:count]))
         for count in (40, 41)
     )
     assert all_layers.by_device[0][0] == trunk.by_device[0][0]
@@ -160,8 +162,8 @@ def test_the_experts_of_the_head_move_last(model: Model) -> None:
 def test_a_separate_draft_model_has_its_own_buffer(model: Model) -> None:
     """Printed by b11669 on a card: a Qwen3 of 0.6B takes 54.01 MiB as the draft model for 32,768 tokens."""
     geometry, _ = model(MOE)
-    with_head = compute_buffers(geometry, setting())
-    without = compute_buffers(geometry, setting(head=False))
+    with_head = compute_buffers(geometry, compute_setting())
+    without = compute_buffers(geometry, compute_setting(head=False))
     assert (without.target, without.draft, without.draft_host) == (with_head.target, 0, 0)
     with_ngrams = compute_buffers(geometry, ComputeSetting("vulkan", 32_768, 512, 1, 0, quantised=False, outputs=49))
     assert with_ngrams.target / 2**20 == pytest.approx(108.02, abs=0.01)
@@ -209,18 +211,20 @@ def test_buffers_of_a_draft_that_reads_the_cache_of_the_target_are_exact(
 def test_other_float_caches_than_f16_are_copied_like_quantised_ones(model: Model) -> None:
     """ggml_cuda_flash_attn_ext_get_alloc_size (b11434) adds K and V in F16 for every type but F16 itself."""
     geometry, _ = model(MOE)
-    alone, copied = (compute_buffers(geometry, setting(quantised=False, wide=wide)) for wide in (False, True))
+    alone, copied = (compute_buffers(geometry, compute_setting(quantised=False, wide=wide)) for wide in (False, True))
     # 65,536 cells of 2 heads, 256 keys and 256 values each; a rotation, which quantised caches have, is not added.
     least = 65_536 * 2 * (256 + 256) * 2
-    quantised = compute_buffers(geometry, setting())
+    quantised = compute_buffers(geometry, compute_setting())
     assert least <= copied.target < quantised.target < 1.05 * copied.target
     assert copied.target > alone.target
     # MiB that b11434 computes for caches of bf16 and f32.
     for context, ubatch, printed in ((131_072, 512, 432.02), (32_768, 256, 104.01)):
-        found = compute_buffers(geometry, setting(context=context, ubatch=ubatch, quantised=False, wide=True))
+        found = compute_buffers(geometry, compute_setting(context=context, ubatch=ubatch, quantised=False, wide=True))
         assert found.target / 2**20 == pytest.approx(printed, abs=0.01)
     for backend in ("vulkan", "cpu"):
-        first, second = (compute_buffers(geometry, setting(backend, quantised=False, wide=w)) for w in (False, True))
+        first, second = (
+            compute_buffers(geometry, compute_setting(backend, quantised=False, wide=w)) for w in (False, True)
+        )
         assert first == second
 
 
@@ -240,7 +244,7 @@ def test_the_guess_for_an_unknown_architecture_is_large_enough(name: str, backen
     geometry, _ = model(name)
     unknown = replace(geometry, architecture="unknown-architecture")
     for context, ubatch, quantised in ((4_096, 1_024, True), (65_536, 512, False), (262_144, 128, True)):
-        wanted = setting(backend, context=context, ubatch=ubatch, quantised=quantised)
+        wanted = compute_setting(backend, context=context, ubatch=ubatch, quantised=quantised)
         known, guessed = compute_buffers(geometry, wanted), compute_buffers(unknown, wanted)
         assert (known.exact, guessed.exact) == (True, False)
         assert known.target <= guessed.target < 2 * known.target
@@ -255,7 +259,7 @@ def test_unknown_graphs_are_recognised(model: Model) -> None:
     assert not is_graph_known(replace(known, architecture="unknown-architecture"))
     for backend in ("metal", "rocm"):
         # No engine with these backends was compared.
-        assert not compute_buffers(model(SMALL)[0], setting(backend)).exact
+        assert not compute_buffers(model(SMALL)[0], compute_setting(backend)).exact
 
 
 def test_buffers_of_attention_only_and_recurrent_only_models(model: Model) -> None:
@@ -266,12 +270,12 @@ def test_buffers_of_attention_only_and_recurrent_only_models(model: Model) -> No
         replace(hybrid, layers=3),
     ):
         for devices in (1, 2):
-            assert compute_buffers(odd, setting(devices=devices)).target > 0
+            assert compute_buffers(odd, compute_setting(devices=devices)).target > 0
 
 
 def test_several_cards_have_a_buffer_each(model: Model) -> None:
     geometry, _ = model(SMALL)
-    one, two, three = (compute_buffers(geometry, setting(devices=count)) for count in (1, 2, 3))
+    one, two, three = (compute_buffers(geometry, compute_setting(devices=count)) for count in (1, 2, 3))
     assert [len(found.by_device) for found in (one, two, three)] == [1, 2, 3]
     assert one.target == one.by_device[0][0]
     assert two.target == sum(target for target, _ in two.by_device)
@@ -282,5 +286,7 @@ def test_several_cards_have_a_buffer_each(model: Model) -> None:
 def test_larger_settings_take_more_memory(model: Model) -> None:
     geometry, _ = model(DENSE)
     for field, less, more in (("context", 8_192, 131_072), ("ubatch", 128, 2_048), ("draft", 1, 4)):
-        small, large = (compute_buffers(geometry, setting("vulkan", **{field: value})) for value in (less, more))
+        small, large = (
+            compute_buffers(geometry, compute_setting("vulkan", **{field: value})) for value in (less, more)
+        )
         assert small.target + small.draft <= large.target + large.draft, field

@@ -18,7 +18,7 @@ MOST_PERCENT = 3.0
 """Largest allowed difference of compute buffers, in percent."""
 
 
-def named(outcome: Outcome, part: str) -> str:
+def describe_outcome(outcome: Outcome, part: str) -> str:
     return f"{outcome.case}: {part} {outcome.formula[part]:.2f}, engine {outcome.engine_mib(part)}"
 
 
@@ -31,12 +31,19 @@ async def test_the_engine_agrees_with_the_formula(model: str, tmp_path: Path) ->
     assert all(
         (outcome.engine.draft_context_mib is not None) == (outcome.case.setting.draft > 0) for outcome in outcomes
     )
-    unequal = [named(one, part) for one in outcomes for part in (*CACHES, "model_mib") if not one.is_equal(part)]
+    unequal = [
+        describe_outcome(one, part) for one in outcomes for part in (*CACHES, "model_mib") if not one.is_equal(part)
+    ]
     assert not unequal
-    far = [named(one, part) for one in outcomes for part in PARTS if abs(one.beyond_percent(part)) > MOST_PERCENT]
+    far = [
+        describe_outcome(one, part)
+        for one in outcomes
+        for part in PARTS
+        if abs(one.beyond_percent(part)) > MOST_PERCENT
+    ]
     assert not far
     buffers = [(one, part) for one in outcomes for part in PARTS if "compute" in part]
-    apart = [named(one, part) for one, part in buffers if not one.is_equal(part)]
+    apart = [describe_outcome(one, part) for one, part in buffers if not one.is_equal(part)]
     assert len(apart) <= len(buffers) // 20, apart
     assert list((cache_dir() / "twins").iterdir()) == []
 

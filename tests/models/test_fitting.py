@@ -51,7 +51,7 @@ def fit_model(
     return fit_settings(setting, budgets, fixed, layers, lambda candidate: estimate_model(kind, candidate))
 
 
-def required(kind: str, setting: PlanSettings) -> int:
+def required_mib(kind: str, setting: PlanSettings) -> int:
     return -(-estimate_model(kind, setting).parts.total // MIB)
 
 
@@ -61,7 +61,7 @@ WHOLE = PlanSettings(262_144, "f16", draft=3, ubatch=1_024)
 def test_settings_that_fit_are_kept() -> None:
     found = fit_model("moe", WHOLE, 40_000)
     assert (found.setting, found.given_up) == (WHOLE, ())
-    assert found.estimate.required_mib == required("moe", WHOLE)
+    assert found.estimate.required_mib == required_mib("moe", WHOLE)
 
 
 def test_settings_shrink_in_the_order_of_least_harm() -> None:
@@ -81,7 +81,7 @@ def test_settings_shrink_no_more_than_needed() -> None:
     found = fit_model("moe", replace(WHOLE, draft=2, kv="q8_0", ubatch=256), 19_500).setting
     assert LEAST_CONTEXT < found.context < WHOLE.context
     larger = CONTEXTS[CONTEXTS.index(found.context) - 1]
-    assert required("moe", found) <= 19_500 - 1_024 < required("moe", replace(found, context=larger))
+    assert required_mib("moe", found) <= 19_500 - 1_024 < required_mib("moe", replace(found, context=larger))
 
 
 def test_experts_go_to_the_host_last_and_no_more_than_needed() -> None:
@@ -89,7 +89,7 @@ def test_experts_go_to_the_host_last_and_no_more_than_needed() -> None:
     assert found.given_up[0] == "the experts of some layers on the CPU"
     assert (found.setting.context, found.setting.kv) == (262_144, "q8_0")
     fewer = replace(found.setting, n_cpu_moe=found.setting.n_cpu_moe - 1)
-    assert found.estimate.required_mib <= 14_000 - 1_024 < required("moe", fewer)
+    assert found.estimate.required_mib <= 14_000 - 1_024 < required_mib("moe", fewer)
 
 
 def test_with_all_experts_on_the_host_other_settings_shrink() -> None:
@@ -112,7 +112,7 @@ def test_a_model_that_never_fits_gets_the_smallest_settings() -> None:
 
 
 def test_half_the_margin_is_used_before_experts_move() -> None:
-    least = required("moe", PlanSettings(LEAST_CONTEXT, "q4_0", ubatch=256))
+    least = required_mib("moe", PlanSettings(LEAST_CONTEXT, "q4_0", ubatch=256))
     tight = fit_model("moe", PlanSettings(65_536, "q8_0"), least + 600)
     assert tight.setting.n_cpu_moe == 0
     assert least <= tight.estimate.required_mib <= least + 600 - 512
@@ -187,5 +187,5 @@ def test_more_free_memory_never_gives_a_worse_fit(kind: str, data: st.DataObject
 def test_no_expert_that_fits_on_the_gpu_is_on_the_host(free_mib: int, wanted: PlanSettings) -> None:
     found = fit_model("moe", wanted, free_mib).setting
     if found.n_cpu_moe:
-        budget = free_mib - (1_024 if required("moe", found) <= free_mib - 1_024 else 512)
-        assert required("moe", replace(found, n_cpu_moe=found.n_cpu_moe - 1)) > budget
+        budget = free_mib - (1_024 if required_mib("moe", found) <= free_mib - 1_024 else 512)
+        assert required_mib("moe", replace(found, n_cpu_moe=found.n_cpu_moe - 1)) > budget

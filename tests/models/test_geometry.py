@@ -25,7 +25,7 @@ def read(tmp_path: Path, made: Model) -> Geometry:
     return read_geometry(read_header(path))
 
 
-def changed(name: str, metadata: Mapping[str, Value | None], architecture: str | None = None) -> Model:
+def model_with_metadata(name: str, metadata: Mapping[str, Value | None], architecture: str | None = None) -> Model:
     """A sparse model with other metadata; None removes a key."""
     made = model(name)
     merged = {key: value for key, value in {**made.metadata, **metadata}.items() if value is not None}
@@ -88,16 +88,18 @@ def test_sliding_window_layers_are_counted_separately(tmp_path: Path) -> None:
 
 def test_missing_header_values_have_the_defaults_of_llama_cpp(tmp_path: Path) -> None:
     absent = dict.fromkeys(("attention.key_length", "attention.value_length", "attention.head_count_kv"))
-    found = read(tmp_path, changed("llama-8b-q4_k", absent))
+    found = read(tmp_path, model_with_metadata("llama-8b-q4_k", absent))
     assert (found.key_length, found.value_length, found.kv_heads) == (128, 128, 32)
-    assert read(tmp_path, changed("qwen35-9b-q4_k_m", {"full_attention_interval": None})).attention_layers == 8
+    assert (
+        read(tmp_path, model_with_metadata("qwen35-9b-q4_k_m", {"full_attention_interval": None})).attention_layers == 8
+    )
 
 
 def test_equal_heads_by_layer_are_accepted(tmp_path: Path) -> None:
-    found = read(tmp_path, changed("llama-8b-q4_k", {"attention.head_count_kv": [8, 0] * 16}))
+    found = read(tmp_path, model_with_metadata("llama-8b-q4_k", {"attention.head_count_kv": [8, 0] * 16}))
     assert (found.attention_layers, found.kv_heads) == (16, 8)
     with pytest.raises(GeometryUnknown, match="no memory formula"):
-        read(tmp_path, changed("llama-8b-q4_k", {"attention.head_count_kv": [8, 4] * 16}))
+        read(tmp_path, model_with_metadata("llama-8b-q4_k", {"attention.head_count_kv": [8, 4] * 16}))
 
 
 OTHERS: list[tuple[str, str, dict[str, Value | None]]] = [
@@ -122,7 +124,7 @@ def test_a_cache_without_a_formula_is_refused(
     architecture: str, name: str, metadata: dict[str, Value | None], tmp_path: Path
 ) -> None:
     with pytest.raises(GeometryUnknown, match="There is no memory formula for the context") as unknown:
-        read(tmp_path, changed(name, metadata, architecture))
+        read(tmp_path, model_with_metadata(name, metadata, architecture))
     assert architecture in unknown.value.title
     assert "--ask-engine" in unknown.value.hint
 
@@ -136,37 +138,39 @@ def test_latent_attention_and_indexers_are_read(tmp_path: Path) -> None:
         "attention.head_count_kv": 1,
         "leading_dense_block_count": 3,
     }
-    found = read(tmp_path, changed("llama-8b-q4_k", latent, "deepseek2"))
+    found = read(tmp_path, model_with_metadata("llama-8b-q4_k", latent, "deepseek2"))
     assert (found.latent_attention, found.kv_heads, found.key_length, found.leading_dense) == (True, 1, 576, 3)
     assert (found.attention_layers, found.indexer_layers) == (32, 0)
     indexer: dict[str, Value | None] = {"attention.indexer.head_count": 32, "attention.indexer.key_length": 128}
-    found = read(tmp_path, changed("llama-8b-q4_k", latent | indexer, "deepseek32"))
+    found = read(tmp_path, model_with_metadata("llama-8b-q4_k", latent | indexer, "deepseek32"))
     assert (found.indexer_layers, found.indexer_length) == (32, 128)
     # GLM-5.2 shares indexers: the first two layers and then every fourth have one; 5 and 5.1 have one in each layer.
     shared = latent | indexer | {"context_length": 1_048_576}
-    assert read(tmp_path, changed("llama-8b-q4_k", shared, "glm-dsa")).indexer_layers == 2 + 8
-    assert read(tmp_path, changed("llama-8b-q4_k", latent | indexer, "glm-dsa")).indexer_layers == 32
+    assert read(tmp_path, model_with_metadata("llama-8b-q4_k", shared, "glm-dsa")).indexer_layers == 2 + 8
+    assert read(tmp_path, model_with_metadata("llama-8b-q4_k", latent | indexer, "glm-dsa")).indexer_layers == 32
     with pytest.raises(GeometryUnknown, match=r"attention\.indexer\.key_length"):
-        read(tmp_path, changed("llama-8b-q4_k", latent | {"attention.indexer.head_count": 32}, "deepseek32"))
+        read(
+            tmp_path, model_with_metadata("llama-8b-q4_k", latent | {"attention.indexer.head_count": 32}, "deepseek32")
+        )
 
 
 def test_window_patterns_of_the_architecture_are_used(tmp_path: Path) -> None:
-    found = read(tmp_path, changed("llama-8b-q4_k", {"attention.sliding_window": 128}, "gpt-oss"))
+    found = read(tmp_path, model_with_metadata("llama-8b-q4_k", {"attention.sliding_window": 128}, "gpt-oss"))
     assert (found.window, found.window_layers, found.attention_layers) == (128, 16, 32)
     by_period: dict[str, Value | None] = {"attention.sliding_window": 128, "attention.sliding_window_pattern": 4}
-    assert read(tmp_path, changed("llama-8b-q4_k", by_period, "gpt-oss")).window_layers == 24
+    assert read(tmp_path, model_with_metadata("llama-8b-q4_k", by_period, "gpt-oss")).window_layers == 24
     # Step-3.7-Flash: the first of four layers sees everything, and the ones with a window may have other heads.
     by_layer: dict[str, Value | None] = {
         "attention.sliding_window": 512,
         "attention.sliding_window_pattern": [False, True, True, True] * 8,
         "attention.head_count_kv": [8, 4, 4, 4] * 8,
     }
-    found = read(tmp_path, changed("llama-8b-q4_k", by_layer, "step35"))
+    found = read(tmp_path, model_with_metadata("llama-8b-q4_k", by_layer, "step35"))
     assert (found.window_layers, found.kv_heads, found.window_kv_heads) == (24, 8, 4)
 
 
 def test_the_last_layers_of_gemma_4_may_share_a_cache(tmp_path: Path) -> None:
-    found = read(tmp_path, changed("gemma4-31b-iq4_xs", {"attention.shared_kv_layers": 18}))
+    found = read(tmp_path, model_with_metadata("gemma4-31b-iq4_xs", {"attention.shared_kv_layers": 18}))
     assert (found.attention_layers, found.cacheless_layers, found.window_layers) == (42, 18, 35)
     assert found.recurrent_layers == 0
 
@@ -178,7 +182,10 @@ def test_nemotron_h_has_three_kinds_of_layers(tmp_path: Path) -> None:
         "feed_forward_length": [0, 1_856, 0, 0] * 8,
     }
     found = read(
-        tmp_path, changed("qwen35-9b-q4_k_m", kinds | {"nextn_predict_layers": None, "block_count": 32}, "nemotron_h")
+        tmp_path,
+        model_with_metadata(
+            "qwen35-9b-q4_k_m", kinds | {"nextn_predict_layers": None, "block_count": 32}, "nemotron_h"
+        ),
     )
     assert (found.attention_layers, found.cacheless_layers, found.recurrent_layers) == (8, 8, 16)
     assert found.ffn == 1_856
@@ -201,7 +208,7 @@ def test_nemotron_h_has_three_kinds_of_layers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["qwen35moe-35b-q3_k_xl", "gemma3-12b-q4_k"])
 def test_impossible_numbers_are_an_error(name: str, metadata: dict[str, Value | None], tmp_path: Path) -> None:
     with pytest.raises(GeometryUnknown, match="header of model"):
-        read(tmp_path, changed(name, metadata))
+        read(tmp_path, model_with_metadata(name, metadata))
 
 
 @pytest.mark.parametrize(
@@ -216,7 +223,7 @@ def test_impossible_numbers_are_an_error(name: str, metadata: dict[str, Value | 
 )
 def test_impossible_numbers_of_used_experts_are_an_error(metadata: dict[str, Value | None], tmp_path: Path) -> None:
     with pytest.raises(GeometryUnknown, match=r"no usable qwen35moe\.expert_used_count \([\d,]+\): it should be"):
-        read(tmp_path, changed("qwen35moe-35b-q3_k_xl", metadata))
+        read(tmp_path, model_with_metadata("qwen35moe-35b-q3_k_xl", metadata))
 
 
 @pytest.mark.parametrize(
@@ -236,7 +243,7 @@ def test_impossible_numbers_of_used_experts_are_an_error(metadata: dict[str, Val
 def test_a_missing_number_that_memory_depends_on_is_an_error(
     name: str, key: str, value: int | None, tmp_path: Path
 ) -> None:
-    made = changed(name, {key: value})
+    made = model_with_metadata(name, {key: value})
     with pytest.raises(GeometryUnknown, match=rf"no usable {made.architecture}\.{re.escape(key)} \(0\)") as broken:
         read(tmp_path, made)
     assert "--ask-engine" in broken.value.hint
@@ -244,12 +251,12 @@ def test_a_missing_number_that_memory_depends_on_is_an_error(
 
 def test_layers_without_any_cache_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(GeometryUnknown, match=r"no usable llama\.ssm\."):
-        read(tmp_path, changed("llama-8b-q4_k", {"attention.head_count_kv": [0] * 32}))
+        read(tmp_path, model_with_metadata("llama-8b-q4_k", {"attention.head_count_kv": [0] * 32}))
 
 
 def test_a_model_without_trunk_layers_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(GeometryUnknown, match="lists 0 layers of 16 heads"):
-        read(tmp_path, changed("qwen35moe-35b-q3_k_xl", {"nextn_predict_layers": 41}))
+        read(tmp_path, model_with_metadata("qwen35moe-35b-q3_k_xl", {"nextn_predict_layers": 41}))
 
 
 def test_states_follow_from_the_sizes_of_the_delta_net(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def text(words: str) -> bytes:
     return u64(len(words.encode())) + words.encode()
 
 
-def beginning(*, version: int = 3, tensors: int = 0, keys: int = 0) -> bytes:
+def encode_beginning(*, version: int = 3, tensors: int = 0, keys: int = 0) -> bytes:
     return b"GGUF" + u32(version) + u64(tensors) + u64(keys)
 
 
@@ -150,7 +150,7 @@ class TestDamage:
     @settings(deadline=None)
     @given(st.binary(max_size=400), st.integers(0, 3), st.integers(0, 3))
     def test_noise_is_read_or_refused(self, place: Path, noise: bytes, tensors: int, keys: int) -> None:
-        judge(place, beginning(tensors=tensors, keys=keys) + noise)
+        judge(place, encode_beginning(tensors=tensors, keys=keys) + noise)
 
 
 class TestClaims:
@@ -158,15 +158,15 @@ class TestClaims:
     @pytest.mark.parametrize(
         "before",
         [
-            beginning()[:8],
-            beginning()[:16],
-            beginning(keys=1),
-            beginning(keys=1) + text("k") + u32(STRING),
-            beginning(keys=1) + text("k") + u32(ARRAY) + u32(UINT8),
-            beginning(keys=1) + text("k") + u32(ARRAY) + u32(UINT64),
-            beginning(keys=1) + text("k") + u32(ARRAY) + u32(STRING),
-            beginning(keys=1) + text("k") + u32(ARRAY) + u32(STRING) + u64(1),
-            beginning(tensors=1),
+            encode_beginning()[:8],
+            encode_beginning()[:16],
+            encode_beginning(keys=1),
+            encode_beginning(keys=1) + text("k") + u32(STRING),
+            encode_beginning(keys=1) + text("k") + u32(ARRAY) + u32(UINT8),
+            encode_beginning(keys=1) + text("k") + u32(ARRAY) + u32(UINT64),
+            encode_beginning(keys=1) + text("k") + u32(ARRAY) + u32(STRING),
+            encode_beginning(keys=1) + text("k") + u32(ARRAY) + u32(STRING) + u64(1),
+            encode_beginning(tensors=1),
         ],
         ids=["tensors", "keys", "key", "text", "bytes", "numbers", "texts", "text in list", "tensor's name"],
     )
@@ -177,7 +177,11 @@ class TestClaims:
 
     @pytest.mark.parametrize(
         "before",
-        [beginning()[:8], beginning()[:16], beginning(keys=1) + text("k") + u32(ARRAY) + u32(STRING)],
+        [
+            encode_beginning()[:8],
+            encode_beginning()[:16],
+            encode_beginning(keys=1) + text("k") + u32(ARRAY) + u32(STRING),
+        ],
         ids=["tensors", "keys", "texts"],
     )
     def test_a_huge_file_of_zeros_is_refused_quickly(self, place: Path, before: bytes) -> None:
@@ -190,7 +194,7 @@ class TestClaims:
 
     def test_a_large_array_is_skipped(self, place: Path) -> None:
         with place.open("wb") as file:
-            file.write(beginning(keys=2) + text("big") + u32(ARRAY) + u32(UINT64) + u64(2**24))
+            file.write(encode_beginning(keys=2) + text("big") + u32(ARRAY) + u32(UINT64) + u64(2**24))
             file.seek(2**27, 1)
             file.write(text("after") + u32(STRING) + text("it"))
         with at_little_cost():
@@ -198,14 +202,14 @@ class TestClaims:
         assert (header.metadata, header.array_lengths) == ({"after": "it"}, {"big": 2**24})
 
     def test_a_long_text_is_skipped(self, place: Path) -> None:
-        content = beginning(keys=2) + text("long") + u32(STRING) + u64(2**25) + bytes(2**25)
+        content = encode_beginning(keys=2) + text("long") + u32(STRING) + u64(2**25) + bytes(2**25)
         place.write_bytes(content + text("after") + u32(STRING) + text("it"))
         with at_little_cost():
             assert read_header(place).metadata == {"after": "it"}
 
     def test_an_endless_header_is_refused(self, place: Path) -> None:
         with place.open("wb") as file:
-            file.write(beginning(keys=1) + text("big") + u32(ARRAY) + u32(UINT64) + u64(2**30))
+            file.write(encode_beginning(keys=1) + text("big") + u32(ARRAY) + u32(UINT64) + u64(2**30))
             file.truncate(2**34)
         with at_little_cost(), pytest.raises(ModelBroken, match="header is larger than 256 MiB"):
             read_header(place)
@@ -216,27 +220,28 @@ def list_of_texts(count: int) -> bytes:
     return u32(ARRAY) + u32(STRING) + u64(count) + bytes(8 * count)
 
 
-def numbered(count: int, what: Callable[[str], bytes]) -> bytes:
+def join_numbered(count: int, what: Callable[[str], bytes]) -> bytes:
     return b"".join(what(f"{number}") for number in range(count))
 
 
 def many_tensors(count: int) -> bytes:
-    return numbered(count, lambda name: tensor(f"blk.{name}.weight", (8,), offset=32 * int(name)))
+    return join_numbered(count, lambda name: tensor(f"blk.{name}.weight", (8,), offset=32 * int(name)))
 
 
 SLOW_HEADERS = {
     "it claims lists of more than 2,097,152 texts": lambda: (
-        beginning(keys=3) + numbered(3, lambda name: text(name) + list_of_texts(2**20))
+        encode_beginning(keys=3) + join_numbered(3, lambda name: text(name) + list_of_texts(2**20))
     ),
     "its small arrays hold more than 262,144 numbers": lambda: (
-        beginning(keys=100)
-        + numbered(100, lambda name: text(name) + u32(ARRAY) + u32(UINT8) + u64(4096) + bytes(range(256)) * 16)
+        encode_beginning(keys=100)
+        + join_numbered(100, lambda name: text(name) + u32(ARRAY) + u32(UINT8) + u64(4096) + bytes(range(256)) * 16)
     ),
     "its names and texts have more than 4,194,304 bytes": lambda: (
-        beginning(keys=10) + numbered(10, lambda name: text(name) + u32(STRING) + text("\U0001f999" * 2**17))
+        encode_beginning(keys=10)
+        + join_numbered(10, lambda name: text(name) + u32(STRING) + text("\U0001f999" * 2**17))
     ),
     "begins at byte 1, which is not a multiple of 32": lambda: (
-        beginning(tensors=2**16) + many_tensors(2**16 - 1) + tensor("last", offset=1)
+        encode_beginning(tensors=2**16) + many_tensors(2**16 - 1) + tensor("last", offset=1)
     ),
 }
 
@@ -275,7 +280,7 @@ class TestSlowHeaders:
         assert why in judge_in_another_process(place)
 
     def test_the_allowed_number_of_tensors_is_read(self, place: Path) -> None:
-        place.write_bytes(beginning(tensors=2**16) + many_tensors(2**16))
+        place.write_bytes(encode_beginning(tensors=2**16) + many_tensors(2**16))
         assert judge_in_another_process(place) == "65536 tensors\n"
 
 
@@ -284,12 +289,12 @@ def key(name: str, kind: int, value: bytes) -> bytes:
 
 
 def file_with_key(name: str, kind: int, value: bytes) -> bytes:
-    return beginning(keys=1) + key(name, kind, value)
+    return encode_beginning(keys=1) + key(name, kind, value)
 
 
 def file_of_qwen35moe(name: str, value: int, *, blocks: int = 41) -> bytes:
     return (
-        beginning(keys=3)
+        encode_beginning(keys=3)
         + key("general.architecture", STRING, text("qwen35moe"))
         + key("qwen35moe.block_count", UINT32, u32(blocks))
         + key(f"qwen35moe.{name}", INT32, struct.pack("<i", value))
@@ -300,12 +305,12 @@ UINT32, INT32, FLOAT32, BOOL, FLOAT64 = 4, 5, 6, 7, 12
 NAN32, NAN64 = struct.pack("<f", float("nan")), struct.pack("<d", float("nan"))
 F32, Q4_K = 0, 12
 NONSENSE = {
-    "its GGUF version is 0": beginning(version=0),
-    "its GGUF version is 65539": beginning(version=65539),
-    "it holds a value of unknown type 13": beginning(keys=1) + text("k") + u32(13),
-    "it holds an array of unknown type 9": beginning(keys=1) + text("k") + u32(ARRAY) + u32(ARRAY) + u64(1),
-    "tensor 'w' has 5 dimensions": beginning(tensors=1) + tensor("w", (1,) * 5),
-    "tensor 'w' has 4294967295 dimensions": beginning(tensors=1) + tensor("w", count=2**32 - 1),
+    "its GGUF version is 0": encode_beginning(version=0),
+    "its GGUF version is 65539": encode_beginning(version=65539),
+    "it holds a value of unknown type 13": encode_beginning(keys=1) + text("k") + u32(13),
+    "it holds an array of unknown type 9": encode_beginning(keys=1) + text("k") + u32(ARRAY) + u32(ARRAY) + u64(1),
+    "tensor 'w' has 5 dimensions": encode_beginning(tensors=1) + tensor("w", (1,) * 5),
+    "tensor 'w' has 4294967295 dimensions": encode_beginning(tensors=1) + tensor("w", count=2**32 - 1),
     "its alignment is 0": file_with_key("general.alignment", UINT8, b"\0"),
     "its alignment is 48": file_with_key("general.alignment", UINT8, b"\x30"),
     "its alignment is -32": file_with_key("general.alignment", INT32, struct.pack("<i", -32)),
@@ -313,32 +318,35 @@ NONSENSE = {
     "its alignment is '32'": file_with_key("general.alignment", STRING, text("32")),
     "its alignment is True": file_with_key("general.alignment", BOOL, b"\1"),
     f"its alignment is '{'x' * 75}...'": file_with_key("general.alignment", STRING, text("x" * 1000)),
-    "the name of a key has 4,194,304 bytes": beginning(keys=1) + u64(2**22) + bytes(2**22),
-    "the name of a tensor has 65,536 bytes": beginning(tensors=1) + text("t" * 2**16),
+    "the name of a key has 4,194,304 bytes": encode_beginning(keys=1) + u64(2**22) + bytes(2**22),
+    "the name of a tensor has 65,536 bytes": encode_beginning(tensors=1) + text("t" * 2**16),
     "the name of a key is empty": file_with_key("", UINT8, b"\0"),
-    "the name of a key is not UTF-8": beginning(keys=1) + u64(3) + b"a\xffb" + u32(UINT8) + b"\0",
-    "the name of a tensor is not UTF-8": beginning(tensors=1) + u64(3) + b"a\xffb",
-    "it holds a key twice: 'k'": beginning(keys=2) + key("k", UINT8, b"\0") * 2,
-    "it holds a tensor twice: 't'": beginning(tensors=2) + tensor("t") + tensor("t", offset=1024),
+    "the name of a key is not UTF-8": encode_beginning(keys=1) + u64(3) + b"a\xffb" + u32(UINT8) + b"\0",
+    "the name of a tensor is not UTF-8": encode_beginning(tensors=1) + u64(3) + b"a\xffb",
+    "it holds a key twice: 'k'": encode_beginning(keys=2) + key("k", UINT8, b"\0") * 2,
+    "it holds a tensor twice: 't'": encode_beginning(tensors=2) + tensor("t") + tensor("t", offset=1024),
     "'k' is not a number": file_with_key("k", FLOAT32, NAN32),
     "'kk' is not a number": file_with_key("kk", FLOAT64, NAN64),
     "'kkk' is not a number": file_with_key("kkk", ARRAY, u32(FLOAT32) + u64(2) + bytes(4) + NAN32),
     f"'{'k' * 75}...' is not a number": file_with_key("k" * 1000, FLOAT32, NAN32),
-    "tensor 't' is larger than any file": beginning(tensors=1) + tensor(dimensions=(2**32, 2**31), kind=F32),
-    "tensor 'u' is larger than any file": beginning(tensors=1) + tensor("u", dimensions=(2**63, 0)),
-    "tensor 'v' is larger than any file": beginning(tensors=1) + tensor("v", (2**61,), F32),
-    "tensor 'w' is larger than any file": beginning(tensors=1) + tensor("w", offset=2**64 - 32),
-    "a row of tensor 't' does not fill its blocks of 256 (Q4_K)": beginning(tensors=1) + tensor("t", (128, 2), Q4_K),
-    "a row of tensor 'u' does not fill its blocks of 256 (Q4_K)": beginning(tensors=1) + tensor("u", (), Q4_K),
-    "tensor 't' begins at byte 33, which is not a multiple of 32": beginning(tensors=1) + tensor(offset=33),
-    "tensor 't' begins at byte 32 of the data in place of 0": beginning(tensors=1) + tensor(offset=32),
+    "tensor 't' is larger than any file": encode_beginning(tensors=1) + tensor(dimensions=(2**32, 2**31), kind=F32),
+    "tensor 'u' is larger than any file": encode_beginning(tensors=1) + tensor("u", dimensions=(2**63, 0)),
+    "tensor 'v' is larger than any file": encode_beginning(tensors=1) + tensor("v", (2**61,), F32),
+    "tensor 'w' is larger than any file": encode_beginning(tensors=1) + tensor("w", offset=2**64 - 32),
+    "a row of tensor 't' does not fill its blocks of 256 (Q4_K)": encode_beginning(tensors=1)
+    + tensor("t", (128, 2), Q4_K),
+    "a row of tensor 'u' does not fill its blocks of 256 (Q4_K)": encode_beginning(tensors=1) + tensor("u", (), Q4_K),
+    "tensor 't' begins at byte 33, which is not a multiple of 32": encode_beginning(tensors=1) + tensor(offset=33),
+    "tensor 't' begins at byte 32 of the data in place of 0": encode_beginning(tensors=1) + tensor(offset=32),
     "tensor 'b' begins at byte 992 of the data in place of 1,024": (
-        beginning(tensors=2) + tensor("a") + tensor("b", offset=992)
+        encode_beginning(tensors=2) + tensor("a") + tensor("b", offset=992)
     ),
     "tensor 'b' begins at byte 1,056 of the data in place of 1,024": (
-        beginning(tensors=2) + tensor("a") + tensor("b", offset=1056)
+        encode_beginning(tensors=2) + tensor("a") + tensor("b", offset=1056)
     ),
-    "tensor 'b' begins at byte 0 of the data in place of 1,024": beginning(tensors=2) + tensor("a") + tensor("b"),
+    "tensor 'b' begins at byte 0 of the data in place of 1,024": encode_beginning(tensors=2)
+    + tensor("a")
+    + tensor("b"),
     "qwen35moe.block_count is 4,294,967,295": file_of_qwen35moe("context_length", 1, blocks=2**32 - 1),
     "qwen35moe.nextn_predict_layers is -1": file_of_qwen35moe("nextn_predict_layers", -1),
     "qwen35moe.nextn_predict_layers is 42": file_of_qwen35moe("nextn_predict_layers", 42),
@@ -362,22 +370,24 @@ class TestNonsense:
         assert reason.template, "the window translates it"
 
     def test_an_older_version_is_read(self, place: Path) -> None:
-        content = beginning(version=2, keys=1) + text("general.name") + u32(STRING) + text("Old")
+        content = encode_beginning(version=2, keys=1) + text("general.name") + u32(STRING) + text("Old")
         assert read(place, content).name == "Old"
 
     def test_an_unknown_quant_type_has_no_known_size(self, place: Path) -> None:
-        header = read(place, beginning(tensors=1) + tensor(kind=4711) + bytes(64))
+        header = read(place, encode_beginning(tensors=1) + tensor(kind=4711) + bytes(64))
         assert (header.tensors[0].quant, header.tensors[0].n_bytes) == ("type 4711", None)
         check_complete(header)
 
     def test_any_offset_after_a_tensor_of_unknown_size_is_accepted(self, place: Path) -> None:
-        header = read(place, beginning(tensors=2) + tensor("a", kind=4711) + tensor("b", offset=4096) + bytes(8192))
+        header = read(
+            place, encode_beginning(tensors=2) + tensor("a", kind=4711) + tensor("b", offset=4096) + bytes(8192)
+        )
         assert [t.offset for t in header.tensors] == [0, 4096]
 
     @pytest.mark.parametrize(("version", "hint"), [(1, "newer file"), (4, "Update"), (65535, "Update")])
     def test_an_unsupported_version_is_not_reported_as_damage(self, place: Path, version: int, hint: str) -> None:
         with pytest.raises(ModelBroken, match=f"is a GGUF file of version {version}, which") as broken:
-            read(place, beginning(version=version))
+            read(place, encode_beginning(version=version))
         assert hint in broken.value.hint
 
     def test_big_endian_files_are_named(self, place: Path) -> None:
@@ -397,5 +407,5 @@ class TestNonsense:
         assert len(read(place, file_with_key("general.name", STRING, text("y" * 999))).name) == 120
 
     def test_text_that_is_not_utf8_is_read(self, place: Path) -> None:
-        content = beginning(keys=1) + text("general.name") + u32(STRING) + u64(3) + b"a\xffb"
+        content = encode_beginning(keys=1) + text("general.name") + u32(STRING) + u64(3) + b"a\xffb"
         assert read(place, content).name == "a\N{REPLACEMENT CHARACTER}b"

@@ -37,7 +37,7 @@ class Hub(Protocol):
     requests: Callable[[], list[dict[str, Any]]]
 
 
-def hold(hub: Hub, repo: str, **files: tuple[int, str]) -> None:
+def publish_pointers(hub: Hub, repo: str, **files: tuple[int, str]) -> None:
     """Let a repository hold files of these sizes and checksums, by pointers; two underscores are a slash."""
     for name, (size, sha256) in files.items():
         path = hub.folder / repo / f"{name.replace('__', '/')}.gguf"
@@ -61,7 +61,7 @@ def a_model(repo: str | None, *files: ModelFile, **more: object) -> ModelEntry:
 
 class TestFilledFigures:
     def test_size_checksum_and_their_commit_are_learned(self, hub: Hub, repo: str) -> None:
-        hold(hub, repo, a=(5_868_826_976, ONE), other=(7, TWO))
+        publish_pointers(hub, repo, a=(5_868_826_976, ONE), other=(7, TWO))
         model = a_model(repo)
         result = refresh_figures(model)
         assert (result.model, result.repo, result.revision, result.differs, result.missing) == (
@@ -83,7 +83,7 @@ class TestFilledFigures:
         assert replace(filled, revision=None, files=model.files) == model
 
     def test_only_missing_figures_are_learned(self, hub: Hub, repo: str) -> None:
-        hold(hub, repo, a=(10, ONE))
+        publish_pointers(hub, repo, a=(10, ONE))
         model = a_model(repo, ModelFile(quant="Q8_0", file="a.gguf", size_bytes=10, source="a friend"))
         assert refresh_figures(model).learned == (NewFigure("Q8_0", "a.gguf", "sha256", ONE),)
         (file,) = fill_from_hub_cache(model).files
@@ -91,8 +91,8 @@ class TestFilledFigures:
         assert file.source == f"a friend; checksum by the hub at {COMMIT[:12]}"
 
     def test_figures_of_companion_files_are_learned(self, hub: Hub, repo: str) -> None:
-        hold(hub, repo, a=(10, ONE), mmproj=(20, TWO))
-        hold(hub, f"{repo}-small", small=(30, ONE))
+        publish_pointers(hub, repo, a=(10, ONE), mmproj=(20, TWO))
+        publish_pointers(hub, f"{repo}-small", small=(30, ONE))
         draft = CompanionFile(repo=f"{repo}-small", file="small.gguf")
         model = a_model(repo, speculation="draft-model", draft=draft, mmproj=(CompanionFile(file="mmproj.gguf"),))
         assert {(each.label, each.value) for each in refresh_figures(model).learned} == {
@@ -108,7 +108,7 @@ class TestFilledFigures:
         assert (filled.draft.size_bytes, filled.mmproj[0].size_bytes) == (30, 20)
 
     def test_figures_of_a_draft_on_the_hub_are_learned_for_a_local_model(self, hub: Hub, repo: str) -> None:
-        hold(hub, repo, small=(30, ONE))
+        publish_pointers(hub, repo, small=(30, ONE))
         model = a_model(None, draft=CompanionFile(repo=repo, file="small.gguf"))
         assert (refresh_figures(model).repo, refresh_figures(model).revision) == (None, None)
         filled = fill_from_hub_cache(model)
@@ -118,7 +118,7 @@ class TestFilledFigures:
     def test_figures_of_all_parts_of_a_split_model_are_learned(self, hub: Hub, repo: str) -> None:
         names = [f"BF16/big-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
         for number, name in enumerate(names, 1):
-            hold(hub, repo, **{name.removesuffix(".gguf").replace("/", "__"): (number, str(number) * 64)})
+            publish_pointers(hub, repo, **{name.removesuffix(".gguf").replace("/", "__"): (number, str(number) * 64)})
         model = a_model(repo, ModelFile(quant="BF16", file=names[0]))
         assert [(each.file, each.value) for each in refresh_figures(model).learned][2:4] == [
             (names[1], 2),
@@ -129,14 +129,14 @@ class TestFilledFigures:
         assert [(part.file, part.size_bytes) for part in file.parts] == list(zip(names, (1, 2, 3), strict=True))
 
     def test_nothing_is_learned_of_an_incomplete_split_model(self, hub: Hub, repo: str) -> None:
-        hold(hub, repo, **{"big-00001-of-00002": (1, ONE)})
+        publish_pointers(hub, repo, **{"big-00001-of-00002": (1, ONE)})
         model = a_model(repo, ModelFile(quant="BF16", file="big-00001-of-00002.gguf"))
         result = refresh_figures(model)
         assert (result.learned, result.missing) == ((), (MissingFile("BF16", repo, "big-00002-of-00002.gguf"),))
         assert fill_from_hub_cache(model).files == model.files
 
     def test_a_pinned_revision_is_requested_and_kept(self, hub: Hub, repo: str) -> None:
-        hold(hub, repo, a=(10, ONE))
+        publish_pointers(hub, repo, a=(10, ONE))
         model = a_model(repo, revision="refs/pr/1")
         assert refresh_figures(model).revision == "refs/pr/1"
         assert [request["target"].split("?")[0] for request in hub.requests()] == [
@@ -147,7 +147,7 @@ class TestFilledFigures:
         assert fill_from_hub_cache(replace(model, repo="someone/else")).files == model.files
 
     def test_the_catalogue_includes_learned_figures(self, hub: Hub, repo: str, home: Path) -> None:
-        hold(hub, repo, a=(10, ONE))
+        publish_pointers(hub, repo, a=(10, ONE))
         path = home / "config" / "models" / "mine.toml"
         path.parent.mkdir(parents=True)
         path.write_text(
@@ -161,7 +161,7 @@ class TestFilledFigures:
 
 class TestContradictingFigures:
     def test_differing_figures_are_reported_and_not_changed(self, hub: Hub, repo: str) -> None:
-        hold(hub, repo, a=(17_559_178_144, ONE), b=(20, TWO))
+        publish_pointers(hub, repo, a=(17_559_178_144, ONE), b=(20, TWO))
         stated = ModelFile(quant="A", file="a.gguf", size_bytes=17_923_394_624, note="A note.")
         checked = ModelFile(quant="B", file="b.gguf", sha256=ONE)
         model = a_model(repo, stated, checked)
@@ -179,14 +179,14 @@ class TestContradictingFigures:
         assert other.note.startswith(found)
 
     def test_one_differing_part_leaves_all_parts_unchanged(self, hub: Hub, repo: str) -> None:
-        hold(hub, repo, **{"b-00001-of-00002": (1, ONE), "b-00002-of-00002": (2, TWO)})
+        publish_pointers(hub, repo, **{"b-00001-of-00002": (1, ONE), "b-00002-of-00002": (2, TWO)})
         parts = (FilePart(file="b-00001-of-00002.gguf", sha256=TWO), FilePart(file="b-00002-of-00002.gguf"))
         model = a_model(repo, ModelFile(quant="B", file=parts[0].file, parts=parts))
         assert refresh_figures(model).differs == (Difference("B", parts[0].file, "sha256", TWO, ONE),)
         assert fill_from_hub_cache(model).files[0].parts == parts
 
     def test_a_missing_file_is_reported(self, hub: Hub, repo: str) -> None:
-        hold(hub, repo, a=(10, ONE))
+        publish_pointers(hub, repo, a=(10, ONE))
         model = a_model(
             repo, draft=CompanionFile(file="draft.gguf", size_bytes=5), mmproj=(CompanionFile(file="m.gguf"),)
         )
@@ -199,11 +199,11 @@ class TestContradictingFigures:
         assert filled.mmproj == model.mmproj
 
     def test_a_newer_upload_is_learned_again(self, hub: Hub, repo: str) -> None:
-        hold(hub, repo, a=(10, ONE))
+        publish_pointers(hub, repo, a=(10, ONE))
         model = a_model(repo)
         assert len(refresh_figures(model).learned) == 2
         assert refresh_figures(model).learned == ()
-        hold(hub, repo, a=(11, ONE))
+        publish_pointers(hub, repo, a=(11, ONE))
         assert refresh_figures(model).learned == (NewFigure("Q8_0", "a.gguf", "size_bytes", 11),)
         assert fill_from_hub_cache(model).files[0].size_bytes == 11
 
@@ -213,7 +213,7 @@ class TestFailure:
     def test_earlier_figures_are_kept_after_an_error(
         self, hub: Hub, repo: str, monkeypatch: pytest.MonkeyPatch, fault: str
     ) -> None:
-        hold(hub, repo, a=(10, ONE))
+        publish_pointers(hub, repo, a=(10, ONE))
         model = a_model(repo)
         refresh_figures(model)
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults(fault))
@@ -285,7 +285,7 @@ class TestDamagedAnswer:
         assert fill_from_hub_cache(model) == model
 
     def test_an_invalid_cache_file_is_replaced_on_refresh(self, hub: Hub, repo: str) -> None:
-        hold(hub, repo, a=(10, ONE))
+        publish_pointers(hub, repo, a=(10, ONE))
         keep(b"{")
         refresh_figures(a_model(repo))
         assert fill_from_hub_cache(a_model(repo)).files[0].size_bytes == 10

@@ -55,7 +55,7 @@ def no_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def put(demo_model: Path) -> Callable[[Path], Path]:
+def copy_demo(demo_model: Path) -> Callable[[Path], Path]:
     """Copy the demo model to a place."""
 
     def copy(path: Path) -> Path:
@@ -66,7 +66,7 @@ def put(demo_model: Path) -> Callable[[Path], Path]:
     return copy
 
 
-def only(catalogue: Catalogue = NOTHING) -> LocalModel:
+def find_only_model(catalogue: Catalogue = NOTHING) -> LocalModel:
     (local,) = list_library(catalogue).models
     return local
 
@@ -79,13 +79,13 @@ class TestAnotherModelUnderItsName:
     NAME = "qwen3.5-9b-mtp:Q4_K_M"
 
     @pytest.fixture
-    def lying(self, no_caches: Path, put: Callable[[Path], Path]) -> Path:
+    def lying(self, no_caches: Path, copy_demo: Callable[[Path], Path]) -> Path:
         """The demo model, as a cache of the hub's tools has the 9B."""
         file = self.NINE.file("Q4_K_M")
         assert file is not None
         assert self.NINE.repo is not None
         folder = no_caches / f"models--{self.NINE.repo.replace('/', '--')}" / "snapshots" / ("b" * 40)
-        return put(folder / file.file)
+        return copy_demo(folder / file.file)
 
     def test_another_file_with_the_name_of_a_model_is_reported(self, lying: Path) -> None:
         for _ in range(2):  # the second time the file is read from the index
@@ -127,75 +127,75 @@ class TestContents:
         assert find_local_model(MINE) is None
         assert not (home / "data").exists()
 
-    def test_a_copied_file_is_found(self, put: Callable[[Path], Path]) -> None:
-        path = put(models_dir() / REPO / FILE)
-        local = only(Catalogue((MINE,)))
+    def test_a_copied_file_is_found(self, copy_demo: Callable[[Path], Path]) -> None:
+        path = copy_demo(models_dir() / REPO / FILE)
+        local = find_only_model(Catalogue((MINE,)))
         record = local.record
         assert (record.path, record.repo, record.file) == (path, REPO, FILE)
         assert (record.model, record.quant, record.label) == ("mine", "F16", "mine:F16")
         assert (record.head, record.received_s, record.bytes) == ("present", None, path.stat().st_size)
         assert (local.state, local.place, local.verified_s) == (State.UNVERIFIED, Place.OURS, None)
-        unknown = only()
+        unknown = find_only_model()
         assert unknown == local  # the header is read only once
 
-    def test_an_unknown_file_is_listed(self, put: Callable[[Path], Path]) -> None:
-        path = put(models_dir() / "loose.gguf")
-        record = only().record
+    def test_an_unknown_file_is_listed(self, copy_demo: Callable[[Path], Path]) -> None:
+        path = copy_demo(models_dir() / "loose.gguf")
+        record = find_only_model().record
         assert (record.repo, record.model, record.label) == (None, None, str(path))
 
-    def test_a_changed_file_is_read_again(self, put: Callable[[Path], Path], headless_model: Path) -> None:
-        path = put(models_dir() / FILE)
-        assert only().record.head == "present"
+    def test_a_changed_file_is_read_again(self, copy_demo: Callable[[Path], Path], headless_model: Path) -> None:
+        path = copy_demo(models_dir() / FILE)
+        assert find_only_model().record.head == "present"
         shutil.copy(headless_model, path)
-        assert only().record.head == "none"
+        assert find_only_model().record.head == "none"
 
     def test_an_invalid_file_is_listed_as_such(self) -> None:
         models_dir().mkdir(parents=True)
         (models_dir() / "x.gguf").write_bytes(b"<html>")
         (models_dir() / "y.gguf.part").write_bytes(b"GGUF")
         (models_dir() / "imatrix_unsloth.gguf").write_bytes(b"GGUF")
-        record = only().record
+        record = find_only_model().record
         assert record.problem
         assert record.head is None
 
-    def test_a_file_whose_end_is_missing_is_incomplete(self, put: Callable[[Path], Path]) -> None:
-        path = put(models_dir() / FILE)
+    def test_a_file_whose_end_is_missing_is_incomplete(self, copy_demo: Callable[[Path], Path]) -> None:
+        path = copy_demo(models_dir() / FILE)
         whole = path.read_bytes()
         path.write_bytes(whole[:-1_000])
-        local = only()
+        local = find_only_model()
         assert (local.state, local.record.head) == (State.INCOMPLETE, "present")
         assert 0 < local.missing_bytes <= 1_000
         assert f"{local.missing_bytes:,} bytes are missing" in local.problem
-        assert only() == local  # the header is read only once
+        assert find_only_model() == local  # the header is read only once
         path.write_bytes(whole)  # another program has downloaded the rest
-        local = only()
+        local = find_only_model()
         assert (local.state, local.missing_bytes, local.problem) == (State.UNVERIFIED, 0, "")
 
-    def test_a_downloaded_file_that_was_cut_later_is_incomplete(self, put: Callable[[Path], Path]) -> None:
-        path = put(models_dir() / REPO / FILE)
+    def test_a_downloaded_file_that_was_cut_later_is_incomplete(self, copy_demo: Callable[[Path], Path]) -> None:
+        path = copy_demo(models_dir() / REPO / FILE)
         store_record(Record(paths=(path,), bytes=path.stat().st_size, received_s=1.0))
-        assert only().state is State.UNVERIFIED
+        assert find_only_model().state is State.UNVERIFIED
         path.write_bytes(path.read_bytes()[:-1_000])
-        assert (only().state, only().missing_bytes) == (State.INCOMPLETE, 1_000)
+        assert (find_only_model().state, find_only_model().missing_bytes) == (State.INCOMPLETE, 1_000)
 
-    def test_a_file_that_an_earlier_version_listed_is_read_again_once(self, put: Callable[[Path], Path]) -> None:
-        path = put(models_dir() / FILE)
+    def test_a_file_that_an_earlier_version_listed_is_read_again_once(self, copy_demo: Callable[[Path], Path]) -> None:
+        path = copy_demo(models_dir() / FILE)
         path.write_bytes(path.read_bytes()[:-1_000])
         store_record(Record(paths=(path,), bytes=path.stat().st_size, head="present"))
-        assert only().state is State.INCOMPLETE
+        assert find_only_model().state is State.INCOMPLETE
 
-    def test_a_found_file_is_forgotten_when_it_is_gone(self, put: Callable[[Path], Path]) -> None:
-        put(models_dir() / FILE)
-        assert only().path.name == FILE
+    def test_a_found_file_is_forgotten_when_it_is_gone(self, copy_demo: Callable[[Path], Path]) -> None:
+        copy_demo(models_dir() / FILE)
+        assert find_only_model().path.name == FILE
         (models_dir() / FILE).unlink()
         assert list_library(NOTHING).models == ()
         assert read_index()[0].records == []
 
-    def test_a_missing_download_is_reported(self, put: Callable[[Path], Path]) -> None:
-        path = put(models_dir() / FILE)
+    def test_a_missing_download_is_reported(self, copy_demo: Callable[[Path], Path]) -> None:
+        path = copy_demo(models_dir() / FILE)
         store_record(Record(paths=(path,), received_s=1.0))
         path.unlink()
-        assert only().state is State.MISSING
+        assert find_only_model().state is State.MISSING
         assert find_local_model(MINE) is None
 
     def test_a_file_that_left_its_cache_is_forgotten(self, no_caches: Path) -> None:
@@ -205,30 +205,32 @@ class TestContents:
 
     def test_a_missing_download_can_be_forgotten(self) -> None:
         store_record(Record(paths=(models_dir() / REPO / FILE,), received_s=1.0))
-        assert remove_model(only()) == 0
+        assert remove_model(find_only_model()) == 0
         assert list_library(NOTHING).models == ()
 
-    def test_separate_models_named_like_parts_are_listed_separately(self, put: Callable[[Path], Path]) -> None:
+    def test_separate_models_named_like_parts_are_listed_separately(self, copy_demo: Callable[[Path], Path]) -> None:
         for name in split_names("x-00001-of-00002.gguf"):
-            put(models_dir() / REPO / name)
-        assert "do not belong together" in (only().record.problem or "")
+            copy_demo(models_dir() / REPO / name)
+        assert "do not belong together" in (find_only_model().record.problem or "")
 
     def test_a_file_that_is_downloaded_while_found_keeps_its_origin(
-        self, put: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
+        self, copy_demo: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        received = Record(paths=(put(models_dir() / REPO / FILE),), repo=REPO, revision="r", file=FILE, received_s=1.0)
+        received = Record(
+            paths=(copy_demo(models_dir() / REPO / FILE),), repo=REPO, revision="r", file=FILE, received_s=1.0
+        )
 
         def read_meanwhile(path: Path) -> GgufModel:
             store_record(received)  # a pull in another process comes to its end
             return read_model(path)
 
         monkeypatch.setattr("launcher.models.library.read_model", read_meanwhile)
-        assert only().record == received
+        assert find_only_model().record == received
         assert read_index()[0].records == [received]
 
     def test_a_split_model_is_listed_once(self) -> None:
         first = write_split(models_dir() / REPO)
-        record = only().record
+        record = find_only_model().record
         assert record.path == first
         assert len(record.paths) == 3
         assert record.head == "present"
@@ -237,26 +239,26 @@ class TestContents:
     def test_a_split_model_with_a_missing_part_is_reported(self) -> None:
         first = write_split(models_dir() / REPO)
         first.with_name(first.name.replace("-00001-", "-00002-")).unlink()
-        assert "00002-of-00003" in (only().record.problem or "")
+        assert "00002-of-00003" in (find_only_model().record.problem or "")
         assert find_file(REPO, first.name) is None
 
     def test_the_cache_of_the_hubs_tools_is_listed(
-        self, put: Callable[[Path], Path], no_caches: Path, demo_model: Path
+        self, copy_demo: Callable[[Path], Path], no_caches: Path, demo_model: Path
     ) -> None:
         folder = no_caches / f"models--{REPO.replace('/', '--')}"
-        blob = put(folder / "blobs" / hashlib.sha256(demo_model.read_bytes()).hexdigest())
+        blob = copy_demo(folder / "blobs" / hashlib.sha256(demo_model.read_bytes()).hexdigest())
         path = folder / "snapshots" / ("a" * 40) / FILE
         path.parent.mkdir(parents=True)
         path.symlink_to(os.path.relpath(blob, path.parent))
-        local = only(Catalogue((MINE,)))
+        local = find_only_model(Catalogue((MINE,)))
         assert (local.place, local.record.label) == (Place.CACHE, "mine:F16")
         found = find_local_model(MINE, "f16")
         assert found is not None
         assert found.path == path
 
-    def test_kinds_of_files_are_recognised_by_name(self, put: Callable[[Path], Path]) -> None:
+    def test_kinds_of_files_are_recognised_by_name(self, copy_demo: Callable[[Path], Path]) -> None:
         for name in ("mmproj-F16.gguf", "mtp-demo.gguf", "demo.gguf"):
-            put(models_dir() / REPO / name)
+            copy_demo(models_dir() / REPO / name)
         kinds = {local.path.name: local.record.kind for local in list_library(NOTHING).models}
         assert kinds == {"mmproj-F16.gguf": "mmproj", "mtp-demo.gguf": "draft", "demo.gguf": "model"}
         assert find_companion(MINE, CompanionFile(file="mtp-demo.gguf")) == models_dir() / REPO / "mtp-demo.gguf"
@@ -264,14 +266,14 @@ class TestContents:
 
 
 class TestFinding:
-    def test_a_file_of_another_size_does_not_match(self, put: Callable[[Path], Path]) -> None:
-        put(models_dir() / REPO / FILE)
+    def test_a_file_of_another_size_does_not_match(self, copy_demo: Callable[[Path], Path]) -> None:
+        copy_demo(models_dir() / REPO / FILE)
         assert find_local_model(MINE) is not None
         other = replace(MINE, files=(replace(MINE.files[0], size_bytes=17),))
         assert find_local_model(other) is None
 
-    def test_a_shared_snapshot_is_used_within_its_block(self, put: Callable[[Path], Path]) -> None:
-        path = put(models_dir() / "elsewhere.gguf")
+    def test_a_shared_snapshot_is_used_within_its_block(self, copy_demo: Callable[[Path], Path]) -> None:
+        path = copy_demo(models_dir() / "elsewhere.gguf")
         with share_snapshot():
             assert find_local_model(MINE) is None
             store_record(Record(paths=(path,), model="mine", quant="F16", received_s=1.0))
@@ -280,11 +282,11 @@ class TestFinding:
         assert found is not None
         assert found.path == path
 
-    def test_the_last_of_several_downloads_is_chosen(self, put: Callable[[Path], Path]) -> None:
+    def test_the_last_of_several_downloads_is_chosen(self, copy_demo: Callable[[Path], Path]) -> None:
         files = tuple(ModelFile(quant=quant, file=f"demo-{quant}.gguf") for quant in ("Q4_K_M", "F16", "Q8_0"))
         model = replace(MINE, files=files)
         for age, file in enumerate(files):
-            path = put(models_dir() / REPO / file.file)
+            path = copy_demo(models_dir() / REPO / file.file)
             store_record(Record(paths=(path,), model="mine", quant=file.quant, received_s=100.0 - abs(age - 1)))
         found = find_local_model(model)
         assert found is not None
@@ -293,15 +295,17 @@ class TestFinding:
         with pytest.raises(ModelUnknown):
             find_local_model(model, "Q9")
 
-    def test_a_local_model_of_the_user_is_at_its_path(self, put: Callable[[Path], Path], tmp_path: Path) -> None:
-        path = put(tmp_path / "mine" / FILE)
+    def test_a_local_model_of_the_user_is_at_its_path(self, copy_demo: Callable[[Path], Path], tmp_path: Path) -> None:
+        path = copy_demo(tmp_path / "mine" / FILE)
         own: ModelEntry = replace(MINE, repo=None, files=(ModelFile(quant="F16", file=str(path)),))
         found = find_local_model(own)
         assert found is not None
         assert (found.path, found.place) == (path, Place.ELSEWHERE)
 
-    def test_names_of_users_are_resolved(self, put: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-        path = put(models_dir() / REPO / FILE)
+    def test_names_of_users_are_resolved(
+        self, copy_demo: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = copy_demo(models_dir() / REPO / FILE)
         models = list_library(Catalogue((MINE,))).models
         monkeypatch.chdir(path.parent)
         for text in ("mine", "mine:F16", "MINE:f16", f"{REPO}:{FILE}", str(path), FILE, f"./{FILE}", "all"):
@@ -320,38 +324,38 @@ class TestFinding:
 
 
 class TestVerifying:
-    async def test_an_unchanged_file_is_good(self, put: Callable[[Path], Path]) -> None:
-        path = put(models_dir() / FILE)
-        (first,) = await verify_model(only())
+    async def test_an_unchanged_file_is_good(self, copy_demo: Callable[[Path], Path]) -> None:
+        path = copy_demo(models_dir() / FILE)
+        (first,) = await verify_model(find_only_model())
         assert first.outcome is Outcome.UNKNOWN
-        assert only().state is State.GOOD
+        assert find_only_model().state is State.GOOD
         received: list[int] = []
-        (second,) = await verify_model(only(), received.append)
+        (second,) = await verify_model(find_only_model(), received.append)
         assert (second.outcome, second.expected) == (Outcome.GOOD, first.sha256)
         assert received[-1] == path.stat().st_size
 
-    async def test_a_changed_byte_is_detected(self, put: Callable[[Path], Path]) -> None:
-        path = put(models_dir() / FILE)
-        await verify_model(only())
+    async def test_a_changed_byte_is_detected(self, copy_demo: Callable[[Path], Path]) -> None:
+        path = copy_demo(models_dir() / FILE)
+        await verify_model(find_only_model())
         with path.open("r+b") as file:
             file.seek(-1, os.SEEK_END)
             file.write(b"\x55")
         os.utime(path, ns=(1, 1))
-        assert only().state is State.TOUCHED
-        (result,) = await verify_model(only())
+        assert find_only_model().state is State.TOUCHED
+        (result,) = await verify_model(find_only_model())
         assert result.outcome is Outcome.CHANGED
-        assert only().state is State.DAMAGED
-        (again,) = await verify_model(only())
+        assert find_only_model().state is State.DAMAGED
+        (again,) = await verify_model(find_only_model())
         assert again.outcome is Outcome.CHANGED
 
-    async def test_a_file_known_as_damaged_is_not_served(self, put: Callable[[Path], Path]) -> None:
-        path = put(models_dir() / REPO / FILE)
+    async def test_a_file_known_as_damaged_is_not_served(self, copy_demo: Callable[[Path], Path]) -> None:
+        path = copy_demo(models_dir() / REPO / FILE)
         file = replace(MINE.files[0], sha256="0" * 64)
         catalogue = Catalogue((replace(MINE, files=(file,)),))
         unverified = find_named("mine:F16", catalogue)
         assert unverified is not None
         assert unverified.path == path
-        await verify_model(only(catalogue))
+        await verify_model(find_only_model(catalogue))
         for name in ("mine", "mine:F16", f"{REPO}:{FILE}"):
             damaged = find_named(name, catalogue)
             assert damaged is not None
@@ -360,12 +364,12 @@ class TestVerifying:
             assert caught.value.hint == f"`mtp-launcher models remove {path}`, then `mtp-launcher pull {name}`."
 
     async def test_a_file_known_as_damaged_is_refused_by_its_path_and_beside_a_model(
-        self, put: Callable[[Path], Path]
+        self, copy_demo: Callable[[Path], Path]
     ) -> None:
-        path = put(models_dir() / REPO / FILE)
+        path = copy_demo(models_dir() / REPO / FILE)
         assert find_named(str(path), NOTHING) is None
         store_record(Record(paths=(path,), sha256=("0" * 64,), repo=REPO, file=FILE, received_s=1.0))
-        await verify_model(only())
+        await verify_model(find_only_model())
         with pytest.raises(ModelBroken, match="is damaged") as caught:
             find_named(str(path), NOTHING)
         assert caught.value.hint == f"`mtp-launcher models remove {path}`, then `mtp-launcher pull {REPO}:{FILE}`."
@@ -373,60 +377,66 @@ class TestVerifying:
         with pytest.raises(ModelBroken, match="then get it again"):
             refuse_damaged(path)
 
-    async def test_a_file_that_changes_during_verification_is_not_verified(self, put: Callable[[Path], Path]) -> None:
-        path = put(models_dir() / FILE)
+    async def test_a_file_that_changes_during_verification_is_not_verified(
+        self, copy_demo: Callable[[Path], Path]
+    ) -> None:
+        path = copy_demo(models_dir() / FILE)
 
         def change(_done: int) -> None:
             os.utime(path, ns=(1, 1))
 
-        await verify_model(only(), change)
-        assert only().state is State.TOUCHED
+        await verify_model(find_only_model(), change)
+        assert find_only_model().state is State.TOUCHED
 
-    async def test_the_checksum_of_the_catalogue_counts(self, put: Callable[[Path], Path], demo_model: Path) -> None:
-        put(models_dir() / REPO / FILE)
+    async def test_the_checksum_of_the_catalogue_counts(
+        self, copy_demo: Callable[[Path], Path], demo_model: Path
+    ) -> None:
+        copy_demo(models_dir() / REPO / FILE)
         right = hashlib.sha256(demo_model.read_bytes()).hexdigest()
         model = replace(MINE, files=(replace(MINE.files[0], sha256=right),))
-        (result,) = await verify_model(only(Catalogue((model,))))
+        (result,) = await verify_model(find_only_model(Catalogue((model,))))
         assert result.outcome is Outcome.GOOD
 
-    async def test_a_missing_file_is_reported(self, put: Callable[[Path], Path]) -> None:
-        path = put(models_dir() / FILE)
+    async def test_a_missing_file_is_reported(self, copy_demo: Callable[[Path], Path]) -> None:
+        path = copy_demo(models_dir() / FILE)
         store_record(Record(paths=(path, path.with_name("other.gguf")), received_s=1.0))
-        results = await verify_model(only())
+        results = await verify_model(find_only_model())
         assert [each.outcome for each in results] == [Outcome.UNKNOWN, Outcome.MISSING]
-        assert only().state is State.MISSING
+        assert find_only_model().state is State.MISSING
 
 
 class TestRemoving:
-    def test_files_and_emptied_folders_are_removed(self, put: Callable[[Path], Path]) -> None:
-        path = put(models_dir() / REPO / "BF16" / FILE)
+    def test_files_and_emptied_folders_are_removed(self, copy_demo: Callable[[Path], Path]) -> None:
+        path = copy_demo(models_dir() / REPO / "BF16" / FILE)
         size = path.stat().st_size
-        assert remove_model(only()) == size
+        assert remove_model(find_only_model()) == size
         assert not (models_dir() / "owner").exists()
         assert models_dir().exists()
         assert list_library(NOTHING).models == ()
 
-    def test_other_files_are_not_removed(self, put: Callable[[Path], Path]) -> None:
-        put(models_dir() / REPO / FILE)
+    def test_other_files_are_not_removed(self, copy_demo: Callable[[Path], Path]) -> None:
+        copy_demo(models_dir() / REPO / FILE)
         notes = models_dir() / REPO / "notes.txt"
         notes.write_text("mine")
-        remove_model(only())
+        remove_model(find_only_model())
         assert notes.exists()
 
-    def test_removing_a_file_elsewhere_keeps_its_folder(self, put: Callable[[Path], Path], tmp_path: Path) -> None:
-        path = put(tmp_path / "elsewhere" / FILE)
+    def test_removing_a_file_elsewhere_keeps_its_folder(
+        self, copy_demo: Callable[[Path], Path], tmp_path: Path
+    ) -> None:
+        path = copy_demo(tmp_path / "elsewhere" / FILE)
         store_record(Record(paths=(path,), received_s=1.0))
-        assert only().place is Place.ELSEWHERE
-        remove_model(only())
+        assert find_only_model().place is Place.ELSEWHERE
+        remove_model(find_only_model())
         assert not path.exists()
         assert path.parent.exists()
 
 
 class TestIndex:
     @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"version": 9}', b'{"records": [{"paths": []}]}', b"\xff"])
-    def test_a_damaged_index_is_renamed_and_rebuilt(self, content: bytes, put: Callable[[Path], Path]) -> None:
-        put(models_dir() / REPO / FILE)
-        only()
+    def test_a_damaged_index_is_renamed_and_rebuilt(self, content: bytes, copy_demo: Callable[[Path], Path]) -> None:
+        copy_demo(models_dir() / REPO / FILE)
+        find_only_model()
         index_path().write_bytes(content)
         found = list_library(Catalogue((MINE,)))
         assert str(index_path()) in (found.notice or "")
@@ -434,13 +444,13 @@ class TestIndex:
         assert list_library(NOTHING).notice is None
         assert index_path().with_name("library.json.bad").read_bytes() == content
 
-    def test_a_hash_counts_only_for_the_unchanged_file(self, put: Callable[[Path], Path]) -> None:
-        path = put(models_dir() / FILE)
+    def test_a_hash_counts_only_for_the_unchanged_file(self, copy_demo: Callable[[Path], Path]) -> None:
+        path = copy_demo(models_dir() / FILE)
         store_hash(path, "a" * 64, path.stat())
-        assert only().state is State.GOOD
+        assert find_only_model().state is State.GOOD
         path.touch()
         os.utime(path, ns=(5, 5))
-        assert only().state is State.TOUCHED
+        assert find_only_model().state is State.TOUCHED
 
     def test_concurrent_processes_lose_no_entries(self, tmp_path: Path) -> None:
         code = (

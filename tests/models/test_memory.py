@@ -29,7 +29,7 @@ CATALOGUE = Catalogue(tuple(shipped_models()))
 MOE, DENSE = CATALOGUE.find("qwen3.6-35b-a3b-mtp"), CATALOGUE.find("qwen3.8-27b")
 
 
-def shape(entry: ModelEntry) -> Geometry:
+def geometry_of(entry: ModelEntry) -> Geometry:
     assert entry.geometry is not None
     return entry.geometry
 
@@ -37,13 +37,13 @@ def shape(entry: ModelEntry) -> Geometry:
 def weights(entry: ModelEntry, quant: str) -> Weights:
     file = entry.file(quant)
     assert file is not None
-    found = weights_by_rules(entry, file, shape(entry))
+    found = weights_by_rules(entry, file, geometry_of(entry))
     assert found is not None
     return found
 
 
 def parts(entry: ModelEntry, quant: str, setting: PlanSettings) -> MemoryParts:
-    return estimate_memory(shape(entry), weights(entry, quant), setting).parts
+    return estimate_memory(geometry_of(entry), weights(entry, quant), setting).parts
 
 
 def mib(size: int) -> float:
@@ -92,7 +92,7 @@ class TestAgainstRealEngines:
         # Qwen3.8-27B Q4-XYZ-v2, 32,768 tokens of q4_0 (sudoingX/qwen38-mtp). The file's size is not published; its
         # weights are those by which facts on it were predicted: 13,362 MiB, and 300 for the head.
         found = Weights(0, 13_362 * MIB, (Block(0),) * 64, (Block(300 * MIB),), exact=True)
-        total = estimate_memory(shape(DENSE), found, PlanSettings(32_768, "q4_0", draft=draft)).parts.total
+        total = estimate_memory(geometry_of(DENSE), found, PlanSettings(32_768, "q4_0", draft=draft)).parts.total
         assert mib(total) == pytest.approx(measured, rel=0.015)
 
     def test_a_draft_token_costs_that_card_150_mib(self) -> None:
@@ -125,31 +125,33 @@ class TestCaches:
         ],
     )
     def test_cache_bytes_per_token(self, kv: str, moe: int, dense: int) -> None:
-        assert kv_bytes(shape(MOE), PlanSettings(65_536, kv)) == 65_536 * moe
-        assert kv_bytes(shape(DENSE), PlanSettings(65_536, kv)) == 65_536 * dense
+        assert kv_bytes(geometry_of(MOE), PlanSettings(65_536, kv)) == 65_536 * moe
+        assert kv_bytes(geometry_of(DENSE), PlanSettings(65_536, kv)) == 65_536 * dense
 
     def test_the_context_is_padded_for_each_slot(self) -> None:
-        assert kv_bytes(shape(MOE), PlanSettings(1_000, "f16")) == 1_024 * 20_480
-        assert kv_bytes(shape(MOE), PlanSettings(1_000, "f16", slots=4)) == 4 * 256 * 20_480
+        assert kv_bytes(geometry_of(MOE), PlanSettings(1_000, "f16")) == 1_024 * 20_480
+        assert kv_bytes(geometry_of(MOE), PlanSettings(1_000, "f16", slots=4)) == 4 * 256 * 20_480
 
     def test_the_cache_of_the_head_is_one_layer_of_f16_for_any_target(self) -> None:
         for kv in KV_TYPES:
-            assert draft_kv_bytes(shape(MOE), PlanSettings(262_144, kv)) == 512 * MIB
-            assert draft_kv_bytes(shape(DENSE), PlanSettings(262_144, kv)) == 1_024 * MIB
+            assert draft_kv_bytes(geometry_of(MOE), PlanSettings(262_144, kv)) == 512 * MIB
+            assert draft_kv_bytes(geometry_of(DENSE), PlanSettings(262_144, kv)) == 1_024 * MIB
 
     @pytest.mark.parametrize(("entry", "state"), [(MOE, 62.81), (DENSE, 149.63)], ids=["moe", "dense"])
     def test_states_exist_per_slot_and_draft_token(self, entry: ModelEntry, state: float) -> None:
-        one = recurrent_bytes(shape(entry), slots=1, draft=0)
+        one = recurrent_bytes(geometry_of(entry), slots=1, draft=0)
         assert mib(one) == pytest.approx(state, abs=0.01)
-        assert recurrent_bytes(shape(entry), slots=4, draft=2) == 12 * one
+        assert recurrent_bytes(geometry_of(entry), slots=4, draft=2) == 12 * one
 
     def test_an_attention_only_model_has_no_states(self) -> None:
-        plain = replace(shape(DENSE), state_size=0, inner_size=0, group_count=0, conv_kernel=0, attention_layers=64)
+        plain = replace(
+            geometry_of(DENSE), state_size=0, inner_size=0, group_count=0, conv_kernel=0, attention_layers=64
+        )
         assert recurrent_bytes(plain, slots=4, draft=2) == 0
 
     def test_a_cache_type_unknown_to_the_engine_is_refused(self) -> None:
         with pytest.raises(BadOption, match="iq4_nl"):
-            estimate_memory(shape(MOE), weights(MOE, "UD-Q3_K_XL"), PlanSettings(32_768, "iq4_nl"))
+            estimate_memory(geometry_of(MOE), weights(MOE, "UD-Q3_K_XL"), PlanSettings(32_768, "iq4_nl"))
 
 
 PRESETS = [
@@ -168,10 +170,10 @@ class TestPresets:
         file = entry.file(preset.quant)
         assert file is not None
         if file.size_bytes is None:
-            assert weights_by_rules(entry, file, shape(entry)) is None
+            assert weights_by_rules(entry, file, geometry_of(entry)) is None
             return
         setting = PlanSettings(preset.ctx, preset.kv, preset.draft, preset.ubatch, preset.slots, preset.n_cpu_moe)
-        found = estimate_memory(shape(entry), weights(entry, preset.quant), setting).parts
+        found = estimate_memory(geometry_of(entry), weights(entry, preset.quant), setting).parts
         total = found.total
         if preset.n_cpu_moe:
             # That formula takes a whole layer of experts for the copy on the GPU. The graph needs less: the copy's
@@ -207,7 +209,7 @@ class TestAnySetting:
     @given(model=MODELS, setting=SETTINGS)
     def test_parts_are_never_negative_and_sum_to_the_total(self, model: tuple[str, str], setting: PlanSettings) -> None:
         entry = CATALOGUE.find(model[0])
-        found = estimate_memory(shape(entry), weights(entry, model[1]), setting)
+        found = estimate_memory(geometry_of(entry), weights(entry, model[1]), setting)
         sizes = found.parts.as_dict()
         assert all(isinstance(size, int) and size >= 0 for size in sizes.values())
         assert found.parts.total == sum(sizes.values())
@@ -222,7 +224,7 @@ class TestAnySetting:
         known = weights(entry, model[1])
         heads = known.heads if setting.draft else ()
         all_of_them = known.embedding + known.output + sum(block.rest + block.experts for block in known.blocks + heads)
-        found = estimate_memory(shape(entry), known, setting)
+        found = estimate_memory(geometry_of(entry), known, setting)
         assert found.parts.weights + found.host.weights == all_of_them
         if setting.backend == "cpu":
             assert found.host.weights == 0
@@ -235,7 +237,7 @@ class TestAnySetting:
         entry = CATALOGUE.find(model[0])
 
         def caches(changed: PlanSettings) -> int:
-            found = estimate_memory(shape(entry), weights(entry, model[1]), changed).parts
+            found = estimate_memory(geometry_of(entry), weights(entry, model[1]), changed).parts
             return found.kv + found.recurrent + found.draft_kv
 
         for larger in (
@@ -277,7 +279,7 @@ class TestAnySetting:
 
     def test_a_model_without_a_head_has_no_draft_memory(self) -> None:
         headless = replace(weights(MOE, "UD-Q3_K_XL"), heads=())
-        without = replace(shape(MOE), mtp_layers=0)
+        without = replace(geometry_of(MOE), mtp_layers=0)
         with_draft, plain = (
             estimate_memory(without, headless, PlanSettings(65_536, draft=draft)).parts for draft in (3, 0)
         )
@@ -285,7 +287,7 @@ class TestAnySetting:
 
     def test_host_memory_that_may_be_used_later_is_counted(self) -> None:
         found = estimate_memory(
-            shape(MOE), weights(MOE, "UD-Q4_K_XL"), PlanSettings(131_072, "q8_0", n_cpu_moe=30)
+            geometry_of(MOE), weights(MOE, "UD-Q4_K_XL"), PlanSettings(131_072, "q8_0", n_cpu_moe=30)
         ).host
         # 32 checkpoints of 62.845 MiB each (the engine's log), and --cache-ram's 8,192 MiB.
         assert mib(found.checkpoints_most) == pytest.approx(32 * 62.845, rel=1e-3)
@@ -298,14 +300,14 @@ def test_ngram_drafts_need_logits_but_no_states_or_cache() -> None:
     off, on = (parts(entry, "UD-IQ3_S", PlanSettings(32_768, draft=draft, ngrams=True)) for draft in (0, 3))
     assert (on.recurrent, on.draft_kv, on.draft_compute) == (off.recurrent, 0, 0)
     assert on.compute == parts(entry, "UD-IQ3_S", PlanSettings(32_768, draft=16, ngrams=True)).compute
-    assert 0 < on.compute - off.compute <= 48 * 4 * shape(entry).vocabulary
+    assert 0 < on.compute - off.compute <= 48 * 4 * geometry_of(entry).vocabulary
 
 
 # Caches of other kinds, as engines printed them
 
 
 def cache_mib(model_id: str, setting: PlanSettings) -> float:
-    return kv_bytes(shape(CATALOGUE.find(model_id)), setting) / MIB
+    return kv_bytes(geometry_of(CATALOGUE.find(model_id)), setting) / MIB
 
 
 def test_latent_attention_caches_keys_only_and_indexers_one_more_key() -> None:
@@ -331,14 +333,14 @@ def test_layers_that_share_a_cache_have_none() -> None:
 
 def test_states_of_small_delta_nets_equal_the_output_of_the_engine() -> None:
     """A log of Qwen3.5-0.8B (262,144 cells, 4 slots): KV 3,072.00 MiB in 6 layers, states 77.06 MiB."""
-    small = shape(CATALOGUE.find("qwen3.5-0.8b"))
+    small = geometry_of(CATALOGUE.find("qwen3.5-0.8b"))
     assert kv_bytes(small, PlanSettings(262_144, slots=4, kv_unified=True)) / MIB == 3_072
     assert recurrent_bytes(small, slots=4, draft=0) / MIB == pytest.approx(77.06, abs=0.01)
 
 
 def test_mamba_layers_have_states_and_feed_forward_layers_nothing() -> None:
     """23 Mamba-2 layers of n_embd_r 3 x (4,096 + 2 x 8 x 128) and n_embd_s 128 x 4,096 (src/llama-hparams.cpp)."""
-    nano = shape(CATALOGUE.find("nemotron-3-nano-30b-a3b"))
+    nano = geometry_of(CATALOGUE.find("nemotron-3-nano-30b-a3b"))
     assert (nano.attention_layers, nano.recurrent_layers, nano.expert_layers) == (6, 23, 23)
     assert recurrent_bytes(nano, slots=1, draft=0) == 23 * 4 * (3 * 6_144 + 128 * 4_096)
     assert kv_bytes(nano, PlanSettings(131_072)) / MIB == 6 * 2 * 2 * 128 * 2 / 8
@@ -356,9 +358,9 @@ def test_mamba_layers_have_states_and_feed_forward_layers_nothing() -> None:
 def test_a_published_total_is_in_the_range(model_id: str, quant: str, setting: PlanSettings, gib: float) -> None:
     entry = CATALOGUE.find(model_id)
     file = entry.file(quant) or ModelFile(quant=quant, file="not listed")
-    found = weights_by_rules(entry, file, shape(entry))
+    found = weights_by_rules(entry, file, geometry_of(entry))
     assert found
-    estimate = estimate_memory(shape(entry), found, setting)
+    estimate = estimate_memory(geometry_of(entry), found, setting)
     assert not estimate.exact
     assert estimate.low <= gib * 1_024 * MIB <= estimate.high + 0.3 * 1_024 * MIB
     assert estimate.parts.total / MIB == pytest.approx(gib * 1_024, rel=0.05)
@@ -366,7 +368,7 @@ def test_a_published_total_is_in_the_range(model_id: str, quant: str, setting: P
 
 def test_an_estimate_without_a_guess_has_no_range() -> None:
     exact = Weights(0, 13_362 * MIB, (Block(0),) * 64, (Block(300 * MIB),), exact=True)
-    known = estimate_memory(shape(DENSE), exact, PlanSettings(8_192))
+    known = estimate_memory(geometry_of(DENSE), exact, PlanSettings(8_192))
     assert known.low == known.parts.total == known.high
-    guessed = estimate_memory(shape(DENSE), exact, PlanSettings(8_192, backend="metal"))
+    guessed = estimate_memory(geometry_of(DENSE), exact, PlanSettings(8_192, backend="metal"))
     assert guessed.low < guessed.parts.total < guessed.high

@@ -140,14 +140,14 @@ class TestFreeMemory:
         less, more = sorted(int(size * 1_024 * each) for each in share)
         rank = {Status.TOO_BIG: 0, Status.OFFLOADS: 1, Status.TIGHT: 2, Status.FITS: 2}
 
-        def best(free_mib: int) -> dict[tuple[str, str], int]:
+        def best_ranks(free_mib: int) -> dict[tuple[str, str], int]:
             found: dict[tuple[str, str], int] = {}
             for plan in plans(describe_machine(size, free_mib=free_mib), PlanCriteria(intent=intent, model=MOE)):
                 key = plan.entry.id, plan.file.quant
                 found[key] = max(found.get(key, 0), rank[plan.status])
             return found
 
-        before, after = best(less), best(more)
+        before, after = best_ranks(less), best_ranks(more)
         if intent != "as-published":  # it changes to a file that fits better, and lists the published one as it is
             assert all(after[key] >= before[key] for key in before.keys() & after.keys())
         assert max(after.values()) >= max(before.values())

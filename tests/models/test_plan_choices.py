@@ -94,11 +94,11 @@ class TestHostMemory:
 
 @pytest.mark.parametrize(("kv", "slow"), [("q5_1", True), ("q5_0", True), ("q4_1", True), ("q8_0", False)])
 def test_cache_types_without_a_fast_kernel_on_cuda_are_refused(kv: str, slow: bool) -> None:
-    def warned(backend: str) -> bool:
+    def warns_of_attention(backend: str) -> bool:
         cautions = first_plan(24, PlanCriteria(model=MOE, kv=kv), backend=backend).cautions
         return any("no fast attention" in caution for caution in cautions)
 
-    assert (warned("cuda"), warned("rocm"), warned("vulkan")) == (slow, slow, False)
+    assert (warns_of_attention("cuda"), warns_of_attention("rocm"), warns_of_attention("vulkan")) == (slow, slow, False)
 
 
 def test_a_separate_draft_is_counted_exactly_once_its_header_is_known(tmp_path: Path) -> None:

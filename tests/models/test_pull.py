@@ -40,15 +40,15 @@ from tools.sparse_models.write import write
 PATIENT = replace(QUICK, attempts=4)
 
 
-def small(tensors: Iterable[str]) -> Model:
+def small_model(tensors: Iterable[str]) -> Model:
     """A model of few bytes with the blocks and the head of another one."""
     return Model(BIG.architecture, BIG.metadata, dict.fromkeys(tensors, ((32,), "F32")))
 
 
 BIG = made("qwen35-27b-q4_k_m")
-WHOLE = small(BIG.tensors)
+WHOLE = small_model(BIG.tensors)
 TRUNK = WHOLE.without_head()
-HEAD = small(name for name in BIG.tensors if name.startswith("blk.64.") or not name.startswith("blk."))
+HEAD = small_model(name for name in BIG.tensors if name.startswith("blk.64.") or not name.startswith("blk."))
 
 
 class TestHubFile:

@@ -19,13 +19,13 @@ from launcher.models.library import find_local_model
 from launcher.models.library_index import read_index
 from launcher.models.pull import pull_model
 from tests.conftest import Hub
-from tests.models.pulling import FILE, QUICK, cached, catalogue, entry, get, methods, sha256
+from tests.models.pulling import FILE, QUICK, cache_content, catalogue, entry, get, methods, sha256
 from tests.models.test_gguf_split import write_split
 
 
 class TestFilesOfOtherPrograms:
     async def test_a_cached_file_is_used_in_place(self, repo: str, hub: Hub, tmp_path: Path, demo_model: Path) -> None:
-        path = cached(tmp_path, repo, demo_model)
+        path = cache_content(tmp_path, repo, demo_model)
         mine = entry(repo)
         pulled = await get("mine:F16", mine)
         assert pulled.path == path
@@ -37,7 +37,7 @@ class TestFilesOfOtherPrograms:
         assert (found.path, found.place.value, found.state.value) == (path, "cache", "good")
 
     async def test_a_cached_file_is_hashed_once(self, repo: str, tmp_path: Path, demo_model: Path) -> None:
-        path = cached(tmp_path, repo, demo_model)
+        path = cache_content(tmp_path, repo, demo_model)
         await get(f"{repo}:{FILE}")
         (kept,) = read_index()[0].hashes
         assert (kept.path, kept.sha256) == (path, sha256(demo_model))
@@ -50,7 +50,7 @@ class TestFilesOfOtherPrograms:
     ) -> None:
         bad = tmp_path / "bad"
         bad.write_bytes(b"\0" + demo_model.read_bytes()[1:])
-        path = cached(tmp_path, repo, bad, claims=sha256(demo_model))
+        path = cache_content(tmp_path, repo, bad, claims=sha256(demo_model))
         pulled = await get(f"{repo}:{FILE}")
         assert pulled.path == models_dir() / repo / FILE
         assert pulled.path.read_bytes() == demo_model.read_bytes()
@@ -59,7 +59,7 @@ class TestFilesOfOtherPrograms:
     async def test_another_upload_in_the_cache_is_not_used(
         self, repo: str, tmp_path: Path, headless_model: Path
     ) -> None:
-        cached(tmp_path, repo, headless_model)
+        cache_content(tmp_path, repo, headless_model)
         assert (await get(f"{repo}:{FILE}")).files[0].origin == "downloaded"
 
     async def test_the_flat_cache_folder_of_llama_cpp_is_used(
@@ -74,7 +74,7 @@ class TestFilesOfOtherPrograms:
     async def test_with_a_named_folder_the_file_is_downloaded_there(
         self, repo: str, tmp_path: Path, demo_model: Path
     ) -> None:
-        cached(tmp_path, repo, demo_model)
+        cache_content(tmp_path, repo, demo_model)
         pulled = await get(f"{repo}:{FILE}", to=tmp_path / "mine")
         assert (pulled.path, pulled.files[0].origin) == (tmp_path / "mine" / FILE, "downloaded")
 
@@ -94,7 +94,7 @@ class TestWithoutTheNetwork:
 
     @pytest.mark.usefixtures("away")
     async def test_offline_a_cached_file_is_used(self, repo: str, tmp_path: Path, demo_model: Path) -> None:
-        path = cached(tmp_path, repo, demo_model)
+        path = cache_content(tmp_path, repo, demo_model)
         assert (await get(f"{repo}:{FILE}")).path == path
 
     async def test_offline_a_downloaded_file_is_used(self, repo: str, monkeypatch: pytest.MonkeyPatch) -> None:

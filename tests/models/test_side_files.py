@@ -41,7 +41,7 @@ def _no_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def put(tmp_path: Path) -> Callable[[str, Model], Path]:
+def write_model(tmp_path: Path) -> Callable[[str, Model], Path]:
     """Write a model into a folder."""
 
     def make(name: str, model: Model) -> Path:
@@ -72,8 +72,8 @@ def head_beside(trunk: Path) -> Path | None:
 Put = Callable[[str, Model], Path]
 
 
-def test_a_head_in_a_file_beside_its_model_is_used(put: Put) -> None:
-    trunk, head = put("trunk-Q4_K_M.gguf", TRUNK), put("mtp-trunk-Q4_0.gguf", HEAD)
+def test_a_head_in_a_file_beside_its_model_is_used(write_model: Put) -> None:
+    trunk, head = write_model("trunk-Q4_K_M.gguf", TRUNK), write_model("mtp-trunk-Q4_0.gguf", HEAD)
     chosen = select_model(str(trunk), NOTHING)
     assert (chosen.entry.speculation, chosen.entry.draft and chosen.entry.draft.file) == ("draft-file", str(head))
     (plan,) = make_plans(chosen.catalogue, describe_machine(24), PlanCriteria(model=chosen.entry.id))
@@ -85,20 +85,20 @@ def test_a_head_in_a_file_beside_its_model_is_used(put: Put) -> None:
     assert (started.draft_file, started.spec_type) == (head, "draft-mtp")
 
 
-def test_a_separate_head_needs_the_memory_of_an_included_one(put: Put) -> None:
+def test_a_separate_head_needs_the_memory_of_an_included_one(write_model: Put) -> None:
     """The separate head has copies of the embedding and of the output matrix in addition."""
-    put("mtp-trunk.gguf", HEAD)
+    write_model("mtp-trunk.gguf", HEAD)
     criteria = PlanCriteria(context=32_768, draft=3)
 
-    def planned(path: Path) -> dict[str, int]:
+    def plan_file(path: Path) -> dict[str, int]:
         chosen = select_model(str(path), NOTHING)
         (plan,) = make_plans(chosen.catalogue, describe_machine(32), replace(criteria, model=chosen.entry.id))
         return plan.estimate.parts.as_dict()
 
-    apart, inside = planned(put("trunk.gguf", TRUNK)), planned(put("whole/whole.gguf", WHOLE))
+    apart, inside = plan_file(write_model("trunk.gguf", TRUNK)), plan_file(write_model("whole/whole.gguf", WHOLE))
     assert apart["draft_kv"] == inside["draft_kv"]
     assert apart["recurrent"] == inside["recurrent"]
-    output = read_model(put("whole/whole.gguf", WHOLE))
+    output = read_model(write_model("whole/whole.gguf", WHOLE))
     of_output = sum(each.n_bytes or 0 for each in output.tensors if each.name.startswith("output"))
     assert apart["weights"] - inside["weights"] == of_output
 
@@ -111,39 +111,39 @@ def test_a_separate_head_needs_the_memory_of_an_included_one(put: Put) -> None:
         {"block_count": 49},
     ],
 )
-def test_a_head_of_another_model_is_not_used(put: Put, wrong: dict[str, int]) -> None:
+def test_a_head_of_another_model_is_not_used(write_model: Put, wrong: dict[str, int]) -> None:
     blocks = wrong.get("block_count", 65)
     tensors = {name.replace("blk.64.", f"blk.{blocks - 1}."): its for name, its in HEAD.tensors.items()}
-    put("mtp-trunk-Q8_0.gguf", Model(HEAD.architecture, {**HEAD.metadata, **wrong}, tensors))
-    assert head_beside(put("trunk.gguf", TRUNK)) is None
+    write_model("mtp-trunk-Q8_0.gguf", Model(HEAD.architecture, {**HEAD.metadata, **wrong}, tensors))
+    assert head_beside(write_model("trunk.gguf", TRUNK)) is None
 
 
-def test_side_files_are_matched_by_content_and_not_by_name(put: Put) -> None:
-    head = put("one.gguf", HEAD)
-    trunk = put("two.gguf", TRUNK)
-    put("three.gguf", made("llama-8b-q4_k"))
+def test_side_files_are_matched_by_content_and_not_by_name(write_model: Put) -> None:
+    head = write_model("one.gguf", HEAD)
+    trunk = write_model("two.gguf", TRUNK)
+    write_model("three.gguf", made("llama-8b-q4_k"))
     assert head_beside(trunk) == head
     assert not is_head_of(read_model(trunk), read_model(trunk))
 
 
-def test_a_model_with_its_own_head_uses_no_other(put: Put) -> None:
-    put("mtp-whole.gguf", HEAD)
-    assert head_beside(put("whole.gguf", WHOLE)) is None
+def test_a_model_with_its_own_head_uses_no_other(write_model: Put) -> None:
+    write_model("mtp-whole.gguf", HEAD)
+    assert head_beside(write_model("whole.gguf", WHOLE)) is None
 
 
-def test_the_head_with_the_quantisation_of_the_model_comes_first(put: Put) -> None:
-    usual, own = put("mtp-x-Q8_0.gguf", HEAD), put("mtp-x-Q4_K_M.gguf", HEAD)
-    put("mtp-x-BF16.gguf", HEAD)
-    trunk = put("x-Q4_K_M.gguf", TRUNK)
+def test_the_head_with_the_quantisation_of_the_model_comes_first(write_model: Put) -> None:
+    usual, own = write_model("mtp-x-Q8_0.gguf", HEAD), write_model("mtp-x-Q4_K_M.gguf", HEAD)
+    write_model("mtp-x-BF16.gguf", HEAD)
+    trunk = write_model("x-Q4_K_M.gguf", TRUNK)
     assert head_beside(trunk) == own
     own.unlink()
     assert head_beside(trunk) == usual
 
 
-def test_the_assistant_model_of_gemma_is_used(put: Put) -> None:
-    draft = put("gemma-assistant.gguf", made("gemma4-31b-draft-q8_0"))
-    assert head_beside(put("gemma.gguf", made("gemma4-31b-iq4_xs"))) == draft
-    assert head_beside(put("other/gemma3.gguf", made("gemma3-12b-q4_k"))) is None
+def test_the_assistant_model_of_gemma_is_used(write_model: Put) -> None:
+    draft = write_model("gemma-assistant.gguf", made("gemma4-31b-draft-q8_0"))
+    assert head_beside(write_model("gemma.gguf", made("gemma4-31b-iq4_xs"))) == draft
+    assert head_beside(write_model("other/gemma3.gguf", made("gemma3-12b-q4_k"))) is None
 
 
 def test_side_files_in_subfolders_of_a_repository_are_found() -> None:
@@ -158,8 +158,8 @@ def test_side_files_in_subfolders_of_a_repository_are_found() -> None:
     assert [Path(each.file) for each in found.projectors] == [other]
 
 
-def test_projectors_are_matched_by_the_hidden_size(put: Put) -> None:
-    trunk = put("x.gguf", TRUNK)
+def test_projectors_are_matched_by_the_hidden_size(write_model: Put) -> None:
+    trunk = write_model("x.gguf", TRUNK)
     right = projector(trunk.with_name("mmproj-x-BF16.gguf"), 5_120)
     better = projector(trunk.with_name("mmproj-x-F16.gguf"), 5_120)
     projector(trunk.with_name("mmproj-y-F16.gguf"), 4_096)
@@ -171,8 +171,8 @@ def test_projectors_are_matched_by_the_hidden_size(put: Put) -> None:
     assert options_for_plan(plan).mmproj == better
 
 
-def test_side_files_are_not_listed_as_models(put: Put) -> None:
-    head = put("mtp-x.gguf", HEAD)
+def test_side_files_are_not_listed_as_models(write_model: Put) -> None:
+    head = write_model("mtp-x.gguf", HEAD)
     with pytest.raises(ModelUnexpected, match="is an MTP head without its model"):
         select_model(str(head), NOTHING)
     with pytest.raises(ModelUnexpected, match="is a vision projector"):
@@ -187,14 +187,14 @@ def test_the_library_recognises_a_head_by_its_tensors() -> None:
     assert local.record.kind == "draft"
 
 
-def test_a_head_alone_is_a_model_of_its_own_layers(put: Put) -> None:
-    geometry = read_geometry(isolate_head(read_model(put("mtp-x.gguf", HEAD))))
+def test_a_head_alone_is_a_model_of_its_own_layers(write_model: Put) -> None:
+    geometry = read_geometry(isolate_head(read_model(write_model("mtp-x.gguf", HEAD))))
     assert (geometry.layers, geometry.attention_layers, geometry.mtp_layers) == (1, 1, 0)
-    whole = read_model(put("whole.gguf", WHOLE))
+    whole = read_model(write_model("whole.gguf", WHOLE))
     assert isolate_head(whole) is whole
 
 
-def test_damaged_side_files_are_skipped(put: Put) -> None:
-    trunk = put("x.gguf", TRUNK)
+def test_damaged_side_files_are_skipped(write_model: Put) -> None:
+    trunk = write_model("x.gguf", TRUNK)
     trunk.with_name("mtp-x.gguf").write_bytes(b"GGUF, but cut")
     assert head_beside(trunk) is None

@@ -29,7 +29,7 @@ def nvidia(index: int = 0, *, total: int = 24 * GIB, free: int | None = 22 * GIB
 
 
 @pytest.fixture
-def host() -> Host:
+def linux_host() -> Host:
     """This computer's, with what plans depend on set."""
     known = read_host()
     return replace(known, kind="linux", wsl=None, display=None, memory_bytes=64 * GIB, available_bytes=48 * GIB)
@@ -97,22 +97,22 @@ class TestDescribed:
 
 
 class TestThisMachine:
-    def test_without_a_gpu_the_processor_is_planned_with_the_reason(self, host: Host) -> None:
-        known = make_situation(machine(host))
+    def test_without_a_gpu_the_processor_is_planned_with_the_reason(self, linux_host: Host) -> None:
+        known = make_situation(machine(linux_host))
         assert (known.backend, known.free_mib, known.host_mib, known.gpu_name) == ("cpu", 48 * 1_024, 48 * 1_024, None)
         assert known.notes == ("No NVIDIA driver is installed.",)
 
-    def test_without_a_gpu_gpu_backends_are_refused(self, host: Host) -> None:
+    def test_without_a_gpu_gpu_backends_are_refused(self, linux_host: Host) -> None:
         with pytest.raises(BadOption, match="--backend vulkan needs a GPU") as wrong:
-            make_situation(machine(host), backend="vulkan")
+            make_situation(machine(linux_host), backend="vulkan")
         assert "--gpu-memory" in wrong.value.hint
 
-    def test_free_memory_and_backend_are_those_of_now(self, host: Host) -> None:
-        known = make_situation(machine(host, nvidia(free=12 * GIB)))
+    def test_free_memory_and_backend_are_those_of_now(self, linux_host: Host) -> None:
+        known = make_situation(machine(linux_host, nvidia(free=12 * GIB)))
         assert (known.free_mib, known.nominal_gb, known.backend) == (12 * 1_024, 24, "cuda")
         assert (known.gpu_name, known.bandwidth_gb_s) == ("NVIDIA GeForce RTX 4090", 1_008)
-        assert make_situation(machine(host, nvidia()), free_mib=900).free_mib == 900
-        assert make_situation(machine(host, nvidia()), backend="vulkan").backend == "vulkan"
+        assert make_situation(machine(linux_host, nvidia()), free_mib=900).free_mib == 900
+        assert make_situation(machine(linux_host, nvidia()), backend="vulkan").backend == "vulkan"
 
     @pytest.mark.parametrize(
         ("kind", "wsl", "display", "margin"),
@@ -125,16 +125,16 @@ class TestThisMachine:
         ],
     )
     def test_the_margin_is_small_only_on_linux_without_a_display(
-        self, host: Host, kind: str, wsl: int | None, display: str | None, margin: int
+        self, linux_host: Host, kind: str, wsl: int | None, display: str | None, margin: int
     ) -> None:
-        other = replace(host, kind=kind, wsl=wsl, display=display)  # type: ignore[arg-type]
+        other = replace(linux_host, kind=kind, wsl=wsl, display=display)  # type: ignore[arg-type]
         known = make_situation(machine(other, nvidia()))
         assert (known.margin_mib, known.headless) == (margin, margin == 512)
         assert make_situation(machine(other, nvidia()), headless=True).margin_mib == 512
 
-    def test_a_model_is_split_over_gpus_of_one_vendor(self, host: Host) -> None:
+    def test_a_model_is_split_over_gpus_of_one_vendor(self, linux_host: Host) -> None:
         other = Gpu("amd", 0, "AMD Radeon RX 7900 XTX", "0000:09:00.0", 24 * GIB, free_bytes=23 * GIB, unified=False)
-        known = make_situation(machine(host, nvidia(0), nvidia(1, free=20 * GIB), other))
+        known = make_situation(machine(linux_host, nvidia(0), nvidia(1, free=20 * GIB), other))
         assert (known.gpus, known.nominal_gb, known.free_mib) == (2, 48, 42 * 1_024)
         assert known.margin_mib == 2 * 512
         assert known.bandwidth_gb_s is None
@@ -146,88 +146,88 @@ class TestThisMachine:
         ("value", "left"),
         [("0", [24]), ("1", [12]), ("GPU-1", [12]), ("0,1", [24, 12]), ("0,9,1", [24]), ("MIG-77", [24, 12])],
     )
-    def test_gpus_hidden_by_a_variable_are_named(self, host: Host, value: str, left: list[int]) -> None:
+    def test_gpus_hidden_by_a_variable_are_named(self, linux_host: Host, value: str, left: list[int]) -> None:
         cards = [nvidia(0, free=24 * GIB), nvidia(1, free=12 * GIB)]
         environ = {"CUDA_VISIBLE_DEVICES": value, "GGML_VK_VISIBLE_DEVICES": "0"}
-        known = make_situation(machine(host, *cards), environ=environ)
+        known = make_situation(machine(linux_host, *cards), environ=environ)
         assert (known.gpus, known.free_mib) == (len(left), 1_024 * sum(left))
         assert sum(f"CUDA_VISIBLE_DEVICES={value} hides it" in note for note in known.notes) == 2 - len(left)
-        by_vulkan = make_situation(machine(host, *cards), backend="vulkan", environ=environ)
+        by_vulkan = make_situation(machine(linux_host, *cards), backend="vulkan", environ=environ)
         assert (by_vulkan.gpus, by_vulkan.free_mib) == (1, 24 * 1_024)
 
-    def test_cuda_numbers_gpus_by_speed_unless_set_otherwise(self, host: Host) -> None:
+    def test_cuda_numbers_gpus_by_speed_unless_set_otherwise(self, linux_host: Host) -> None:
         slow = replace(nvidia(0, free=8 * GIB), memory_bandwidth_gb_s=272.0)
-        both = machine(host, slow, nvidia(1, free=20 * GIB))
+        both = machine(linux_host, slow, nvidia(1, free=20 * GIB))
         assert make_situation(both, environ={"CUDA_VISIBLE_DEVICES": "0"}).free_mib == 20 * 1_024
         bus = {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         assert make_situation(both, environ=bus).free_mib == 8 * 1_024
 
-    def test_with_all_gpus_hidden_the_processor_is_planned_with_the_reason(self, host: Host) -> None:
-        known = make_situation(machine(host, nvidia()), environ={"CUDA_VISIBLE_DEVICES": ""})
+    def test_with_all_gpus_hidden_the_processor_is_planned_with_the_reason(self, linux_host: Host) -> None:
+        known = make_situation(machine(linux_host, nvidia()), environ={"CUDA_VISIBLE_DEVICES": ""})
         assert (known.backend, known.no_gpu) == ("cpu", True)
         assert known.notes == ("The NVIDIA GeForce RTX 4090 is not used: CUDA_VISIBLE_DEVICES= hides it.",)
 
-    def test_a_card_too_old_for_cuda_is_ignored(self, host: Host) -> None:
+    def test_a_card_too_old_for_cuda_is_ignored(self, linux_host: Host) -> None:
         new = nvidia(1, compute_capability=(8, 9), driver="580.65.06")
         old = nvidia(0, total=2 * GIB, free=2 * GIB, compute_capability=(3, 5), driver="580.65.06", name="GT 710")
         for cards in ((old, new), (new, old)):
-            known = make_situation(machine(host, *cards))
+            known = make_situation(machine(linux_host, *cards))
             assert (known.gpus, known.free_mib, known.backend) == (1, 22 * 1_024, "cuda")
             (note,) = known.notes
             assert note.startswith("The GT 710 has compute capability 3.5")
             assert note.endswith("It is not used.")
-        assert make_situation(machine(host, new, old), backend="vulkan").gpus == 2
-        assert make_situation(machine(host, old)).backend == "vulkan"
+        assert make_situation(machine(linux_host, new, old), backend="vulkan").gpus == 2
+        assert make_situation(machine(linux_host, old)).backend == "vulkan"
 
-    def test_a_gpu_of_unknown_memory_is_left_out_with_the_reason(self, host: Host) -> None:
+    def test_a_gpu_of_unknown_memory_is_left_out_with_the_reason(self, linux_host: Host) -> None:
         silent = nvidia(1, absent={"memory_bytes": "The GPU stopped answering: restart the computer."})
         silent = replace(silent, memory_bytes=None, free_bytes=None)
         for cards in ((nvidia(), silent), (silent,)):
-            known = make_situation(machine(host, *cards))
+            known = make_situation(machine(linux_host, *cards))
             assert any("unknown: The GPU stopped answering" in note for note in known.notes)
         assert (known.backend, known.no_gpu) == ("cpu", True)
         built_in = Gpu("intel", 0, "Intel Iris Xe", "0000:00:02.0", unified=True)
-        assert make_situation(machine(host, nvidia(), built_in)).notes == ()
+        assert make_situation(machine(linux_host, nvidia(), built_in)).notes == ()
 
     @pytest.mark.parametrize(
         ("name", "backend"), [("Vulkan0", "vulkan"), ("ROCm0", "rocm"), ("MTL0", "metal"), ("CUDA0", "cuda")]
     )
-    def test_a_gpu_that_only_the_engine_lists_is_planned(self, host: Host, name: str, backend: str) -> None:
+    def test_a_gpu_that_only_the_engine_lists_is_planned(self, linux_host: Host, name: str, backend: str) -> None:
         gpu = Gpu("other", 0, "Some GPU", name, 12 * GIB, free_bytes=11 * GIB)
         known = make_situation(
-            machine(host, gpu), environ={"CUDA_VISIBLE_DEVICES": "5", "GGML_VK_VISIBLE_DEVICES": "3"}
+            machine(linux_host, gpu), environ={"CUDA_VISIBLE_DEVICES": "5", "GGML_VK_VISIBLE_DEVICES": "3"}
         )
         assert (known.backend, known.free_mib, known.gpu_name) == (backend, 11 * 1_024, "Some GPU")
 
-    def test_a_requested_processor_ignores_the_gpu(self, host: Host) -> None:
-        known = make_situation(machine(host, nvidia()), backend="cpu")
+    def test_a_requested_processor_ignores_the_gpu(self, linux_host: Host) -> None:
+        known = make_situation(machine(linux_host, nvidia()), backend="cpu")
         assert (known.backend, known.free_mib, known.gpu_name, known.notes) == ("cpu", 48 * 1_024, None, ())
         assert not known.no_gpu
 
-    def test_a_sleeping_gpu_is_ignored_and_named(self, host: Host) -> None:
+    def test_a_sleeping_gpu_is_ignored_and_named(self, linux_host: Host) -> None:
         asleep = Gpu("nvidia", 1, "NVIDIA RTX A500 Laptop GPU", "GPU-1", unified=None, asleep=True)
-        known = make_situation(machine(host, nvidia(), asleep))
+        known = make_situation(machine(linux_host, nvidia(), asleep))
         assert known.gpus == 1
         assert known.notes == ("The NVIDIA RTX A500 Laptop GPU is asleep and not used; --wake wakes it.",)
 
     @pytest.mark.parametrize("overhead", [130, 630])
-    def test_earlier_loads_give_the_overhead_of_a_gpu(self, host: Host, overhead: int) -> None:
-        first = make_situation(machine(host, nvidia()))
+    def test_earlier_loads_give_the_overhead_of_a_gpu(self, linux_host: Host, overhead: int) -> None:
+        first = make_situation(machine(linux_host, nvidia()))
         assert first.overheads_mib == (expected_overhead_mib("cuda", find_card("4090")),)
         record_load("GPU-0", "cuda", buffers_mib=10_000, measured_mib=10_000 + overhead)
-        known = make_situation(machine(host, nvidia()))
+        known = make_situation(machine(linux_host, nvidia()))
         assert (known.overheads_mib, known.margin_mib, known.headless) == ((overhead,), 512, True)
         assert f"took up to {overhead} MiB of the NVIDIA GeForce RTX 4090 in earlier loads" in known.notes[-1]
-        desktop = make_situation(machine(replace(host, display=":0"), nvidia()))
+        desktop = make_situation(machine(replace(linux_host, display=":0"), nvidia()))
         assert (desktop.margin_mib, desktop.headless) == (1_024, False)
 
-    def test_disabled_resizable_bar_is_a_caution_on_vulkan(self, host: Host) -> None:
+    def test_disabled_resizable_bar_is_a_caution_on_vulkan(self, linux_host: Host) -> None:
         off = replace(nvidia(), vendor="amd", name="AMD Radeon RX 7900 XTX", small_bar=True)
-        (caution,) = make_situation(machine(host, off)).cautions
+        (caution,) = make_situation(machine(linux_host, off)).cautions
         assert caution.startswith("Resizable BAR is off for the AMD Radeon RX 7900 XTX, which can make Vulkan several")
         assert "Above 4G Decoding" in caution
-        assert make_situation(machine(host, off), backend="rocm").cautions == ()
-        assert make_situation(machine(host, replace(off, small_bar=False))).cautions == ()
+        assert make_situation(machine(linux_host, off), backend="rocm").cautions == ()
+        assert make_situation(machine(linux_host, replace(off, small_bar=False))).cautions == ()
 
 
 def server(
@@ -246,9 +246,9 @@ def server(
 
 
 class TestOwnServers:
-    def test_memory_of_our_server_is_free_for_a_replacement_only(self, host: Host) -> None:
+    def test_memory_of_our_server_is_free_for_a_replacement_only(self, linux_host: Host) -> None:
         busy = nvidia(free=5_020 * MIB, used_bytes=24 * GIB - 5_020 * MIB)
-        known = make_situation(machine(host, busy), servers=[server(7, {"GPU-0": 17_333})])
+        known = make_situation(machine(linux_host, busy), servers=[server(7, {"GPU-0": 17_333})])
         assert (known.free_mib, known.free_now_mib, known.own_mib) == (22_353, 5_020, 17_333)
         assert known.host_mib == 48 * 1_024 + 100
         (note,) = known.own_notes
@@ -257,8 +257,8 @@ class TestOwnServers:
         beside = known.with_servers_running()
         assert (beside.free_mib, beside.host_mib, beside.own_mib) == (5_020, 48 * 1_024, 17_333)
 
-    def test_without_our_server_both_figures_are_the_free_memory(self, host: Host) -> None:
-        known = make_situation(machine(host, nvidia()))
+    def test_without_our_server_both_figures_are_the_free_memory(self, linux_host: Host) -> None:
+        known = make_situation(machine(linux_host, nvidia()))
         assert (known.free_mib, known.free_now_mib, known.own_mib, known.own_notes) == (22_528, 22_528, 0, ())
         assert known.with_servers_running() is known
         assert known.memory_json() == {
@@ -268,9 +268,11 @@ class TestOwnServers:
             "read_at": pytest.approx(known.read_at, abs=0.1),
         }
 
-    def test_one_of_two_servers_may_be_replaced(self, host: Host) -> None:
+    def test_one_of_two_servers_may_be_replaced(self, linux_host: Host) -> None:
         busy = nvidia(free=6_000 * MIB)
-        known = make_situation(machine(host, busy), servers=[server(7, {"GPU-0": 10_000}), server(8, {"GPU-0": 2_000})])
+        known = make_situation(
+            machine(linux_host, busy), servers=[server(7, {"GPU-0": 10_000}), server(8, {"GPU-0": 2_000})]
+        )
         assert (known.free_mib, known.free_now_mib, known.own_mib) == (18_000, 6_000, 12_000)
         assert "model-7, model-8 were stopped, which frees 12,000 MiB. While they run" in known.own_notes[0]
         restarted = known.with_servers_running(ending=[7])
@@ -280,30 +282,30 @@ class TestOwnServers:
         gone = known.with_servers_running(ending=[7, 8])
         assert (gone.free_mib, gone.own, gone.free_now_mib) == (18_000, (), 18_000)
 
-    def test_each_gpu_gets_back_the_memory_of_the_server(self, host: Host) -> None:
+    def test_each_gpu_gets_back_the_memory_of_the_server(self, linux_host: Host) -> None:
         cards = (nvidia(free=2_000 * MIB), nvidia(1, free=9_000 * MIB))
-        known = make_situation(machine(host, *cards), servers=[server(7, {"GPU-0": 15_000, "GPU-1": 3_000})])
+        known = make_situation(machine(linux_host, *cards), servers=[server(7, {"GPU-0": 15_000, "GPU-1": 3_000})])
         assert (known.gpu_free_mib, known.free_mib, known.free_now_mib) == ((17_000, 12_000), 29_000, 11_000)
         assert known.with_servers_running().gpu_free_mib == (2_000, 9_000)
 
-    def test_without_a_driver_the_estimate_is_used_up_to_the_used_memory(self, host: Host) -> None:
+    def test_without_a_driver_the_estimate_is_used_up_to_the_used_memory(self, linux_host: Host) -> None:
         busy = nvidia(free=20_000 * MIB, used_bytes=4_000 * MIB)
         known = make_situation(
-            machine(host, busy), servers=[server(7, estimated=(3_000,)), server(8, estimated=(9_000,))]
+            machine(linux_host, busy), servers=[server(7, estimated=(3_000,)), server(8, estimated=(9_000,))]
         )
         assert [(each.mib, each.measured) for each in known.own] == [(3_000, False), (4_000, False)]
         assert known.free_mib == 24 * 1_024  # never more than the card has
 
-    def test_unknown_server_memory_does_not_count_as_free(self, host: Host) -> None:
-        known = make_situation(machine(host, nvidia(free=6_000 * MIB)), servers=[server(7)])
+    def test_unknown_server_memory_does_not_count_as_free(self, linux_host: Host) -> None:
+        known = make_situation(machine(linux_host, nvidia(free=6_000 * MIB)), servers=[server(7)])
         assert (known.free_mib, known.free_now_mib, known.own_mib) == (6_000, 6_000, None)
         assert known.memory_json()["own_mib"] is None
         assert known.own_notes == (
             "The memory of model-7 is unknown. Stopping it frees more memory than this figure shows.",
         )
 
-    def test_without_a_gpu_private_memory_of_the_engine_counts_as_free(self, host: Host) -> None:
-        known = make_situation(machine(host), servers=[server(7, {}, host_mib=3_000)])
+    def test_without_a_gpu_private_memory_of_the_engine_counts_as_free(self, linux_host: Host) -> None:
+        known = make_situation(machine(linux_host), servers=[server(7, {}, host_mib=3_000)])
         assert (known.free_mib, known.host_mib) == (48 * 1_024 + 3_000,) * 2
         assert (known.free_now_mib, known.with_servers_running().free_mib, known.own_mib) == (
             48 * 1_024,
@@ -311,31 +313,31 @@ class TestOwnServers:
             3_000,
         )
 
-    def test_memory_given_by_the_user_is_not_changed(self, host: Host) -> None:
-        known = make_situation(machine(host, nvidia()), free_mib=9_000, servers=[server(7, {"GPU-0": 4_000})])
+    def test_memory_given_by_the_user_is_not_changed(self, linux_host: Host) -> None:
+        known = make_situation(machine(linux_host, nvidia()), free_mib=9_000, servers=[server(7, {"GPU-0": 4_000})])
         assert (known.free_mib, known.free_now_mib, known.own_mib) == (9_000, 9_000, 0)
 
-    def test_an_integrated_gpu_and_the_host_get_memory_back_once(self, host: Host) -> None:
+    def test_an_integrated_gpu_and_the_host_get_memory_back_once(self, linux_host: Host) -> None:
         shared = nvidia(free=30 * GIB, total=60 * GIB, unified=True)
-        here = replace(host, available_bytes=20 * GIB)
+        here = replace(linux_host, available_bytes=20 * GIB)
         known = make_situation(machine(here, shared), servers=[server(7, {"GPU-0": 10 * 1_024}, host_mib=0)])
         assert (known.free_mib, known.free_now_mib, known.host_mib) == (30 * 1_024, 20 * 1_024, 0)
 
 
 class TestFromSysfs:
-    def test_the_memory_of_a_radeon_is_planned(self, root: Path, host: Host) -> None:
+    def test_the_memory_of_a_radeon_is_planned(self, root: Path, linux_host: Host) -> None:
         memory: dict[str, str | bytes] = {
             "mem_info_vram_total": str(24 * GIB),
             "mem_info_vram_used": str(2 * GIB),
         }
         pci_card(root, "0000:03:00.0", RX_7900, "amdgpu", memory)
-        known = make_situation(replace(read_machine(root=root), host=host))
+        known = make_situation(replace(read_machine(root=root), host=linux_host))
         assert (known.backend, known.nominal_gb, known.free_mib, known.gpus) == ("vulkan", 24, 22 * 1_024, 1)
         assert not known.unified
 
-    def test_an_arc_with_unknown_free_memory_is_planned(self, root: Path, host: Host) -> None:
+    def test_an_arc_with_unknown_free_memory_is_planned(self, root: Path, linux_host: Host) -> None:
         pci_card(root, "0000:03:00.0", ARC_B580, "xe", {"tile0/physical_vram_size_bytes": hex(12 * GIB)})
-        known = make_situation(replace(read_machine(root=root), host=host))
+        known = make_situation(replace(read_machine(root=root), host=linux_host))
         assert (known.backend, known.nominal_gb) == ("vulkan", 12)
         assert known.free_mib == describe_machine(12).free_mib
         assert any("96.7 % of its memory" in note for note in known.notes)
@@ -345,21 +347,21 @@ class TestFromSysfs:
         [(48, 13 * 1_024 + 512, 35 * 1_024), (4, 4 * 1_024 + 512, 0)],
     )
     def test_an_integrated_gpu_has_no_more_than_the_host_and_is_counted_once(
-        self, root: Path, host: Host, available_gib: int, free_mib: int, left_mib: int
+        self, root: Path, linux_host: Host, available_gib: int, free_mib: int, left_mib: int
     ) -> None:
         memory: dict[str, str | bytes] = {"mem_info_vram_total": str(GIB), "mem_info_vram_used": str(GIB // 2)}
         memory |= {"mem_info_gtt_total": str(14 * GIB), "mem_info_gtt_used": str(GIB)}
         memory |= {"gpu_metrics": struct.pack("<HBB", 264, 3, 0) + bytes(260)}  # the table that processors' GPUs have
         pci_card(root, "0000:04:00.0", PHOENIX, "amdgpu", memory)
-        host = replace(host, available_bytes=available_gib * GIB)
-        known = make_situation(replace(read_machine(root=root), host=host))
+        linux_host = replace(linux_host, available_bytes=available_gib * GIB)
+        known = make_situation(replace(read_machine(root=root), host=linux_host))
         assert (known.unified, known.backend) == (True, "vulkan")
         assert (known.free_mib, known.host_mib) == (free_mib, left_mib)
         assert any("shares host memory" in note for note in known.notes)
 
-    def test_a_sleeping_card_has_no_plan(self, root: Path, host: Host) -> None:
+    def test_a_sleeping_card_has_no_plan(self, root: Path, linux_host: Host) -> None:
         pci_card(root, "0000:03:00.0", RX_7900, "amdgpu", status="suspended", control="auto")
-        found = replace(read_machine(root=root), host=host)
+        found = replace(read_machine(root=root), host=linux_host)
         known = make_situation(found)
         assert (known.backend, known.gpu_name) == ("cpu", None)
         with pytest.raises(GpuAsleep, match="is asleep, so its free memory is unknown") as asleep:

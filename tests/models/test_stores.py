@@ -56,7 +56,7 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def put(demo_model: Path) -> Put:
+def copy_demo(demo_model: Path) -> Put:
     """Copy the demo model to a place."""
 
     def copy(path: Path) -> Path:
@@ -88,11 +88,11 @@ def ollama_blob(root: Path, digit: str) -> Path:
 
 
 @pytest.fixture
-def ollama(user: Path, put: Put) -> Path:
+def ollama(user: Path, copy_demo: Put) -> Path:
     """A store with qwen3.5:9b, which is qwen3.5:latest, too, and llava with its projector."""
     root = user / ".ollama" / "models"
-    put(ollama_blob(root, "a"))
-    put(ollama_blob(root, "b"))
+    copy_demo(ollama_blob(root, "a"))
+    copy_demo(ollama_blob(root, "b"))
     ollama_blob(root, "c").write_bytes(b"a projector")
     ollama_blob(root, "d").write_bytes(b"an adapter")
     ollama_manifest(root, "registry.ollama.ai/library/qwen3.5/latest", model="a", params="e")
@@ -105,7 +105,7 @@ def by_name() -> dict[str, StoredModel]:
     return {each.name: each for each in list_found().models}
 
 
-def listed() -> list[LocalModel]:
+def list_models() -> list[LocalModel]:
     return list(list_library(NOTHING).models)
 
 
@@ -119,7 +119,7 @@ class TestOllama:
         assert found["someone/llava:7b"].side_files == (ollama_blob(ollama, "c"),)
 
     def test_models_are_listed_with_their_header(self, ollama: Path) -> None:
-        local = next(each for each in listed() if each.label == "qwen3.5:9b")
+        local = next(each for each in list_models() if each.label == "qwen3.5:9b")
         assert (local.place, local.store, local.record.head) == (Place.STORE, Store.OLLAMA, "present")
         assert local.path == ollama_blob(ollama, "a")
 
@@ -174,26 +174,30 @@ class TestOllama:
         whole = made("llama-8b-q4_k")
         tensors = {**whole.tensors, "v.patch_embd.weight": ((14, 14, 3, 8), "F32")}
         write(ollama_blob(ollama, "a"), "Seeing", Model(whole.architecture, whole.metadata, tensors))
-        local = next(each for each in listed() if each.label == "qwen3.5:9b")
+        local = next(each for each in list_models() if each.label == "qwen3.5:9b")
         assert local.record.problem is not None
         assert "a format of Ollama's own" in local.record.problem
         with pytest.raises(ModelUnexpected, match=r"qwen3\.5:9b is in a format of Ollama's own"):
             select_model("qwen3.5:9b", NOTHING)
 
-    def test_the_environment_variable_comes_first(self, user: Path, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_environment_variable_comes_first(
+        self, user: Path, copy_demo: Put, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         root = user / "disk" / "ollama"
-        put(ollama_blob(root, "a"))
+        copy_demo(ollama_blob(root, "a"))
         ollama_manifest(root, "registry.ollama.ai/library/tiny/1b", model="a")
         monkeypatch.setenv("OLLAMA_MODELS", str(root))
         assert find_store_folders()[0].path == root
         assert by_name()["tiny:1b"].path == ollama_blob(root, "a")
 
-    def test_an_unmounted_disk_loses_no_entry(self, user: Path, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_unmounted_disk_loses_no_entry(
+        self, user: Path, copy_demo: Put, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         root = user / "disk" / "ollama"
-        put(ollama_blob(root, "a"))
+        copy_demo(ollama_blob(root, "a"))
         ollama_manifest(root, "registry.ollama.ai/library/tiny/1b", model="a")
         monkeypatch.setenv("OLLAMA_MODELS", str(root))
-        assert len(listed()) == 1
+        assert len(list_models()) == 1
         (user / "disk").rename(user / "away")
         library = list_library(NOTHING)
         assert library.models == ()
@@ -201,7 +205,7 @@ class TestOllama:
         assert "not there now. Is the disk connected?" in problem.reason
         assert len(read_index()[0].records) == 1
         (user / "away").rename(user / "disk")
-        assert [each.label for each in listed()] == ["tiny:1b"]
+        assert [each.label for each in list_models()] == ["tiny:1b"]
 
     def test_an_unreadable_store_is_named(self, ollama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         scan = os.scandir
@@ -217,7 +221,7 @@ class TestOllama:
         assert "cannot be read by you: Permission denied" in problem.reason
 
     def test_files_of_a_store_are_not_deleted(self, ollama: Path) -> None:
-        local = next(each for each in listed() if each.label == "qwen3.5:9b")
+        local = next(each for each in list_models() if each.label == "qwen3.5:9b")
         with pytest.raises(BadOption, match="belongs to Ollama") as refused:
             remove_model(local)
         assert refused.value.hint == "`ollama rm qwen3.5:9b` deletes it there."
@@ -228,9 +232,9 @@ class TestOllama:
 
 
 class TestLmStudio:
-    def test_names_of_publisher_repository_and_file_are_resolved(self, user: Path, put: Put) -> None:
-        path = put(user / ".lmstudio" / "models" / "unsloth" / "Tiny-GGUF" / "Tiny-Q4_K_M.gguf")
-        put(path.with_name("mmproj-F16.gguf"))
+    def test_names_of_publisher_repository_and_file_are_resolved(self, user: Path, copy_demo: Put) -> None:
+        path = copy_demo(user / ".lmstudio" / "models" / "unsloth" / "Tiny-GGUF" / "Tiny-Q4_K_M.gguf")
+        copy_demo(path.with_name("mmproj-F16.gguf"))
         assert list(by_name()) == ["unsloth/Tiny-GGUF/Tiny-Q4_K_M.gguf"]
         for name in (
             "unsloth/Tiny-GGUF/Tiny-Q4_K_M.gguf",
@@ -242,35 +246,35 @@ class TestLmStudio:
             named = find_named(name, NOTHING)
             assert named is not None, name
             assert named.path == path
-        (local, _) = listed()
+        (local, _) = list_models()
         assert (local.place, local.store, local.record.repo) == (Place.STORE, Store.LM_STUDIO, "unsloth/Tiny-GGUF")
-        assert select_models(listed(), "unsloth/Tiny-GGUF:Q4_K_M") == [local]
+        assert select_models(list_models(), "unsloth/Tiny-GGUF:Q4_K_M") == [local]
 
-    def test_an_ambiguous_name_lists_the_files(self, user: Path, put: Put) -> None:
+    def test_an_ambiguous_name_lists_the_files(self, user: Path, copy_demo: Put) -> None:
         folder = user / ".lmstudio" / "models" / "unsloth" / "Tiny-GGUF"
-        put(folder / "Tiny-Q4_K_M.gguf")
-        put(folder / "Tiny-Q8_0.gguf")
+        copy_demo(folder / "Tiny-Q4_K_M.gguf")
+        copy_demo(folder / "Tiny-Q8_0.gguf")
         with pytest.raises(ModelUnknown, match="is the name of 2 files") as error:
             find_named("unsloth/Tiny-GGUF", NOTHING)
         assert error.value.hint is not None
         assert "unsloth/Tiny-GGUF/Tiny-Q8_0.gguf" in error.value.hint
 
     @pytest.mark.parametrize("settings", [".lmstudio/settings.json", ".cache/lm-studio/settings.json"])
-    def test_the_folder_of_the_settings_is_used(self, user: Path, put: Put, settings: str) -> None:
+    def test_the_folder_of_the_settings_is_used(self, user: Path, copy_demo: Put, settings: str) -> None:
         write_json(user / settings, {"downloadsFolder": str(user / "big" / "models")})
-        put(user / "big" / "models" / "a" / "b" / "c.gguf")
+        copy_demo(user / "big" / "models" / "a" / "b" / "c.gguf")
         assert list(by_name()) == ["a/b/c.gguf"]
         (user / "big").rename(user / "away")
         (problem,) = list_found().problems
         assert problem.reason.startswith("LM Studio's models should be in ")
 
-    def test_the_home_folder_may_be_elsewhere(self, user: Path, put: Put) -> None:
+    def test_the_home_folder_may_be_elsewhere(self, user: Path, copy_demo: Put) -> None:
         (user / ".lmstudio-home-pointer").write_text(f"{user / 'lms'}\n")
-        put(user / "lms" / "models" / "a" / "b" / "c.gguf")
+        copy_demo(user / "lms" / "models" / "a" / "b" / "c.gguf")
         assert list(by_name()) == ["a/b/c.gguf"]
 
-    def test_a_catalogue_file_is_not_downloaded_again(self, user: Path, put: Put) -> None:
-        path = put(user / ".cache" / "lm-studio" / "models" / "owner" / "Mine" / "mine.gguf")
+    def test_a_catalogue_file_is_not_downloaded_again(self, user: Path, copy_demo: Put) -> None:
+        path = copy_demo(user / ".cache" / "lm-studio" / "models" / "owner" / "Mine" / "mine.gguf")
         its = replace(DEMO, id="mine", repo="owner/Mine", files=(ModelFile(quant="F16", file="mine.gguf"),))
         local = find_local_model(its)
         assert local is not None
@@ -278,11 +282,11 @@ class TestLmStudio:
 
 
 class TestJan:
-    def test_the_current_layout_is_read(self, user: Path, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_current_layout_is_read(self, user: Path, copy_demo: Put, monkeypatch: pytest.MonkeyPatch) -> None:
         data = user / "jan-data"
         monkeypatch.setenv("JAN_DATA_FOLDER", str(data))
-        model = put(data / "llamacpp" / "models" / "unsloth" / "Tiny-Q4" / "model.gguf")
-        projector = put(model.with_name("mmproj.gguf"))
+        model = copy_demo(data / "llamacpp" / "models" / "unsloth" / "Tiny-Q4" / "model.gguf")
+        projector = copy_demo(model.with_name("mmproj.gguf"))
         model.with_name("model.yml").write_text(
             "embedding: false\nmmproj_path: llamacpp/models/unsloth/Tiny-Q4/mmproj.gguf\n"
             "model_path: llamacpp/models/unsloth/Tiny-Q4/model.gguf\nname: 'Tiny'\nsize_bytes: 3\n"
@@ -291,39 +295,39 @@ class TestJan:
         assert (found.path, found.side_files, found.aliases) == (model, (projector,), ("Tiny",))
         assert find_named("Tiny", NOTHING) is not None
 
-    def test_the_earlier_layout_is_read(self, user: Path, put: Put) -> None:
+    def test_the_earlier_layout_is_read(self, user: Path, copy_demo: Put) -> None:
         data = user / ".config" / "Jan" / "data"
-        model = put(data / "models" / "cortex.so" / "tiny" / "1b" / "model.gguf")
+        model = copy_demo(data / "models" / "cortex.so" / "tiny" / "1b" / "model.gguf")
         model.with_name("model.yml").write_text(
             "# BEGIN GENERAL\nid: tiny:1b # an id\nstop:\n  - <end>\nfiles:\n  - models/cortex.so/tiny/1b/model.gguf\n"
         )
-        old = put(data / "models" / "older" / "older.gguf")
+        old = copy_demo(data / "models" / "older" / "older.gguf")
         write_json(old.with_name("model.json"), {"id": "older", "sources": [{"filename": "older.gguf"}]})
         assert {name: each.path for name, each in by_name().items()} == {"cortex.so/tiny/1b": model, "older": old}
         assert find_named("tiny:1b", NOTHING) is not None
 
-    def test_the_folder_of_the_settings_is_used_and_a_lost_file_reported(self, user: Path, put: Put) -> None:
+    def test_the_folder_of_the_settings_is_used_and_a_lost_file_reported(self, user: Path, copy_demo: Put) -> None:
         write_json(user / ".local" / "share" / "Jan" / "settings.json", {"data_folder": str(user / "d")})
         yml = user / "d" / "llamacpp" / "models" / "gone" / "model.yml"
         yml.parent.mkdir(parents=True)
         yml.write_text("model_path: /nowhere/gone.gguf\n")
-        mine = put(user / "own" / "mine-F16.gguf")
+        mine = copy_demo(user / "own" / "mine-F16.gguf")
         imported = yml.parent.parent / "mine" / "model.yml"
         imported.parent.mkdir()
         imported.write_text(f"model_path: {mine}\n")
         assert by_name()["mine"].path == mine
         (problem,) = list_found().problems
         assert problem.reason == "Jan's gone names /nowhere/gone.gguf, which is not there."
-        assert [each.path for each in listed()] == [mine]
-        assert [each.path for each in listed()] == [mine]
+        assert [each.path for each in list_models()] == [mine]
+        assert [each.path for each in list_models()] == [mine]
 
 
 class TestLlamaCpp:
-    def test_manifests_in_the_flat_folder_are_read(self, user: Path, put: Put) -> None:
+    def test_manifests_in_the_flat_folder_are_read(self, user: Path, copy_demo: Put) -> None:
         folder = user / ".cache" / "llama.cpp"
-        path = put(folder / "ggml-org_Tiny-GGUF_sub_tiny-Q8_0.gguf")
-        put(folder / "ggml-org_Tiny-GGUF_mmproj-tiny.gguf")
-        plain = put(folder / "downloaded.gguf")
+        path = copy_demo(folder / "ggml-org_Tiny-GGUF_sub_tiny-Q8_0.gguf")
+        copy_demo(folder / "ggml-org_Tiny-GGUF_mmproj-tiny.gguf")
+        plain = copy_demo(folder / "downloaded.gguf")
         values = {"ggufFile": {"rfilename": "sub/tiny-Q8_0.gguf"}, "mmprojFile": {"rfilename": "mmproj-tiny.gguf"}}
         write_json(folder / "manifest=ggml-org=Tiny-GGUF=Q8_0.json", values)
         (folder / "manifest=a=b=cut.json").write_text('{"gguf')
@@ -336,11 +340,13 @@ class TestLlamaCpp:
         assert [each.reason for each in scan.problems] == [
             "llama.cpp's a/b:cut is incomplete. `llama-server -hf a/b:cut` completes it."
         ]
-        assert {each.path: each.place for each in listed()}[plain] is Place.CACHE
+        assert {each.path: each.place for each in list_models()}[plain] is Place.CACHE
 
-    def test_the_layout_of_the_hubs_tools_is_read(self, user: Path, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_layout_of_the_hubs_tools_is_read(
+        self, user: Path, copy_demo: Put, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("LLAMA_CACHE", str(user / "cache"))
-        path = put(user / "cache" / "models--a--Tiny-GGUF" / "snapshots" / ("0" * 40) / "tiny-Q4_0.gguf")
+        path = copy_demo(user / "cache" / "models--a--Tiny-GGUF" / "snapshots" / ("0" * 40) / "tiny-Q4_0.gguf")
         (found,) = list_found().models
         assert (found.name, found.store, found.path) == ("a/Tiny-GGUF:tiny-Q4_0.gguf", Store.LLAMA_CPP, path)
         assert find_named("a/Tiny-GGUF:Q4_0", NOTHING) is not None
@@ -357,8 +363,8 @@ class TestAddedFolders:
         assert described is not None
         assert described[0] == "It is Ollama's: its 2 models are used in place and never changed."
         assert add_place(moved)
-        assert {each.label for each in listed()} == {"qwen3.5:9b", "someone/llava:7b"}
-        local = next(each for each in listed() if each.label == "qwen3.5:9b")
+        assert {each.label for each in list_models()} == {"qwen3.5:9b", "someone/llava:7b"}
+        local = next(each for each in list_models() if each.label == "qwen3.5:9b")
         assert local.place is Place.STORE
 
     def test_a_store_that_is_searched_anyway_is_not_added(self, user: Path, ollama: Path) -> None:
@@ -366,8 +372,8 @@ class TestAddedFolders:
         assert not add_place(user / ".ollama")
         assert read_added_places() == ()
 
-    def test_other_folders_are_not_stores(self, tmp_path: Path, put: Put) -> None:
-        put(tmp_path / "mine" / "a.gguf")
+    def test_other_folders_are_not_stores(self, tmp_path: Path, copy_demo: Put) -> None:
+        copy_demo(tmp_path / "mine" / "a.gguf")
         assert recognise_store(tmp_path / "mine") is None
         assert describe_store(tmp_path / "mine") is None
 

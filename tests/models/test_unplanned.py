@@ -22,7 +22,7 @@ class Hub(Protocol):
     folder: Path
 
 
-def changed(model_id: str, **changes: object) -> Catalogue:
+def changed_catalogue(model_id: str, **changes: object) -> Catalogue:
     return Catalogue((replace(SHIPPED.find(model_id), **changes),))
 
 
@@ -43,7 +43,7 @@ def test_a_file_of_unknown_size_is_estimated_by_parameters_or_listed() -> None:
     (guessed, *_) = make_plans(SHIPPED, describe_machine(16), criteria)
     assert guessed.file.size_bytes is None
     assert guessed.estimate.low < guessed.estimate.parts.total < guessed.estimate.high
-    left_out = list_unplanned(changed("qwen3.8-27b", parameters_b=None), describe_machine(16), criteria)
+    left_out = list_unplanned(changed_catalogue("qwen3.8-27b", parameters_b=None), describe_machine(16), criteria)
     assert {(each.model, each.quant, each.reason) for each in left_out} == {
         ("qwen3.8-27b", "Q3_K_M", "its size is unknown")
     }
@@ -79,14 +79,14 @@ def test_a_file_is_planned_once_its_size_is_known(hub: Hub) -> None:
 
 
 def test_an_unknown_layout_suggests_to_read_the_header() -> None:
-    catalogue = changed("qwen3.5-9b-mtp", geometry=None, revision="abc")
+    catalogue = changed_catalogue("qwen3.5-9b-mtp", geometry=None, revision="abc")
     assert make_plans(catalogue, describe_machine(24), PlanCriteria()) == ()
     (left_out,) = list_unplanned(catalogue, describe_machine(24), PlanCriteria(quant="Q4_K_M"))
     command = f"mtp-launcher estimate {catalogue.models[0].repo}@abc:Qwen3.5-9B-Q4_K_M.gguf"
     assert (left_out.reason, left_out.remedy) == ("its layout is unknown", f"`{command}` reads its header.")
     file = catalogue.models[0].file("Q4_K_M")
     assert file
-    catalogue = changed("qwen3.5-9b-mtp", geometry=None, revision="abc", files=(replace(file, sha256=None),))
+    catalogue = changed_catalogue("qwen3.5-9b-mtp", geometry=None, revision="abc", files=(replace(file, sha256=None),))
     (left_out,) = list_unplanned(catalogue, describe_machine(24), PlanCriteria(quant="Q4_K_M"))
     ask_hub = "`mtp-launcher models qwen3.5-9b-mtp --refresh` updates it from Hugging Face."
     assert left_out.remedy == f"{ask_hub} `{command}` reads its header."
@@ -99,14 +99,14 @@ def test_a_local_file_is_not_looked_up_on_the_hub(tmp_path: Path) -> None:
         if content:
             path.parent.mkdir()
             path.write_bytes(content)
-        catalogue = changed("qwen3.5-9b-mtp", repo=None, parameters_b=None, files=(file,))
+        catalogue = changed_catalogue("qwen3.5-9b-mtp", repo=None, parameters_b=None, files=(file,))
         (left_out,) = list_unplanned(catalogue, describe_machine(24), PlanCriteria(model="qwen3.5-9b-mtp"))
         assert left_out.remedy == f"`mtp-launcher estimate '{path}'` explains the problem."
 
 
 def test_a_draft_of_unknown_size_is_not_counted_as_0() -> None:
     draft = CompanionFile(repo="someone/small", file="small.gguf")
-    catalogue = changed("qwen3.5-9b-mtp", speculation="draft-model", draft=draft)
+    catalogue = changed_catalogue("qwen3.5-9b-mtp", speculation="draft-model", draft=draft)
     model, situation = "qwen3.5-9b-mtp", describe_machine(24)
     assert make_plans(catalogue, situation, PlanCriteria(model=model)) == ()
     left_out = list_unplanned(catalogue, situation, PlanCriteria(model=model))
@@ -114,14 +114,14 @@ def test_a_draft_of_unknown_size_is_not_counted_as_0() -> None:
     assert all("--refresh" in each.remedy for each in left_out)
     assert make_plans(catalogue, situation, PlanCriteria(model=model, draft=0))
     assert list_unplanned(catalogue, situation, PlanCriteria(model=model, draft=0)) == ()
-    local = changed(model, repo=None, speculation="draft-model", draft=replace(draft, repo=None))
+    local = changed_catalogue(model, repo=None, speculation="draft-model", draft=replace(draft, repo=None))
     assert all("small.gguf" in each.remedy for each in list_unplanned(local, situation, PlanCriteria(model=model)))
 
 
 def test_a_model_without_presets_is_planned() -> None:
     nine = SHIPPED.find("qwen3.5-9b-mtp")
     files = [replace(file, about_bytes=None) for file in nine.files if file.quant in ("UD-IQ3_XXS", "Q4_K_M")]
-    catalogue = changed("qwen3.5-9b-mtp", presets=(), parameters_b=None, files=tuple(files))
+    catalogue = changed_catalogue("qwen3.5-9b-mtp", presets=(), parameters_b=None, files=tuple(files))
     criteria = PlanCriteria(model="qwen3.5-9b-mtp")
     for chosen in (criteria, PlanCriteria()):
         (only,) = make_plans(catalogue, describe_machine(12), chosen)

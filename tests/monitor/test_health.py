@@ -21,7 +21,7 @@ class Scripted:
         return {"F": FOUND, "-": False, "?": None}[next(self._says)]
 
 
-def latched(says: str, *, gap_before: int | None = None) -> str:
+def run_latch(says: str, *, gap_before: int | None = None) -> str:
     """Return the output of a latch that raises (R) after three checks and clears (C) after two; a dot is no change."""
     latch = Latch(Scripted(says), raise_checks=3, clear_checks=2)
     times = [
@@ -33,17 +33,17 @@ def latched(says: str, *, gap_before: int | None = None) -> str:
 
 class TestLatch:
     def test_a_finding_is_raised_and_cleared_once(self) -> None:
-        assert latched("FFFFFF----") == "..R....C.."
+        assert run_latch("FFFFFF----") == "..R....C.."
 
     def test_an_opposite_check_resets_the_count(self) -> None:
-        assert latched("FF-FF-FF-") == "........."
-        assert latched("FFF-F-F--") == "..R.....C"
+        assert run_latch("FF-FF-FF-") == "........."
+        assert run_latch("FFF-F-F--") == "..R.....C"
 
     def test_unknown_checks_do_not_count(self) -> None:
-        assert latched("F?F??F?-?-?") == ".....R...C."
+        assert run_latch("F?F??F?-?-?") == ".....R...C."
 
     def test_a_gap_resets_the_count(self) -> None:
-        assert latched("FFFFF", gap_before=2) == "....R"
+        assert run_latch("FFFFF", gap_before=2) == "....R"
 
 
 def test_findings_are_json_with_plain_values() -> None:

@@ -58,13 +58,13 @@ class TestAcceptance:
         assert run(Health(ServerSetup(draft=0)), replies(40, acceptance=0.05)) == []
 
 
-def undrafted(tokens: int = 200, *, counted: bool = True) -> FinishedReply:
+def undrafted_reply(tokens: int = 200, *, counted: bool = True) -> FinishedReply:
     return reply(60, tokens=tokens, drafted=0 if counted else None, accepted=0 if counted else None)
 
 
 class TestInert:
     def test_three_replies_without_a_draft_are_raised_and_one_with_drafts_clears(self) -> None:
-        moments = [moment(10.0 * i, finished=(undrafted(),)) for i in range(3)]
+        moments = [moment(10.0 * i, finished=(undrafted_reply(),)) for i in range(3)]
         events = run(Health(QWEN), [*replies(3, -60), *moments, *replies(1, 30)])
         assert list_changes(events) == [(FindingCode.DRAFTS_INERT, True), (FindingCode.DRAFTS_INERT, False)]
         assert events[0].time_s == 20
@@ -73,11 +73,11 @@ class TestInert:
     @pytest.mark.parametrize(
         "finished",
         [
-            [undrafted(), undrafted()],
-            [undrafted(20)] * 10,
-            [undrafted(60)] * 3,
-            [undrafted(), undrafted(), reply(60), undrafted(), undrafted()],
-            [undrafted(counted=False)] * 10,
+            [undrafted_reply(), undrafted_reply()],
+            [undrafted_reply(20)] * 10,
+            [undrafted_reply(60)] * 3,
+            [undrafted_reply(), undrafted_reply(), reply(60), undrafted_reply(), undrafted_reply()],
+            [undrafted_reply(counted=False)] * 10,
         ],
     )
     def test_values_just_below_the_limits_raise_nothing(self, finished: list[FinishedReply]) -> None:
@@ -85,7 +85,9 @@ class TestInert:
         assert run(Health(QWEN), moments) == []
 
     def test_without_mtp_missing_drafts_are_no_finding(self) -> None:
-        assert run(Health(ServerSetup(draft=0)), [moment(10.0 * i, finished=(undrafted(),)) for i in range(9)]) == []
+        assert (
+            run(Health(ServerSetup(draft=0)), [moment(10.0 * i, finished=(undrafted_reply(),)) for i in range(9)]) == []
+        )
 
 
 class TestWaiting:

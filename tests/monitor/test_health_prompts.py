@@ -20,26 +20,28 @@ def watch(*prompts: Reread | None, slots: int = 1, left_mib: float | None = None
     return run(Health(ServerSetup(slots=slots, cache_mib=8_192)), moments)
 
 
-def lost(tokens: int = 2_000, cause: RereadCause = RereadCause.CHECKPOINT, place: str = "") -> Reread:
+def make_reread(tokens: int = 2_000, cause: RereadCause = RereadCause.CHECKPOINT, place: str = "") -> Reread:
     return Reread(tokens, 3.0, cause, place)
 
 
 def test_a_second_small_loss_is_a_finding() -> None:
-    assert watch(None, lost(), None, None) == []
-    (event,) = watch(None, lost(), None, lost())
+    assert watch(None, make_reread(), None, None) == []
+    (event,) = watch(None, make_reread(), None, make_reread())
     assert event.finding.code is FindingCode.PROMPT_READ_AGAIN
     assert event.finding.sentence.startswith("4,000 tokens of the last prompts were read again, 6 s lost.")
     assert event.finding.evidence["cause"] == "checkpoint"
 
 
 def test_one_large_loss_is_a_finding() -> None:
-    assert list_changes(watch(lost(10_000))) == [(FindingCode.PROMPT_READ_AGAIN, True)]
+    assert list_changes(watch(make_reread(10_000))) == [(FindingCode.PROMPT_READ_AGAIN, True)]
 
 
 def test_three_requests_without_a_loss_clear_it() -> None:
-    events = watch(lost(10_000), None, None, None, None, None)
+    events = watch(make_reread(10_000), None, None, None, None, None)
     assert list_changes(events) == [(FindingCode.PROMPT_READ_AGAIN, True), (FindingCode.PROMPT_READ_AGAIN, False)]
-    assert list_changes(watch(lost(10_000), None, lost(), None)) == [(FindingCode.PROMPT_READ_AGAIN, True)]
+    assert list_changes(watch(make_reread(10_000), None, make_reread(), None)) == [
+        (FindingCode.PROMPT_READ_AGAIN, True)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,7 @@ def test_three_requests_without_a_loss_clear_it() -> None:
     ],
 )
 def test_each_cause_is_reported(cause: RereadCause, words: str) -> None:
-    (event,) = watch(lost(10_000, cause, "system 1"), slots=2)
+    (event,) = watch(make_reread(10_000, cause, "system 1"), slots=2)
     assert words in event.finding.sentence
     action = event.finding.action
     assert (action is not None) == (cause is RereadCause.OTHER_CLIENT)
@@ -65,7 +67,7 @@ def test_each_cause_is_reported(cause: RereadCause, words: str) -> None:
 def test_a_larger_prompt_cache_is_suggested_if_host_memory_allows(
     left_mib: float | None, cache_mib: int | None
 ) -> None:
-    (event,) = watch(lost(10_000, RereadCause.CACHE_LIMIT), left_mib=left_mib)
+    (event,) = watch(make_reread(10_000, RereadCause.CACHE_LIMIT), left_mib=left_mib)
     action = event.finding.action
     assert (action.parameters if action else None) == (cache_mib and {"cache_ram": cache_mib})
     if action is not None:
@@ -73,6 +75,6 @@ def test_a_larger_prompt_cache_is_suggested_if_host_memory_allows(
 
 
 def test_the_changing_header_of_claude_code_is_named_with_its_fix() -> None:
-    (event,) = watch(lost(10_000, RereadCause.CHANGED_PREFIX, BILLING_HEADER))
+    (event,) = watch(make_reread(10_000, RereadCause.CHANGED_PREFIX, BILLING_HEADER))
     assert "header x-anthropic-billing-header" in event.finding.sentence
     assert "`mtp-launcher code claude` turns it off" in event.finding.sentence

@@ -26,7 +26,7 @@ Course = Callable[[float], float]
 """MiB at a time in seconds."""
 
 
-def course(
+def memory_course(
     seconds: float,
     taken: Course,
     room: float = 16 * GIB,
@@ -51,7 +51,7 @@ def watch(moments: Iterator[Moment]) -> list[HealthEvent]:
 
 def test_growth_of_two_gib_a_minute_is_reported_in_time_and_restarted_before_the_end() -> None:
     """2.3 GB a minute were reported (lmstudio#1764)."""
-    events = watch(course(400, lambda s: 2.3 * GIB * s / 60))
+    events = watch(memory_course(400, lambda s: 2.3 * GIB * s / 60))
     assert list_changes(events) == [RAISED] * len(events)
     first, *_, last = [event.finding for event in events]
     assert first.level is FindingLevel.INFORMATION
@@ -66,7 +66,9 @@ def test_growth_of_two_gib_a_minute_is_reported_in_time_and_restarted_before_the
 
 
 def test_a_finding_is_raised_again_when_free_memory_has_halved() -> None:
-    rests = [float(event.finding.evidence["left_s"]) for event in watch(course(400, lambda s: 2.3 * GIB * s / 60))]
+    rests = [
+        float(event.finding.evidence["left_s"]) for event in watch(memory_course(400, lambda s: 2.3 * GIB * s / 60))
+    ]
     halvings = [later / earlier for earlier, later in pairwise(rests)]
     assert len(rests) < 12
     assert all(share < 0.9 for share in halvings)
@@ -84,34 +86,43 @@ def test_a_finding_is_raised_again_when_free_memory_has_halved() -> None:
     ],
 )
 def test_growth_that_stops_is_no_finding(name: str, taken: Course) -> None:
-    assert watch(course(300, taken)) == [], name
+    assert watch(memory_course(300, taken)) == [], name
 
 
 def test_growth_in_steps_counts_as_growth() -> None:
-    events = watch(course(400, lambda s: GIB * (s // 20)))
+    events = watch(memory_course(400, lambda s: GIB * (s // 20)))
     assert list_changes(events)[0] == RAISED
     assert events[-1].finding.level is FindingLevel.WARNING
 
 
 def test_sudden_fast_growth_is_urgent_at_once() -> None:
-    events = watch(course(7_260, lambda s: 300.0 * max(0.0, s - 7_200)))
+    events = watch(memory_course(7_260, lambda s: 300.0 * max(0.0, s - 7_200)))
     assert events[0].finding.level is FindingLevel.WARNING
     assert events[0].time_s <= 7_200 + 16 * GIB / 300 * 0.6
 
 
 def test_caches_that_reach_their_limit_are_no_finding_and_those_beyond_it_are() -> None:
-    def stored(s: float) -> float:
+    def stored_bytes(s: float) -> float:
         return GIB * s / 30
 
-    assert watch(course(200, stored, prompts=stored, to_come=lambda s: max(1.0, 8 * GIB - stored(s)))) == []
-    events = watch(course(400, stored, prompts=stored, to_come=lambda s: max(0.0, 8 * GIB - stored(s))))
+    assert (
+        watch(
+            memory_course(
+                200, stored_bytes, prompts=stored_bytes, to_come=lambda s: max(1.0, 8 * GIB - stored_bytes(s))
+            )
+        )
+        == []
+    )
+    events = watch(
+        memory_course(400, stored_bytes, prompts=stored_bytes, to_come=lambda s: max(0.0, 8 * GIB - stored_bytes(s)))
+    )
     assert list_changes(events)[0] == RAISED
     assert events[0].finding.evidence["prompt_cache_mib"] >= 8 * GIB
 
 
 def test_growth_is_not_urgent_if_a_restart_would_free_little() -> None:
     """A model that is too large, for example, would be restarted again and again."""
-    events = watch(course(16, lambda s: 40.0 * s, room=2 * GIB))
+    events = watch(memory_course(16, lambda s: 40.0 * s, room=2 * GIB))
     assert [event for event in events if event.finding.level is FindingLevel.WARNING] == []
 
 
@@ -120,12 +131,12 @@ def test_growth_is_not_urgent_if_a_restart_would_free_little() -> None:
     [
         (
             "prompt_cache",
-            course(200, lambda s: 60.0 * s, prompts=lambda s: 58.0 * s),
+            memory_course(200, lambda s: 60.0 * s, prompts=lambda s: 58.0 * s),
             "MiB of earlier prompts.",
         ),
-        ("leak", course(200, lambda s: 60.0 * s, prompts=lambda _s: 100.0), "probably a leak."),
-        ("engine", course(200, lambda s: 60.0 * s), "MiB since it was ready."),
-        ("other_programs", course(250, lambda _s: 0.0, others=lambda s: 60.0 * s), "Other programs take it."),
+        ("leak", memory_course(200, lambda s: 60.0 * s, prompts=lambda _s: 100.0), "probably a leak."),
+        ("engine", memory_course(200, lambda s: 60.0 * s), "MiB since it was ready."),
+        ("other_programs", memory_course(250, lambda _s: 0.0, others=lambda s: 60.0 * s), "Other programs take it."),
     ],
 )
 def test_each_cause_is_reported(cause: str, moments: Iterator[Moment], words: str) -> None:
@@ -138,10 +149,10 @@ def test_each_cause_is_reported(cause: str, moments: Iterator[Moment], words: st
 
 
 def test_the_finding_clears_when_memory_is_free() -> None:
-    def taken(s: float) -> float:
+    def taken_mib(s: float) -> float:
         return min(s, 200.0) * 60
 
-    events = watch(course(600, taken))
+    events = watch(memory_course(600, taken_mib))
     assert list_changes(events)[-1] == (FindingCode.HOST_MEMORY, False)
 
 

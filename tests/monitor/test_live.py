@@ -22,14 +22,14 @@ QUESTION = ChatRequest(
 
 
 @asynccontextmanager
-async def serving(model: Path, samples: list[MonitorSnapshot] | None = None) -> AsyncIterator[ServerSession]:
+async def serve_model(model: Path, samples: list[MonitorSnapshot] | None = None) -> AsyncIterator[ServerSession]:
     listen = None if samples is None else samples.append
     async with serve(ServeOptions(model=model, built_in=True, threads=1), on_snapshot=listen) as server:
         yield server
 
 
 async def test_acceptance_by_position_equals_the_counts_of_the_engine(demo_model: Path) -> None:
-    async with serving(demo_model) as server:
+    async with serve_model(demo_model) as server:
         before = parse_counters(await server.supervisor.client.read_metrics())
         reply = await server.send_request(QUESTION)
         traffic = measure_traffic(before, parse_counters(await server.supervisor.client.read_metrics()))
@@ -45,7 +45,7 @@ async def test_acceptance_by_position_equals_the_counts_of_the_engine(demo_model
 
 async def test_samples_come_ten_times_a_second_while_tokens_arrive(demo_model: Path) -> None:
     samples: list[MonitorSnapshot] = []
-    async with serving(demo_model, samples) as server:
+    async with serve_model(demo_model, samples) as server:
         await server.send_request(QUESTION)
         samples.clear()
         while len(samples) < 12:
@@ -63,7 +63,7 @@ async def test_samples_come_ten_times_a_second_while_tokens_arrive(demo_model: P
 
 
 async def test_unknown_values_have_their_reason(demo_model: Path) -> None:
-    async with serving(demo_model) as server:
+    async with serve_model(demo_model) as server:
         while not server.monitor.snapshot_count:
             await asyncio.sleep(0)
         power, rate = server.monitor.series["gpu_power_w"], server.monitor.series["tokens_per_second"]
@@ -75,7 +75,7 @@ async def test_unknown_values_have_their_reason(demo_model: Path) -> None:
 
 async def test_another_engine_has_no_earlier_figures(demo_model: Path) -> None:
     samples: list[MonitorSnapshot] = []
-    async with serving(demo_model, samples) as server:
+    async with serve_model(demo_model, samples) as server:
         server.monitor.periods = MonitorPeriods(visible_s=0.05, reply_valid_s=3_600.0)
         await server.send_request(QUESTION)
         before = server.supervisor.engine_pid
@@ -91,7 +91,7 @@ async def test_another_engine_has_no_earlier_figures(demo_model: Path) -> None:
 
 async def test_an_ended_reply_has_one_rate(demo_model: Path) -> None:
     samples: list[MonitorSnapshot] = []
-    async with serving(demo_model, samples) as server:
+    async with serve_model(demo_model, samples) as server:
         server.monitor.periods = MonitorPeriods(visible_s=0.05, metrics_s=0.05)
         counted = asyncio.Event()
         server.monitor.on_traffic = lambda _: counted.set()
@@ -112,7 +112,7 @@ async def test_an_ended_reply_has_one_rate(demo_model: Path) -> None:
 
 async def test_the_rate_of_a_stream_to_another_client_is_known_while_it_goes_on(demo_model: Path) -> None:
     endless = ChatRequest(QUESTION.messages, extra={"ignore_eos": True})
-    async with serving(demo_model) as server:
+    async with serve_model(demo_model) as server:
         endpoint = server.supervisor.endpoint
         async with EngineClient(endpoint.url, endpoint.api_key) as stranger, stranger.chat(endless) as deltas:
             async for _ in deltas:
@@ -126,7 +126,7 @@ async def test_the_rate_of_a_stream_to_another_client_is_known_while_it_goes_on(
 
 
 async def test_another_clients_request_makes_the_server_busy(demo_model: Path) -> None:
-    async with serving(demo_model) as server:
+    async with serve_model(demo_model) as server:
         server.monitor.periods = MonitorPeriods(metrics_s=0.05)
         endpoint = server.supervisor.endpoint
         endless = ChatRequest(QUESTION.messages, extra={"ignore_eos": True})

@@ -35,7 +35,7 @@ STEPS = st.lists(
 )
 
 
-def recorded(name: str) -> list[Timings]:
+def read_recording(name: str) -> list[Timings]:
     return [Timings.parse(json.loads(line)) for line in (DATA / name).read_text().splitlines()]
 
 
@@ -55,7 +55,7 @@ def reply(steps: Iterable[Step]) -> Iterator[Timings]:
             yield timings(n, ms, drafted or None, accepted if drafted else None)
 
 
-def metered(events: Iterable[Timings]) -> ReplyMeter:
+def meter_reply(events: Iterable[Timings]) -> ReplyMeter:
     meter = ReplyMeter()
     for event in events:
         meter.add(event)
@@ -68,22 +68,22 @@ def stored_bytes(meter: ReplyMeter) -> int:
 
 class TestRecordedReplies:
     def test_drafts_are_counted_by_position(self) -> None:
-        acceptance = metered(recorded("long_reply.jsonl")).acceptance
+        acceptance = meter_reply(read_recording("long_reply.jsonl")).acceptance
         assert acceptance == Acceptance(46, 35, (23, 23), (22, 13))
         assert acceptance.rate == 35 / 46
         assert acceptance.rates_by_position == (22 / 23, 13 / 23)
         assert acceptance.mean_length == 1 + 35 / 23
 
     def test_events_before_the_first_and_after_the_last_token_do_not_count(self) -> None:
-        events = recorded("short_reply.jsonl")
+        events = read_recording("short_reply.jsonl")
         assert [event.predicted_n for event in events][:3] == [0, 0, 1]
         assert events[-1] == events[-2]
-        assert metered(events).acceptance == Acceptance(10, 8, (5, 5), (4, 4))
+        assert meter_reply(events).acceptance == Acceptance(10, 8, (5, 5), (4, 4))
 
     @pytest.mark.parametrize("name", ["short_reply.jsonl", "long_reply.jsonl"])
     def test_in_the_first_second_the_rate_is_that_of_the_engine(self, name: str) -> None:
         meter = ReplyMeter()
-        for event in recorded(name):
+        for event in read_recording(name):
             meter.add(event)
             if event.predicted_n >= 5:
                 assert meter.tokens_per_second == pytest.approx(event.predicted_per_second, rel=1e-3)
@@ -92,55 +92,55 @@ class TestRecordedReplies:
     def test_no_rate_is_given_before_five_tokens(self, name: str) -> None:
         meter = ReplyMeter()
         assert meter.tokens_per_second is None
-        for event in recorded(name):
+        for event in read_recording(name):
             meter.add(event)
             assert (meter.tokens_per_second is None) == (event.predicted_n < 5)
 
     def test_the_last_timings_are_kept(self) -> None:
-        events = recorded("long_reply.jsonl")
-        assert metered(events).last == events[-1]
+        events = read_recording("long_reply.jsonl")
+        assert meter_reply(events).last == events[-1]
 
 
 class TestRate:
     def test_the_rate_is_that_of_the_last_second(self) -> None:
         slow, fast = [Step(0, 0, 100.0)] * 30, [Step(0, 0, 10.0)] * 101
-        meter = metered(reply(slow))
+        meter = meter_reply(reply(slow))
         assert meter.tokens_per_second == pytest.approx(10)
-        meter = metered(reply(slow + fast))
+        meter = meter_reply(reply(slow + fast))
         assert meter.tokens_per_second == pytest.approx(100)
         assert meter.last is not None
         assert meter.last.predicted_per_second < 35
 
     def test_accepted_drafts_count_as_tokens(self) -> None:
-        assert metered(reply([Step(3, 3, 40.0)] * 100)).tokens_per_second == pytest.approx(100)
+        assert meter_reply(reply([Step(3, 3, 40.0)] * 100)).tokens_per_second == pytest.approx(100)
 
     def test_a_step_longer_than_a_second_still_has_a_rate(self) -> None:
-        assert metered(reply([Step(0, 0, 2_000.0)] * 10)).tokens_per_second == pytest.approx(0.5)
+        assert meter_reply(reply([Step(0, 0, 2_000.0)] * 10)).tokens_per_second == pytest.approx(0.5)
 
     def test_the_window_does_not_grow_with_the_reply(self) -> None:
-        assert stored_bytes(metered(reply([Step(1, 1, 10.0)] * 1_000))) < 1.1 * stored_bytes(
-            metered(reply([Step(1, 1, 10.0)] * 200))
+        assert stored_bytes(meter_reply(reply([Step(1, 1, 10.0)] * 1_000))) < 1.1 * stored_bytes(
+            meter_reply(reply([Step(1, 1, 10.0)] * 200))
         )
 
     def test_after_a_handover_the_rate_is_that_of_the_new_engine(self) -> None:
         slow, fast = reply([Step(2, 1, 100.0)] * 100), list(reply([Step(2, 2, 10.0)] * 201))
-        meter = metered(slow)
+        meter = meter_reply(slow)
         tokens_before = meter.last.predicted_n if meter.last else 0
         for event in fast:
             meter.add(replace(event, predicted_n=event.predicted_n + tokens_before))
         assert meter.tokens_per_second == pytest.approx(300)
-        assert stored_bytes(meter) < 1.1 * stored_bytes(metered(fast))
+        assert stored_bytes(meter) < 1.1 * stored_bytes(meter_reply(fast))
         assert meter.acceptance.accepted_by_position == (301, 201)
 
     @pytest.mark.parametrize("n", [5, 6])
     def test_a_clock_that_stops_gives_the_rate_of_the_engine(self, n: int) -> None:
         still = [Timings(0, 0, 0.0, n, 0.0, 123.0, None, None) for n in range(n + 1)]
-        assert metered(still).tokens_per_second == 123.0
+        assert meter_reply(still).tokens_per_second == 123.0
 
     @settings(deadline=None)
     @given(STEPS)
     def test_the_rate_is_between_those_of_the_slowest_and_fastest_step(self, steps: list[Step]) -> None:
-        rate = metered(reply(steps)).tokens_per_second
+        rate = meter_reply(reply(steps)).tokens_per_second
         rates = [1_000 * (step.accepted + 1) / step.milliseconds for step in steps]
         if 1 + sum(step.accepted + 1 for step in steps) < 5:
             assert rate is None
@@ -151,7 +151,7 @@ class TestRate:
 
 class TestAcceptance:
     def test_acceptance_is_unknown_before_a_draft(self) -> None:
-        acceptance = metered(reply([Step(0, 0)] * 10)).acceptance
+        acceptance = meter_reply(reply([Step(0, 0)] * 10)).acceptance
         assert acceptance == Acceptance(0, 0, (), ())
         assert (acceptance.rate, acceptance.rates_by_position, acceptance.mean_length) == (None, (), None)
 
@@ -159,19 +159,19 @@ class TestAcceptance:
         assert ReplyMeter().acceptance == Acceptance(0, 0, (), ())
 
     def test_rejected_drafts_are_counted(self) -> None:
-        acceptance = metered(reply([Step(3, 0)] * 4)).acceptance
+        acceptance = meter_reply(reply([Step(3, 0)] * 4)).acceptance
         assert acceptance == Acceptance(12, 0, (4, 4, 4), (0, 0, 0))
         assert (acceptance.rate, acceptance.mean_length) == (0, 1)
 
     def test_a_short_draft_does_not_count_at_later_positions(self) -> None:
-        acceptance = metered(reply([Step(3, 3), Step(1, 1), Step(0, 0), Step(2, 0)])).acceptance
+        acceptance = meter_reply(reply([Step(3, 3), Step(1, 1), Step(0, 0), Step(2, 0)])).acceptance
         assert acceptance.drafted_by_position == (3, 2, 1)
         assert acceptance.accepted_by_position == (2, 1, 1)
 
     @settings(deadline=None)
     @given(STEPS)
     def test_counts_by_position_add_up_to_the_totals_of_the_engine(self, steps: list[Step]) -> None:
-        acceptance = metered(reply(steps)).acceptance
+        acceptance = meter_reply(reply(steps)).acceptance
         longest = max((step.drafted for step in steps), default=0)
         assert acceptance.drafted == sum(acceptance.drafted_by_position) == sum(step.drafted for step in steps)
         assert acceptance.accepted == sum(acceptance.accepted_by_position) == sum(step.accepted for step in steps)
@@ -182,7 +182,7 @@ class TestAcceptance:
     @settings(deadline=None)
     @given(STEPS)
     def test_every_rate_lies_between_0_and_1(self, steps: list[Step]) -> None:
-        acceptance = metered(reply(steps)).acceptance
+        acceptance = meter_reply(reply(steps)).acceptance
         assert all(0 <= rate <= 1 for rate in acceptance.rates_by_position)
         assert acceptance.rate is None or 0 <= acceptance.rate <= 1
         drafting = [step for step in steps if step.drafted]
@@ -246,5 +246,5 @@ class TestTotal:
     @settings(deadline=None)
     @given(STEPS, STEPS)
     def test_two_replies_count_like_one_with_the_steps_of_both(self, first: list[Step], second: list[Step]) -> None:
-        both = sum_acceptance([metered(reply(first)).acceptance, metered(reply(second)).acceptance])
-        assert both == metered(reply(first + second)).acceptance
+        both = sum_acceptance([meter_reply(reply(first)).acceptance, meter_reply(reply(second)).acceptance])
+        assert both == meter_reply(reply(first + second)).acceptance

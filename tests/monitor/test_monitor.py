@@ -70,7 +70,7 @@ class Watching:
 
 
 @asynccontextmanager
-async def watching(
+async def watch_samples(
     folder: Path,
     *,
     engine: bool = False,
@@ -88,13 +88,13 @@ async def watching(
 
 
 async def test_an_idle_server_is_sampled_rarely(tmp_path: Path) -> None:
-    async with watching(tmp_path, visible_s=0.05) as watched:
+    async with watch_samples(tmp_path, visible_s=0.05) as watched:
         await watched.until(5)
     assert min(later - before for before, later in pairwise(watched.times)) > 0.049
 
 
 async def test_a_hidden_window_samples_more_rarely(tmp_path: Path) -> None:
-    async with watching(tmp_path, visible_s=0.02, hidden_s=NEVER_S) as watched:
+    async with watch_samples(tmp_path, visible_s=0.02, hidden_s=NEVER_S) as watched:
         await watched.until(2)
         watched.monitor.set_visible(False)
         await watched.until(3)  # the sample that was already due
@@ -106,14 +106,14 @@ async def test_a_hidden_window_samples_more_rarely(tmp_path: Path) -> None:
 
 
 async def test_a_reply_starts_fast_sampling(tmp_path: Path) -> None:
-    async with watching(tmp_path, visible_s=NEVER_S) as watched:
+    async with watch_samples(tmp_path, visible_s=NEVER_S) as watched:
         await watched.until(1)
         watched.monitor.start_reply_meter()
         await watched.until(20)
 
 
 async def test_fast_sampling_ends_when_the_last_reply_is_no_longer_valid(tmp_path: Path) -> None:
-    async with watching(tmp_path, reply_valid_s=0.05, visible_s=0.2) as watched:
+    async with watch_samples(tmp_path, reply_valid_s=0.05, visible_s=0.2) as watched:
         await watched.until(1)
         meter = watched.monitor.start_reply_meter()
         await watched.until(5)
@@ -125,7 +125,7 @@ async def test_fast_sampling_ends_when_the_last_reply_is_no_longer_valid(tmp_pat
 @pytest.mark.parametrize("engine_pid", [None, os.getpid()], ids=["same engine", "first reply of an engine"])
 async def test_a_reply_between_two_samples_is_in_the_next_one(tmp_path: Path, engine_pid: int | None) -> None:
     # a busy computer may take no sample for a second
-    async with watching(tmp_path, reply_valid_s=-1.0) as watched:
+    async with watch_samples(tmp_path, reply_valid_s=-1.0) as watched:
         await watched.until(1)
         watched.server.engine_pid = engine_pid
         meter = watched.monitor.start_reply_meter()
@@ -140,7 +140,7 @@ async def test_a_reply_between_two_samples_is_in_the_next_one(tmp_path: Path, en
 
 
 async def test_during_a_handover_a_reply_has_no_rate(tmp_path: Path) -> None:
-    async with watching(tmp_path) as watched:
+    async with watch_samples(tmp_path) as watched:
         meter = watched.monitor.start_reply_meter()
         meter.add(
             Timings(
@@ -167,7 +167,7 @@ async def test_requests_of_others_start_fast_sampling(tmp_path: Path) -> None:
 
     async with (
         Busy("http://127.0.0.1:9", None) as client,
-        watching(tmp_path, visible_s=NEVER_S, metrics_s=0.01, metrics_rest_s=0.01) as watched,
+        watch_samples(tmp_path, visible_s=NEVER_S, metrics_s=0.01, metrics_rest_s=0.01) as watched,
     ):
         watched.server.counters = client
         await watched.until(1)
@@ -192,7 +192,7 @@ class Counting(EngineClient):
 @pytest.mark.parametrize("log_line", ["0.26.000.000 I slot launch_slot_: id  0 | task 7 | processing task", None])
 async def test_counters_are_read_rarely_while_the_log_shows_no_work(tmp_path: Path, log_line: str | None) -> None:
     periods_s = {"metrics_s": 0.01, "metrics_rest_s": NEVER_S if log_line else 0.2}
-    async with watching(tmp_path, **periods_s) as watched, Counting(watched.server.log) as client:
+    async with watch_samples(tmp_path, **periods_s) as watched, Counting(watched.server.log) as client:
         watched.server.counters = client
         async with asyncio.timeout(60):
             await client.requested.get()
@@ -204,7 +204,10 @@ async def test_counters_are_read_rarely_while_the_log_shows_no_work(tmp_path: Pa
 
 
 async def test_behind_a_gateway_counters_are_read_when_replies_have_ended(tmp_path: Path) -> None:
-    async with watching(tmp_path, metrics_s=0.01, visible_s=0.01) as watched, Counting(watched.server.log) as client:
+    async with (
+        watch_samples(tmp_path, metrics_s=0.01, visible_s=0.01) as watched,
+        Counting(watched.server.log) as client,
+    ):
         server = watched.server
         server.counters, server.reply_progress = client, ReplyProgress()
         async with asyncio.timeout(60):
@@ -243,7 +246,7 @@ class NotingWatch(HealthWatch):
 
 
 async def test_detectors_keep_their_period_when_samples_are_rare(tmp_path: Path) -> None:
-    async with watching(tmp_path, engine=True, visible_s=NEVER_S) as watched:
+    async with watch_samples(tmp_path, engine=True, visible_s=NEVER_S) as watched:
         watch = watched.monitor.health_watch = NotingWatch()
         watch.period_s = 0.05
         async with asyncio.timeout(60):

@@ -10,13 +10,20 @@ from tests.monitor.series import list_changes, repeat_moment, run
 ON_PROCESSOR = ServerSetup(on_gpu=False)
 
 
-def busy(count: int, start_s: float = 0.0, *, others: float | None = 78.0, generating: bool = True) -> list[Moment]:
+def busy_moments(
+    count: int, start_s: float = 0.0, *, others: float | None = 78.0, generating: bool = True
+) -> list[Moment]:
     return repeat_moment(count, start_s, others_percent=others, generating=generating)
 
 
 def test_it_is_raised_after_ten_seconds_and_cleared_when_they_end() -> None:
     health = Health(ON_PROCESSOR)
-    events = run(health, busy(10) + busy(5, 20.0, generating=False) + busy(5, 30.0, others=3.0, generating=False))
+    events = run(
+        health,
+        busy_moments(10)
+        + busy_moments(5, 20.0, generating=False)
+        + busy_moments(5, 30.0, others=3.0, generating=False),
+    )
     assert list_changes(events) == [(FindingCode.PROCESSOR_BUSY, True), (FindingCode.PROCESSOR_BUSY, False)]
     finding = events[0].finding
     assert events[0].time_s == 10.0
@@ -45,19 +52,21 @@ def test_the_busiest_programs_are_named(programs: tuple[str, ...], named: str) -
 
 
 def test_a_burst_is_no_finding() -> None:
-    bursts = [each for start in range(0, 200, 20) for each in busy(4, start) + busy(6, start + 8, others=5.0)]
+    bursts = [
+        each for start in range(0, 200, 20) for each in busy_moments(4, start) + busy_moments(6, start + 8, others=5.0)
+    ]
     assert run(Health(ON_PROCESSOR), bursts) == []
 
 
 def test_the_time_asleep_does_not_count() -> None:
-    assert run(Health(ON_PROCESSOR), busy(2) + busy(2, 4_000.0)) == []
+    assert run(Health(ON_PROCESSOR), busy_moments(2) + busy_moments(2, 4_000.0)) == []
 
 
 @pytest.mark.parametrize("on_gpu", [True, None])
 def test_a_model_that_needs_no_processor_is_not_slowed(on_gpu: bool | None) -> None:
-    assert run(Health(ServerSetup(on_gpu=on_gpu)), busy(50)) == []
+    assert run(Health(ServerSetup(on_gpu=on_gpu)), busy_moments(50)) == []
 
 
 @pytest.mark.parametrize(("others", "generating"), [(None, True), (78.0, False), (40.0, True)])
 def test_unknown_idle_or_light_use_is_no_finding(others: float | None, generating: bool) -> None:
-    assert run(Health(ON_PROCESSOR), busy(50, others=others, generating=generating)) == []
+    assert run(Health(ON_PROCESSOR), busy_moments(50, others=others, generating=generating)) == []

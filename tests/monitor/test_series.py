@@ -9,7 +9,7 @@ from launcher.machine.gpu import Reading
 from launcher.monitor.series import _SLACK, SPAN_S, Sample, Series
 
 
-def filled(times: range, span_s: float = SPAN_S) -> Series:
+def filled_series(times: range, span_s: float = SPAN_S) -> Series:
     series = Series("gpu_power_w", span_s)
     for time_s in times:
         series.add(time_s, Reading(10.0 * time_s))
@@ -23,11 +23,11 @@ def test_a_new_series_is_empty_with_a_reason() -> None:
 
 
 def test_samples_keep_their_order() -> None:
-    assert list(filled(range(3))) == [Sample(0, 0.0), Sample(1, 10.0), Sample(2, 20.0)]
+    assert list(filled_series(range(3))) == [Sample(0, 0.0), Sample(1, 10.0), Sample(2, 20.0)]
 
 
 def test_a_full_series_drops_the_oldest() -> None:
-    series = filled(range(10), span_s=4)
+    series = filled_series(range(10), span_s=4)
     assert [sample.time_s for sample in series] == [6, 7, 8, 9]
     assert len(series) == 4
     assert [sample.time_s for sample in series.since(0)] == [6, 7, 8, 9]
@@ -47,8 +47,8 @@ def test_a_series_holds_ten_minutes_at_any_rate(per_second: int) -> None:
 def test_ten_minutes_take_little_memory() -> None:
     tracemalloc.start()
     try:
-        filled(range(6_000), span_s=6_000)
-        series = filled(range(6_000), span_s=6_000)
+        filled_series(range(6_000), span_s=6_000)
+        series = filled_series(range(6_000), span_s=6_000)
         taken = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
@@ -60,11 +60,11 @@ def test_ten_minutes_take_little_memory() -> None:
     ("time_s", "expected"), [(-1, [0, 1, 2, 3]), (0, [0, 1, 2, 3]), (1.5, [2, 3]), (2, [2, 3]), (3.5, [])]
 )
 def test_since_includes_its_time_and_is_ordered(time_s: float, expected: list[int]) -> None:
-    assert [sample.time_s for sample in filled(range(4)).since(time_s)] == expected
+    assert [sample.time_s for sample in filled_series(range(4)).since(time_s)] == expected
 
 
 def test_an_unknown_value_is_a_gap_with_a_reason() -> None:
-    series = filled(range(1))
+    series = filled_series(range(1))
     series.add(1, Reading.unknown("The GPU stopped answering."))
     assert (series.last, series.absent) == (None, "The GPU stopped answering.")
     assert list(series) == [Sample(0, 0.0), Sample(1, None)]

@@ -32,7 +32,7 @@ DAMAGED = st.builds(
 )
 
 
-def counted(drafts: list[tuple[int, int]]) -> Counters:
+def count_drafts(drafts: list[tuple[int, int]]) -> Counters:
     """The counters of a server that made these drafts: how long, and how much of it was accepted."""
     longest = max((accepted for _, accepted in drafts), default=0)
     return Counters(
@@ -156,7 +156,7 @@ class TestBetween:
     def test_drafts_add_up_and_rates_lie_between_0_and_1(
         self, earlier: list[tuple[int, int]], later: list[tuple[int, int]]
     ) -> None:
-        traffic = measure_traffic(counted(earlier), counted(earlier + later))
+        traffic = measure_traffic(count_drafts(earlier), count_drafts(earlier + later))
         assert (traffic is None) == (not later)
         if traffic is not None:
             assert traffic.tokens_per_second == pytest.approx(traffic.predicted_n / (0.02 * len(later)))

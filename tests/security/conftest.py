@@ -65,7 +65,7 @@ def commands_are_forked(forked_commands: None) -> None:
 
 
 @pytest.fixture(scope="session")
-def served() -> Iterator[Served]:
+def demo_server() -> Iterator[Served]:
     """The demo, served to this computer alone, in a folder that every user may look into."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)

@@ -20,7 +20,7 @@ def event(data: object) -> bytes:
     return f"data: {json.dumps(data)}\n\n".encode()
 
 
-def endless(line: socket.socket, block: bytes) -> None:
+def send_endlessly(line: socket.socket, block: bytes) -> None:
     while True:
         line.sendall(block)
 
@@ -33,10 +33,10 @@ def abuse(line: socket.socket, path: str) -> None:
     match FAULT:
         case "endless headers":
             line.sendall(b"HTTP/1.1 200 OK\r\n")
-            endless(line, b"X-More: " + b"a" * 900 + b"\r\n")
+            send_endlessly(line, b"X-More: " + b"a" * 900 + b"\r\n")
         case "one header without end":
             line.sendall(b"HTTP/1.1 200 OK\r\nX-More: ")
-            endless(line, b"a" * 65_536)
+            send_endlessly(line, b"a" * 65_536)
         case "slow headers" | "slow body":
             line.sendall(b"HTTP/1.1 200 OK\r\n" if FAULT == "slow headers" else JSON + b"\r\n[")
             while True:
@@ -46,7 +46,7 @@ def abuse(line: socket.socket, path: str) -> None:
             threading.Event().wait()
         case "endless body":
             line.sendall(JSON + b"\r\n")
-            endless(line, b"[" * 65_536)
+            send_endlessly(line, b"[" * 65_536)
         case "zip bomb":
             import gzip
 
@@ -73,13 +73,13 @@ def stream(line: socket.socket) -> None:
     match FAULT:
         case "one event without end":
             line.sendall(STREAM + b"data: ")
-            endless(line, b"x" * 65_536)
+            send_endlessly(line, b"x" * 65_536)
         case "one comment without end":
             line.sendall(STREAM + b": ")
-            endless(line, b"x" * 65_536)
+            send_endlessly(line, b"x" * 65_536)
         case "an endless reply":
             line.sendall(STREAM)
-            endless(line, event({"choices": [{"delta": {"content": "x" * 100_000}}]}))
+            send_endlessly(line, event({"choices": [{"delta": {"content": "x" * 100_000}}]}))
         case "wrong events":
             line.sendall(STREAM + b"data: [[1, 2]]\n\n")
         case "wrong timings":

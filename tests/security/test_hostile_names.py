@@ -83,7 +83,7 @@ def hostile(tmp_path: Path, demo_model: Path) -> Path:
     return path
 
 
-def harmless(printed: str) -> None:
+def check_harmless(printed: str) -> None:
     assert printed.strip()
     assert not CONTROL_CHARACTERS.search(printed.replace("\r\n", "\n")), printed
     assert not [line for line in printed.splitlines() if line.startswith("FORGED")], printed
@@ -102,7 +102,7 @@ def test_names_have_no_effect_on_a_terminal(hostile: Path, tmp_path: Path, comma
     *verb, last = command if command[-1] == "not-" else [*command, ""]
     path = hostile.with_name(last + hostile.name)
     _, result = in_terminal(verb[0], str(path), *verb[1:], home=tmp_path / "home")
-    harmless(result)
+    check_harmless(result)
 
 
 def test_lists_of_models_print_no_control_characters(hostile: Path, home: Path) -> None:
@@ -111,7 +111,7 @@ def test_lists_of_models_print_no_control_characters(hostile: Path, home: Path) 
     shutil.copy(hostile, folder / hostile.name)
     for command in (["models", "list"], ["models", "verify"]):
         _, result = in_terminal(*command, home=home)
-        harmless(result)
+        check_harmless(result)
 
 
 def test_serving_a_hostile_name_prints_no_control_characters(hostile: Path, tmp_path: Path) -> None:
@@ -120,9 +120,9 @@ def test_serving_a_hostile_name_prints_no_control_characters(hostile: Path, tmp_
     code, result = in_terminal(*serve, home=tmp_path / "home", interrupt_after=b"Ctrl-C stops it.")
     assert code == 0, result
     assert "API key" in result
-    harmless(result)
+    check_harmless(result)
     code, result = in_terminal("logs", home=tmp_path / "home")
-    harmless(result)
+    check_harmless(result)
 
 
 @pytest.mark.parametrize("words", [ACTS, "n" * 2**20, SHELL, "\0\0", "\ud800".encode("utf-8", "replace").decode()])

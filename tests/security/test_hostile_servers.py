@@ -59,7 +59,7 @@ async def characters_of(client: EngineClient, seen: list[int]) -> None:
             seen += [len(delta.content)]
 
 
-def explained(error: LauncherError) -> None:
+def check_explained(error: LauncherError) -> None:
     assert error.title.endswith(".")
     assert error.hint or isinstance(error, Refused)
     assert not CONTROL_CHARACTERS.search(str(error))
@@ -73,7 +73,7 @@ async def test_invalid_answers_are_explained(hostile: Callable[[str], str], faul
     async with EngineClient(hostile(fault), "key") as client:
         with pytest.raises((Refused, Unreachable)) as raised:
             await client.drafts_tokens()
-        explained(raised.value)
+        check_explained(raised.value)
 
 
 @pytest.mark.cases(4)
@@ -90,7 +90,7 @@ async def test_an_invalid_stream_is_explained(hostile: Callable[[str], str], fau
     async with EngineClient(hostile(fault), "key") as client:
         with pytest.raises((Refused, Unreachable)) as raised:
             await characters_of(client, [])
-        explained(raised.value)
+        check_explained(raised.value)
 
 
 async def test_an_endless_reply_is_ended(hostile: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:

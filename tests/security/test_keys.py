@@ -36,24 +36,24 @@ def test_a_key_has_256_random_bits() -> None:
     assert all(len(key) == 43 for key in keys.values())  # 32 bytes in base64url
 
 
-def test_no_command_line_of_a_process_contains_the_key(served: Served) -> None:
-    ours = psutil.Process(served.launcher_pid)
+def test_no_command_line_of_a_process_contains_the_key(demo_server: Served) -> None:
+    ours = psutil.Process(demo_server.launcher_pid)
     processes = [ours, *ours.children(recursive=True)]
-    assert served.pid in [process.pid for process in processes], "the engine is among them"
+    assert demo_server.pid in [process.pid for process in processes], "the engine is among them"
     for process in processes:
-        assert served.api_key not in " ".join(process.cmdline())
-    assert len(engine_key(served)) == 43, "the engine's own goes by environment"
+        assert demo_server.api_key not in " ".join(process.cmdline())
+    assert len(engine_key(demo_server)) == 43, "the engine's own goes by environment"
 
 
-def test_key_and_port_of_the_engine_are_not_in_any_answer(served: Served) -> None:
+def test_key_and_port_of_the_engine_are_not_in_any_answer(demo_server: Served) -> None:
     (port,) = {
         each.laddr.port
-        for each in psutil.Process(served.pid).net_connections("tcp")
+        for each in psutil.Process(demo_server.pid).net_connections("tcp")
         if each.status == psutil.CONN_LISTEN
     }
-    assert served.api_key != engine_key(served)
-    headers = {"Authorization": f"Bearer {served.api_key}"}
-    with httpx.Client(base_url=served.url, headers=headers, trust_env=False, timeout=60) as client:
+    assert demo_server.api_key != engine_key(demo_server)
+    headers = {"Authorization": f"Bearer {demo_server.api_key}"}
+    with httpx.Client(base_url=demo_server.url, headers=headers, trust_env=False, timeout=60) as client:
         answers = [client.get(path) for path in ("/props", "/slots", "/metrics", "/v1/models", "/health", "/nowhere")]
         question = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
         for body in (question, {**question, "stream": True}, {"messages": 1}, {"stream": True}):
@@ -63,7 +63,7 @@ def test_key_and_port_of_the_engine_are_not_in_any_answer(served: Served) -> Non
     assert {200, 404, 405} <= {answer.status_code for answer in answers}
     for answer in answers:
         shown = f"{answer.headers} {answer.text}"
-        assert engine_key(served) not in shown
+        assert engine_key(demo_server) not in shown
         assert f":{port}" not in shown
     assert httpx.get(f"http://127.0.0.1:{port}/v1/models", headers=headers, trust_env=False).status_code == 401
 
@@ -72,30 +72,32 @@ def engine_key(served: Served) -> str:
     return psutil.Process(served.pid).environ()["LLAMA_API_KEY"]
 
 
-def test_no_log_and_cache_contains_the_key(served: Served) -> None:
+def test_no_log_and_cache_contains_the_key(demo_server: Served) -> None:
     holders = [
-        path for path in served.home.rglob("*") if path.is_file() and served.api_key.encode() in path.read_bytes()
+        path
+        for path in demo_server.home.rglob("*")
+        if path.is_file() and demo_server.api_key.encode() in path.read_bytes()
     ]
-    port = served.url.rpartition(":")[2]
+    port = demo_server.url.rpartition(":")[2]
     assert sorted(path.name for path in holders) == ["endpoints.json", "endpoints.json.copy", f"server-{port}.json"]
-    assert list(served.home.rglob("*.log")), "there is a log that could hold it"
+    assert list(demo_server.home.rglob("*.log")), "there is a log that could hold it"
 
 
 @pytest.mark.parametrize(
     "command",
     [["status"], ["logs"], ["doctor", "--json"], ["models", "list"], ["export", "compose"], ["export", "curl"]],
 )
-def test_commands_print_the_key_on_request_only(served: Served, command: list[str]) -> None:
-    code, result = in_terminal(*command, home=served.home)
-    assert served.api_key not in result
+def test_commands_print_the_key_on_request_only(demo_server: Served, command: list[str]) -> None:
+    code, result = in_terminal(*command, home=demo_server.home)
+    assert demo_server.api_key not in result
     assert result.strip()
     assert "Traceback" not in result
     assert code in (0, 1)
 
 
-def test_an_error_message_does_not_contain_the_key(served: Served) -> None:
-    code, result = in_terminal("chat", "hello", "--max-tokens", "-7", "--temperature", "1e9", home=served.home)
-    assert served.api_key not in result
+def test_an_error_message_does_not_contain_the_key(demo_server: Served) -> None:
+    code, result = in_terminal("chat", "hello", "--max-tokens", "-7", "--temperature", "1e9", home=demo_server.home)
+    assert demo_server.api_key not in result
     assert code in (0, 1)
 
 
@@ -122,8 +124,8 @@ def test_an_error_about_a_damaged_file_does_not_quote_it(model: type) -> None:
 
 
 class TestFolders:
-    def test_files_of_a_server_are_private_for_every_umask(self, served: Served) -> None:
-        state = served.home / "state"
+    def test_files_of_a_server_are_private_for_every_umask(self, demo_server: Served) -> None:
+        state = demo_server.home / "state"
         open_to_others = [path for path in (state, *state.rglob("*")) if path.stat().st_mode & 0o077]
         assert not [path for path in open_to_others if not path.is_symlink()]
         assert state.stat().st_mode & 0o777 == 0o700
@@ -191,25 +193,25 @@ class TestFolders:
 class TestAnotherUser:
     """A process of the user nobody, without our rights. Everybody may enter the folder above the home."""
 
-    def test_another_user_cannot_read_key_and_log(self, served: Served) -> None:
-        (served.home.parent / "open").write_text("canary")
-        (served.home.parent / "open").chmod(0o644)
-        secrets = [path for path in (served.home / "state").rglob("*") if path.is_file()]
+    def test_another_user_cannot_read_key_and_log(self, demo_server: Served) -> None:
+        (demo_server.home.parent / "open").write_text("canary")
+        (demo_server.home.parent / "open").chmod(0o644)
+        secrets = [path for path in (demo_server.home / "state").rglob("*") if path.is_file()]
         assert len(secrets) >= 3
         if os.geteuid() != 0:  # without root no other user can be taken on, so the modes are checked
-            assert not (served.home / "state").stat().st_mode & 0o077
+            assert not (demo_server.home / "state").stat().st_mode & 0o077
             return
         script = (
             "for path in sys.argv[1:]:\n"
             "    try: print(len(open(path, 'rb').read()))\n"
             "    except PermissionError: print('refused')\n"
         )
-        result = as_another_user(script, str(served.home.parent / "open"), *map(str, secrets)).split()
+        result = as_another_user(script, str(demo_server.home.parent / "open"), *map(str, secrets)).split()
         assert result == ["6", *["refused"] * len(secrets)]
 
-    def test_another_user_cannot_use_the_control_socket(self, served: Served) -> None:
-        port = served.url.rpartition(":")[2]
-        entry = json.loads(next(served.home.rglob(f"server-{port}.json")).read_text())
+    def test_another_user_cannot_use_the_control_socket(self, demo_server: Served) -> None:
+        port = demo_server.url.rpartition(":")[2]
+        entry = json.loads(next(demo_server.home.rglob(f"server-{port}.json")).read_text())
         place = Path(entry["control"])
         assert place.is_socket()
         assert not place.stat().st_mode & 0o077
@@ -221,7 +223,7 @@ class TestAnotherUser:
             )
             assert as_another_user(script, str(place)) == "refused"
 
-    def test_another_user_gets_no_answer_without_the_key(self, served: Served) -> None:
+    def test_another_user_gets_no_answer_without_the_key(self, demo_server: Served) -> None:
         script = (
             "for path in ('/v1/models', '/slots', '/props', '/metrics', '/health'):\n"
             "    try: print(urllib.request.urlopen(sys.argv[1] + path).status)\n"
@@ -229,15 +231,17 @@ class TestAnotherUser:
         )
         if os.geteuid() != 0:
             script = "import sys, urllib.error, urllib.request\n" + script
-            run = subprocess.run([sys.executable, "-c", script, served.url], capture_output=True, text=True, check=True)
+            run = subprocess.run(
+                [sys.executable, "-c", script, demo_server.url], capture_output=True, text=True, check=True
+            )
             result = run.stdout.split()
         else:
-            result = as_another_user(script, served.url).split()
+            result = as_another_user(script, demo_server.url).split()
         assert result == ["401"] * 4 + ["200"]
 
-    def test_another_user_cannot_read_the_environment_of_the_engine(self, served: Served) -> None:
-        environment = Path(f"/proc/{served.pid}/environ")
-        assert engine_key(served).encode() in environment.read_bytes(), "it is there to be read, by us"
+    def test_another_user_cannot_read_the_environment_of_the_engine(self, demo_server: Served) -> None:
+        environment = Path(f"/proc/{demo_server.pid}/environ")
+        assert engine_key(demo_server).encode() in environment.read_bytes(), "it is there to be read, by us"
         if os.geteuid() == 0:
             script = "try: print(len(open(sys.argv[1], 'rb').read()))\nexcept PermissionError: print('refused')\n"
             assert as_another_user(script, str(environment)) == "refused"
@@ -266,7 +270,7 @@ def test_variables_for_gpus_and_systems_are_passed(name: str) -> None:
     assert engine_environment(inherited={name: "1"})[name] == "1"
 
 
-def test_a_running_engine_has_no_foreign_secrets(served: Served) -> None:
-    environment = psutil.Process(served.pid).environ()
+def test_a_running_engine_has_no_foreign_secrets(demo_server: Served) -> None:
+    environment = psutil.Process(demo_server.pid).environ()
     assert not {"hf_theirs", "aws_theirs"} & set(environment.values())
     assert environment["PATH"]

@@ -43,7 +43,7 @@ class Thief:
 
 
 @contextmanager
-def stealing(port: int) -> Iterator[Thief]:
+def listen_as_thief(port: int) -> Iterator[Thief]:
     """Listen on a port, answer everything as a llama-server would, and keep what comes."""
     thief = Thief()
 
@@ -80,7 +80,7 @@ def stealing(port: int) -> Iterator[Thief]:
 
 
 @pytest.fixture
-def registered() -> Iterator[Endpoint]:
+def registered_server() -> Iterator[Endpoint]:
     """A server that other commands see, whose engine is a process that listens nowhere (yet, or any more)."""
     endpoint, registration = registry.register_server(None, model="demo", engine="built-in", draft=2)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as engine:
@@ -101,31 +101,31 @@ def command(*arguments: str) -> tuple[int, Any]:
 
 
 @pytest.mark.parametrize("verb", ["chat", "attach", "attach by name", "bench"])
-def test_a_program_on_our_port_gets_no_key(registered: Endpoint, verb: str) -> None:
-    by_name = registered.url.replace("127.0.0.1", "localhost")
+def test_a_program_on_our_port_gets_no_key(registered_server: Endpoint, verb: str) -> None:
+    by_name = registered_server.url.replace("127.0.0.1", "localhost")
     arguments = {
         "chat": ["chat", "Hello"],
-        "attach": ["attach", f"{registered.url}/v1", "--once"],
+        "attach": ["attach", f"{registered_server.url}/v1", "--once"],
         "attach by name": ["attach", by_name, "--once"],
-        "bench": ["attach", registered.url, "--bench", "--runs", "1"],
+        "bench": ["attach", registered_server.url, "--bench", "--runs", "1"],
     }
-    with stealing(registered.port) as thief:
+    with listen_as_thief(registered_server.port) as thief:
         code, result = command(*arguments[verb])
     assert (code, result["error"]["code"]) == (1, "not_our_engine")
-    assert str(registered.port) in result["error"]["message"]
+    assert str(registered_server.port) in result["error"]["message"]
     assert thief.requests == []
 
 
-def test_status_sends_no_key_to_another_program(registered: Endpoint) -> None:
-    with stealing(registered.port) as thief:
+def test_status_sends_no_key_to_another_program(registered_server: Endpoint) -> None:
+    with listen_as_thief(registered_server.port) as thief:
         code, (server,) = command("status")
-    assert (code, server["url"]) == (0, registered.url)
+    assert (code, server["url"]) == (0, registered_server.url)
     assert [request.split()[1] for request in thief.requests] == ["/health"]
-    assert not thief.saw(registered.api_key)
+    assert not thief.saw(registered_server.api_key)
 
 
 @pytest.mark.parametrize("engine", ["none", "gone", "another"])
-def test_a_missing_engine_does_not_make_the_port_trusted(registered: Endpoint, engine: str) -> None:
+def test_a_missing_engine_does_not_make_the_port_trusted(registered_server: Endpoint, engine: str) -> None:
     entry = registry.find_server(None)
     own = ProcessId.from_pid(os.getpid())
     assert own
@@ -137,7 +137,7 @@ def test_a_missing_engine_does_not_make_the_port_trusted(registered: Endpoint, e
     other = registry.Registration(entry)
     other.update(**changes[engine])
     assert other.wait_written(60)
-    with stealing(registered.port) as thief:
+    with listen_as_thief(registered_server.port) as thief:
         code, result = command("chat", "Hello")
     assert (code, result["error"]["code"]) == (1, "not_our_engine")
     assert thief.requests == []
@@ -145,7 +145,7 @@ def test_a_missing_engine_does_not_make_the_port_trusted(registered: Endpoint, e
 
 def test_a_default_port_in_use_is_skipped(demo_model: Path) -> None:
     usual = claim_endpoint(None)
-    with stealing(usual.port) as thief:
+    with listen_as_thief(usual.port) as thief:
         serve = ["serve", "demo", "--json"]
         with forked.start(*serve, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:
             assert program.stdout
@@ -166,7 +166,7 @@ async def test_a_port_taken_during_the_load_is_detected(
     monkeypatch.setenv("FAKE_FAULTS", "silent-start")
     endpoint = claim_endpoint(None)
     supervisor = Supervisor(endpoint, LogBook.for_port(endpoint.port))
-    with stealing(endpoint.port) as thief:
+    with listen_as_thief(endpoint.port) as thief:
         with pytest.raises(PortBusy, match="before the engine did"):
             await supervisor.become(ServeOptions(model=demo_model, engine=fake_engine))
         await supervisor.become(None)

@@ -24,7 +24,7 @@ from tests.security.conftest import Served, in_terminal, serve
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with serve(tmp_path_factory.mktemp("shared") / "home", "--lan") as server:
         yield server
 
@@ -33,39 +33,39 @@ def listens_on(pid: int) -> set[str]:
     return {each.laddr.ip for each in psutil.Process(pid).net_connections("tcp") if each.status == psutil.CONN_LISTEN}
 
 
-def test_by_default_only_this_computer_has_access(served: Served) -> None:
-    assert listens_on(served.launcher_pid) == listens_on(served.pid) == {"127.0.0.1"}
-    assert served.lan == ()
+def test_by_default_only_this_computer_has_access(demo_server: Served) -> None:
+    assert listens_on(demo_server.launcher_pid) == listens_on(demo_server.pid) == {"127.0.0.1"}
+    assert demo_server.lan == ()
 
 
-def test_a_shared_server_listens_everywhere_and_prints_its_addresses(shared: Served) -> None:
-    assert listens_on(shared.launcher_pid) == {"0.0.0.0"}
-    assert listens_on(shared.pid) == {"127.0.0.1"}, "the engine is the gateway's alone"
-    port = shared.url.rpartition(":")[2]
-    assert shared.lan == tuple(f"https://{address}:{port}" for address in list_lan_addresses())
-    trusting = ssl.create_default_context(cafile=str(shared.home / "state" / "certificate.pem"))
-    for url in (shared.url, *shared.lan):
+def test_a_shared_server_listens_everywhere_and_prints_its_addresses(shared_server: Served) -> None:
+    assert listens_on(shared_server.launcher_pid) == {"0.0.0.0"}
+    assert listens_on(shared_server.pid) == {"127.0.0.1"}, "the engine is the gateway's alone"
+    port = shared_server.url.rpartition(":")[2]
+    assert shared_server.lan == tuple(f"https://{address}:{port}" for address in list_lan_addresses())
+    trusting = ssl.create_default_context(cafile=str(shared_server.home / "state" / "certificate.pem"))
+    for url in (shared_server.url, *shared_server.lan):
         with httpx.Client(base_url=url, verify=trusting, trust_env=False) as client:
             assert client.get("/v1/models").status_code == 401
-            key = {"Authorization": f"Bearer {shared.api_key}"}
+            key = {"Authorization": f"Bearer {shared_server.api_key}"}
             assert client.get("/v1/models", headers=key).status_code == 200
 
 
 @pytest.fixture(scope="module")
-def other_url(shared: Served) -> str:
+def other_url(shared_server: Served) -> str:
     """The server at 127.0.0.2, whose clients it treats as other computers; this needs no network."""
-    return shared.url.replace("http://127.0.0.1", "https://127.0.0.2")
+    return shared_server.url.replace("http://127.0.0.1", "https://127.0.0.2")
 
 
-def test_other_computers_get_no_answer_without_tls(shared: Served, other_url: str) -> None:
-    for url in (other_url, *shared.lan):
+def test_other_computers_get_no_answer_without_tls(shared_server: Served, other_url: str) -> None:
+    for url in (other_url, *shared_server.lan):
         with pytest.raises(httpx.HTTPError):
             httpx.get(f"{url.replace('https', 'http')}/health", trust_env=False)
 
 
-def test_a_client_trusts_the_certificate_by_its_environment(shared: Served, other_url: str) -> None:
+def test_a_client_trusts_the_certificate_by_its_environment(shared_server: Served, other_url: str) -> None:
     """The variables are those that docs/clients.md names for clients in Python and Node.js."""
-    certificate = str(shared.home / "state" / "certificate.pem")
+    certificate = str(shared_server.home / "state" / "certificate.pem")
     script = "import sys, httpx; print(httpx.get(sys.argv[1] + '/v1/models').status_code)"
     python = [sys.executable, "-c", script, other_url]
     result = subprocess.run(python, env=os.environ | {"SSL_CERT_FILE": certificate}, capture_output=True, text=True)
@@ -88,21 +88,21 @@ def test_a_client_trusts_the_certificate_by_its_environment(shared: Served, othe
     ],
 )
 def test_a_shared_server_accepts_only_its_own_host_names(
-    shared: Served, served: Served, name: str, status: int
+    shared_server: Served, demo_server: Served, name: str, status: int
 ) -> None:
-    for server, expected in ((shared, status), (served, 421)):
+    for server, expected in ((shared_server, status), (demo_server, 421)):
         host = f"{name}:{server.url.rpartition(':')[2]}"
         assert httpx.get(f"{server.url}/v1/models", headers={"Host": host}, trust_env=False).status_code == expected
 
 
-def test_status_reports_sharing(shared: Served) -> None:
-    code, result = in_terminal("status", home=shared.home)
+def test_status_reports_sharing(shared_server: Served) -> None:
+    code, result = in_terminal("status", home=shared_server.home)
     assert code == 0
     assert "shared with the network" in result
-    certificate = (shared.home / "state" / "certificate.pem").read_text()
+    certificate = (shared_server.home / "state" / "certificate.pem").read_text()
     fingerprint = hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate)).digest().hex(":").upper()
     assert fingerprint in result
-    code, result = in_terminal("status", "--json", home=shared.home)
+    code, result = in_terminal("status", "--json", home=shared_server.home)
     (server,) = json.loads(result)
     assert (server["encrypted"], server["fingerprint"]) == (True, fingerprint)
 

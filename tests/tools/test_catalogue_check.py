@@ -18,7 +18,7 @@ class Hub(Protocol):
     requests: Callable[[], list[dict[str, Any]]]
 
 
-def hold(hub: Hub, repo: str, **files: tuple[int, str]) -> None:
+def publish_pointers(hub: Hub, repo: str, **files: tuple[int, str]) -> None:
     """Let a repository hold files of these sizes and checksums, by pointers; two underscores are a slash."""
     for name, (size, sha256) in files.items():
         path = hub.folder / repo / f"{name.replace('__', '/')}.gguf"
@@ -37,7 +37,7 @@ def findings(*models: ModelEntry) -> list[Finding]:
 
 
 def test_unchanged_files_are_not_named(hub: Hub) -> None:
-    hold(hub, "check/same", a=(10, ONE), mmproj=(20, TWO))
+    publish_pointers(hub, "check/same", a=(10, ONE), mmproj=(20, TWO))
     same = model(
         "check/same",
         ModelFile(quant="Q8_0", file="a.gguf", size_bytes=10, sha256=ONE),
@@ -47,7 +47,7 @@ def test_unchanged_files_are_not_named(hub: Hub) -> None:
 
 
 def test_replaced_gone_new_and_known_files_are_named(hub: Hub) -> None:
-    hold(hub, "check/moved", a=(11, ONE), b=(10, TWO), rounded=(4_300, ONE), old=(5, ONE), fresh=(7, ONE))
+    publish_pointers(hub, "check/moved", a=(11, ONE), b=(10, TWO), rounded=(4_300, ONE), old=(5, ONE), fresh=(7, ONE))
     moved = model(
         "check/moved",
         ModelFile(quant="A", file="a.gguf", size_bytes=10),
@@ -69,7 +69,9 @@ def test_replaced_gone_new_and_known_files_are_named(hub: Hub) -> None:
 
 def test_a_split_file_is_compared_by_all_its_parts(hub: Hub) -> None:
     parts = {f"Q4__big-0000{number}-of-00002": (number * 100, ONE) for number in (1, 2)}
-    hold(hub, "check/split", **parts, **{"Q8__big-00001-of-00003": (1, ONE), "F16__big-00001-of-00002": (9, ONE)})
+    publish_pointers(
+        hub, "check/split", **parts, **{"Q8__big-00001-of-00003": (1, ONE), "F16__big-00001-of-00002": (9, ONE)}
+    )
     split = model(
         "check/split",
         ModelFile(quant="Q4", file="Q4/big-00001-of-00002.gguf", size_bytes=300),
@@ -82,7 +84,7 @@ def test_a_split_file_is_compared_by_all_its_parts(hub: Hub) -> None:
 
 
 def test_two_models_of_one_repository_are_listed_once(hub: Hub) -> None:
-    hold(hub, "check/shared", a=(1, ONE), b=(2, ONE))
+    publish_pointers(hub, "check/shared", a=(1, ONE), b=(2, ONE))
     one = model("check/shared", ModelFile(quant="A", file="a.gguf", size_bytes=1))
     two = model("check/shared", ModelFile(quant="B", file="b.gguf", size_bytes=2))
     assert findings(one, two) == []
@@ -102,7 +104,7 @@ def test_a_repository_that_cannot_be_listed_is_named_and_fails(
 def test_new_files_alone_are_no_failure(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    hold(hub, "check/grown", a=(1, ONE), b=(2, ONE))
+    publish_pointers(hub, "check/grown", a=(1, ONE), b=(2, ONE))
     entry = model("check/grown", ModelFile(quant="A", file="a.gguf", size_bytes=1))
     monkeypatch.setattr("tools.catalogue_check.shipped_models", lambda: (entry,))
     assert main(["mine"]) == 0

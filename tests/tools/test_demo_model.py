@@ -40,7 +40,7 @@ def trunk(corpus: text.Corpus, tokenizer: Tokenizer) -> Trunk:
 
 
 @pytest.fixture(scope="module")
-def shipped(tmp_path_factory: pytest.TempPathFactory) -> gguf.GGUFReader:
+def shipped_model(tmp_path_factory: pytest.TempPathFactory) -> gguf.GGUFReader:
     path = tmp_path_factory.mktemp("shipped") / "demo.gguf"
     path.write_bytes(lzma.decompress((RESOURCES / "demo.gguf.xz").read_bytes()))
     return gguf.GGUFReader(path)
@@ -50,7 +50,7 @@ def tensor_names(reader: gguf.GGUFReader) -> set[str]:
     return {tensor.name for tensor in reader.tensors}
 
 
-def value(reader: gguf.GGUFReader, key: str) -> object:
+def read_value(reader: gguf.GGUFReader, key: str) -> object:
     field = reader.get_field(key)
     assert field is not None, key
     contents: object = field.contents()
@@ -136,7 +136,7 @@ class TestGenerator:
         assert first.read_bytes() == second.read_bytes()
         # A slow model has more blocks, and its head behind them.
         reader = gguf.GGUFReader(first)
-        assert value(reader, "qwen35moe.block_count") == Shape(dead_groups=1).blocks == 9
+        assert read_value(reader, "qwen35moe.block_count") == Shape(dead_groups=1).blocks == 9
         assert "blk.8.nextn.eh_proj.weight" in tensor_names(reader)
 
     def test_a_model_without_head_has_no_trace_of_one(self, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ class TestGenerator:
         reader = gguf.GGUFReader(tmp_path / "headless.gguf")
         assert reader.get_field(HEAD_COUNT) is None
         assert not any("nextn" in name for name in tensor_names(reader))
-        assert value(reader, "qwen35moe.block_count") == 4
+        assert read_value(reader, "qwen35moe.block_count") == 4
 
 
 class TestShippedModel:
@@ -160,17 +160,17 @@ class TestShippedModel:
     def test_the_packed_model_is_below_4_mb(self) -> None:
         assert (RESOURCES / "demo.gguf.xz").stat().st_size < 4_000_000
 
-    def test_it_has_a_draft_head(self, shipped: gguf.GGUFReader) -> None:
-        assert value(shipped, "general.architecture") == "qwen35moe"
-        assert value(shipped, HEAD_COUNT) == 1
-        assert HEAD in tensor_names(shipped)
+    def test_it_has_a_draft_head(self, shipped_model: gguf.GGUFReader) -> None:
+        assert read_value(shipped_model, "general.architecture") == "qwen35moe"
+        assert read_value(shipped_model, HEAD_COUNT) == 1
+        assert HEAD in tensor_names(shipped_model)
 
-    def test_it_carries_its_template_and_licence(self, shipped: gguf.GGUFReader) -> None:
-        assert value(shipped, "tokenizer.chat_template") == text.TEMPLATE_FILE.read_text(encoding="utf-8")
-        assert value(shipped, "general.license") == "MIT"
-        assert value(shipped, "general.name") == "MTP demo"
+    def test_it_carries_its_template_and_licence(self, shipped_model: gguf.GGUFReader) -> None:
+        assert read_value(shipped_model, "tokenizer.chat_template") == text.TEMPLATE_FILE.read_text(encoding="utf-8")
+        assert read_value(shipped_model, "general.license") == "MIT"
+        assert read_value(shipped_model, "general.name") == "MTP demo"
 
-    def test_it_speaks_the_language_of_this_corpus(self, shipped: gguf.GGUFReader, tokenizer: Tokenizer) -> None:
-        tokens = value(shipped, "tokenizer.ggml.tokens")
+    def test_it_speaks_the_language_of_this_corpus(self, shipped_model: gguf.GGUFReader, tokenizer: Tokenizer) -> None:
+        tokens = read_value(shipped_model, "tokenizer.ggml.tokens")
         assert isinstance(tokens, list)
         assert tokens[: len(tokenizer)] == [*tokenizer.tokens, *tokenizer.special]

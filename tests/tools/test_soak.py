@@ -20,7 +20,7 @@ def samples(name: str, grows_by: float, *, seconds: int = 1_800, restart_s: int 
     ]
 
 
-def grown(name: str, grows_by: float) -> set[str]:
+def forbidden_growths(name: str, grows_by: float) -> set[str]:
     return {growth.what for growth in compute_growths(samples(name, grows_by)) if not growth.is_allowed}
 
 
@@ -38,8 +38,8 @@ def grown(name: str, grows_by: float) -> set[str]:
     ],
 )
 def test_steady_growth_counts_as_growth(name: str, least: float) -> None:
-    assert grown(name, least) == {name}
-    assert grown(name, least / 2) == set()
+    assert forbidden_growths(name, least) == {name}
+    assert forbidden_growths(name, least / 2) == set()
 
 
 def test_the_engines_memory_is_reported_and_not_judged() -> None:

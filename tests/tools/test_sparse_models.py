@@ -43,7 +43,7 @@ PUBLISHED_TENSORS = {
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Callable[[str], Path]:
+def write_named(tmp_path: Path) -> Callable[[str], Path]:
     def make(name: str) -> Path:
         path = tmp_path / f"{name}.gguf"
         write(path, name, model(name))
@@ -53,8 +53,8 @@ def written(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_file_is_whole_and_takes_kilobytes(name: str, written: Callable[[str], Path]) -> None:
-    header = read_header(path := written(name))
+def test_the_file_is_whole_and_takes_kilobytes(name: str, write_named: Callable[[str], Path]) -> None:
+    header = read_header(path := write_named(name))
     check_complete(header)
     assert header.needed_bytes == header.file_bytes == path.stat().st_size
     assert path.stat().st_blocks * 512 < 100_000
@@ -64,8 +64,8 @@ def test_the_file_is_whole_and_takes_kilobytes(name: str, written: Callable[[str
     assert header.vocabulary == header.tensors[0].dimensions[1]
 
 
-def test_the_gguf_package_reads_the_same_tensors(written: Callable[[str], Path]) -> None:
-    reader = gguf.GGUFReader(written("qwen35moe-35b-q3_k_xl"))
+def test_the_gguf_package_reads_the_same_tensors(write_named: Callable[[str], Path]) -> None:
+    reader = gguf.GGUFReader(write_named("qwen35moe-35b-q3_k_xl"))
     found = {tensor.name: (tuple(map(int, tensor.shape)), tensor.tensor_type.name) for tensor in reader.tensors}
     assert found == model("qwen35moe-35b-q3_k_xl").tensors
     sections = reader.get_field("qwen35moe.rope.dimension_sections")
@@ -85,8 +85,8 @@ def test_there_are_as_many_tensors_as_in_the_published_file(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "head"), [("qwen35-9b-q4_k_m", True), ("qwen35-9b-q4_k_m-nomtp", False)])
-def test_the_head_is_present_or_left_out(name: str, head: bool, written: Callable[[str], Path]) -> None:
-    header = read_header(written(name))
+def test_the_head_is_present_or_left_out(name: str, head: bool, write_named: Callable[[str], Path]) -> None:
+    header = read_header(write_named(name))
     assert header.mtp_head is (MtpHead.PRESENT if head else MtpHead.NONE)
     assert header.block_count == 32 + head
     assert any(tensor.name.startswith("blk.32.") for tensor in header.tensors) is head
@@ -157,9 +157,9 @@ def test_the_command_writes_the_models_that_are_asked_for(tmp_path: Path, capsys
     ],
 )
 def test_the_engine_plans_the_memory_of_the_true_model(
-    name: str, flags: str, contexts: list[int], written: Callable[[str], Path]
+    name: str, flags: str, contexts: list[int], write_named: Callable[[str], Path]
 ) -> None:
-    path = written(name)
+    path = write_named(name)
     common = ["-np", "1", "-fa", "on", "-t", "1", "-lv", "4", "--port", "0", "--no-ui"]
     if "--spec-draft-n-max" in flags:
         common += ["--spec-type", "draft-mtp"]

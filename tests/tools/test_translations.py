@@ -37,15 +37,15 @@ def catalog(language: str) -> Catalog:
 
 
 @functools.cache
-def extracted() -> Catalog:
+def extract_texts() -> Catalog:
     """The texts of the source, which take seconds to be read."""
     return make_template()
 
 
 @functools.cache
-def wanted() -> frozenset[str | tuple[str, ...]]:
+def source_texts() -> frozenset[str | tuple[str, ...]]:
     """The texts of the source, those with a plural as two."""
-    return frozenset(message.id for message in extracted() if message.id)
+    return frozenset(message.id for message in extract_texts() if message.id)
 
 
 def placeholders(text: str) -> list[tuple[str, str, str]]:
@@ -60,10 +60,10 @@ def is_text(node: ast.expr) -> bool:
 
 def test_translations_belong_to_existing_texts(catalog: Catalog) -> None:
     """A new text needs no translation; an old one that stays behind would be dead."""
-    update_catalog(catalog, extracted())
+    update_catalog(catalog, extract_texts())
     done = [message for message in catalog if message.id and message.string and all(message.string)]
-    assert len(wanted()) > 1_000
-    assert len(done) > 0.9 * len(wanted())
+    assert len(source_texts()) > 1_000
+    assert len(done) > 0.9 * len(source_texts())
 
 
 def test_every_placeholder_is_in_the_translation(catalog: Catalog) -> None:
@@ -91,10 +91,10 @@ def test_compiled_translations_are_read(language: str, catalog: Catalog) -> None
 
 
 def test_a_changed_text_is_new_and_its_old_translation_is_removed(catalog: Catalog) -> None:
-    some = min(text for text in wanted() if isinstance(text, str))
+    some = min(text for text in source_texts() if isinstance(text, str))
     catalog.delete(some)
     catalog.add(f"{some} as it was", "old")
-    update_catalog(catalog, extracted())
+    update_catalog(catalog, extract_texts())
     assert some in list_untranslated(catalog)
     assert f"{some} as it was" not in catalog
 
@@ -110,7 +110,7 @@ def test_every_marked_text_is_a_literal() -> None:
 
 
 def test_a_text_inside_an_f_string_is_found() -> None:
-    assert "waited {time} for clients" in wanted()
+    assert "waited {time} for clients" in source_texts()
 
 
 def test_the_command_lists_missing_translations(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_the_command_lists_missing_translations(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     first = done.stdout.splitlines()[0]
-    assert first == f"{TRANSLATED[0]}: {len(extracted())} texts, {len(extracted())} without a translation"
+    assert first == f"{TRANSLATED[0]}: {len(extract_texts())} texts, {len(extract_texts())} without a translation"
     assert (tmp_path / TRANSLATED[0] / "LC_MESSAGES" / "mtp-launcher.po").exists()
     assert (tmp_path / TRANSLATED[0] / "LC_MESSAGES" / "mtp-launcher.mo").exists()
 

@@ -36,11 +36,11 @@ _known: dict[tuple[int, float], tuple[Machine, Verdict, EventRecorder]] = {}
 async def tuned_once(number: int, budget_s: float = HOUR_S) -> tuple[Machine, Verdict, EventRecorder]:
     """A finished tune, shared by tests that do not change it."""
     if (number, budget_s) not in _known:
-        _known[number, budget_s] = await tuned(number, budget_s)
+        _known[number, budget_s] = await tune_machine(number, budget_s)
     return _known[number, budget_s]
 
 
-async def tuned(number: int, budget_s: float = HOUR_S, **more: object) -> tuple[Machine, Verdict, EventRecorder]:
+async def tune_machine(number: int, budget_s: float = HOUR_S, **more: object) -> tuple[Machine, Verdict, EventRecorder]:
     machine, recorder = draw_machine(number), EventRecorder()
     verdict = await tune(
         SimulatedBench(machine, seed=number), machine.space(), WORK, Goal(), budget_s, on_event=recorder, seed=3, **more

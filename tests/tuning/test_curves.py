@@ -37,7 +37,7 @@ WARM_UP = Prompt("warm", (("user", "Hello."),), 16)
 SETTINGS: RunSettings = {"ctx": 65_536, "draft": 2, "kv": "q8_0"}
 
 
-async def filled(fill: int) -> Sequence[Prompt]:
+async def make_fill_prompts(fill: int) -> Sequence[Prompt]:
     return [replace(PROMPT, name=f"fill {fill}", size=fill or None)]
 
 
@@ -54,7 +54,7 @@ async def run_curve(
     found: list[RoundPoint] = []
     steps: list[CurveProgress] = []
     await measure_curve(
-        bench, starts, filled, WARM_UP, rounds=rounds, on_point=found.append, on_step=steps.append, seed=seed
+        bench, starts, make_fill_prompts, WARM_UP, rounds=rounds, on_point=found.append, on_step=steps.append, seed=seed
     )
     return found, steps
 
@@ -110,12 +110,12 @@ async def test_series_are_measured_in_turns_in_both_directions() -> None:
 async def test_a_steady_drift_cancels() -> None:
     """The machine becomes 1 % slower a minute: there and back, both series have the same share of it."""
 
-    def drifting(moment: Moment) -> Speed:
+    def drifting_speed(moment: Moment) -> Speed:
         speed = 100.0 if not draft_length(moment.settings) else 75.0
         return Speed(speed * math.exp(-0.01 * (moment.now_s - 100) / 60))
 
     starts = tuple(CurveStart(name, {"draft": draft}, (0,)) for name, draft in ((NO_MTP, 0), ("draft 2", 2)))
-    ratio = build_curve(CurveAxis.FILL, (await run_curve(Clocked(drifting), starts, 4))[0]).ratio_at("draft 2", 0)
+    ratio = build_curve(CurveAxis.FILL, (await run_curve(Clocked(drifting_speed), starts, 4))[0]).ratio_at("draft 2", 0)
     assert ratio
     assert ratio.interval.estimate == pytest.approx(0.75 * YIELD, rel=2e-4)
 
@@ -128,7 +128,7 @@ async def test_remaining_points_are_forecast_after_all_was_measured() -> None:
     await measure_curve(
         bench,
         starts,
-        filled,
+        make_fill_prompts,
         WARM_UP,
         rounds=3,
         on_point=lambda _: None,
@@ -161,10 +161,10 @@ async def test_a_place_that_cannot_be_served_is_a_result_and_not_repeated() -> N
 
 
 async def test_a_fill_that_is_refused_is_a_result() -> None:
-    def refused(moment: Moment) -> Speed:
+    def refuse_long_prompt(moment: Moment) -> Speed:
         return Speed(100, error="The prompt is too long." if moment.prompt.size == 10_000 else None)
 
-    curve, _, _ = await fill_curve(Clocked(refused))
+    curve, _, _ = await fill_curve(Clocked(refuse_long_prompt))
     point = curve.point_at(NO_MTP, 10_000)
     assert point
     assert (point.rate, point.replies, point.why) == (None, 0, "The prompt is too long.")
@@ -213,11 +213,11 @@ async def test_spoilt_replies_are_repeated_and_not_counted() -> None:
     def bench_with(*spoilt: int) -> Clocked:
         """Return a bench whose replies with these numbers are spoilt. Number 0 is the warm-up."""
 
-        def speed(_: Moment) -> Speed:
+        def speed_of_round(_: Moment) -> Speed:
             is_spoilt = len(bench.prompts) - 1 in spoilt
             return Speed(10.0 if is_spoilt else 100.0, spoilt="The GPU throttled." if is_spoilt else None)
 
-        bench = Clocked(speed)
+        bench = Clocked(speed_of_round)
         return bench
 
     starts = (CurveStart(NO_MTP, {"draft": 0}, (0,)),)
@@ -244,7 +244,7 @@ async def test_a_cancelled_curve_has_reported_its_points() -> None:
             task.cancel()
 
     starts, _ = fill_starts(SETTINGS, (0, 2), (0, 10_000, 40_000), PROMPT.tokens)
-    task = asyncio.ensure_future(measure_curve(bench, starts, filled, WARM_UP, rounds=3, on_point=keep))
+    task = asyncio.ensure_future(measure_curve(bench, starts, make_fill_prompts, WARM_UP, rounds=3, on_point=keep))
     with pytest.raises(asyncio.CancelledError):
         await task
     curve = build_curve(CurveAxis.FILL, found)
@@ -268,11 +268,11 @@ async def test_another_user_of_the_server_ends_the_curve() -> None:
 
 
 async def test_streams_share_one_server_and_are_sent_at_once() -> None:
-    def shared(moment: Moment) -> Speed:
+    def shared_speed(moment: Moment) -> Speed:
         alone = 100.0 if not draft_length(moment.settings) else 80.0
         return Speed(alone / (1 + 0.4 * (moment.streams - 1)), power_w=200.0)
 
-    bench = Clocked(shared)
+    bench = Clocked(shared_speed)
     starts = stream_starts(SETTINGS, (0, 2), (1, 2, 4))
     found: list[RoundPoint] = []
     prompts = (PROMPT, replace(PROMPT, name="prose"))

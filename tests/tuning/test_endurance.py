@@ -27,7 +27,7 @@ PROMPT = Prompt("code", (("user", "Write a parser."),), 400)
 SETTINGS = {"draft": 2, "ctx": 8_192}
 
 
-async def endured(
+async def measure_endurance(
     speed: Callable[[float], Speed], minutes: float = 10.0, noise: float = 0.01
 ) -> tuple[EnduranceVerdict, Clocked, list[Run]]:
     """`speed` gets roughly the seconds since the first reply."""
@@ -47,7 +47,7 @@ def series(n: int, alike: float, spread: float, dice: random.Random) -> list[flo
 
 
 async def test_a_steady_speed_holds() -> None:
-    result, bench, runs = await endured(lambda _: Speed(60.0, 70.0, 2_400.0, 300.0))
+    result, bench, runs = await measure_endurance(lambda _: Speed(60.0, 70.0, 2_400.0, 300.0))
     assert result.answer == "holds"
     assert result.sentence.startswith("Holds over 10 min: with 95 % confidence the last third is ")
     assert result.fall is None
@@ -63,10 +63,10 @@ async def test_a_steady_speed_holds() -> None:
 
 
 async def test_a_clock_lowered_by_heat_is_found_with_time_and_reason() -> None:
-    def speed(s: float) -> Speed:
+    def throttled_speed(s: float) -> Speed:
         return Speed(60.0, 66.0, 2_500.0, 300.0) if s < 240 else Speed(52.0, 84.0, 2_150.0, 280.0)
 
-    result, _, _ = await endured(speed)
+    result, _, _ = await measure_endurance(throttled_speed)
     assert result.answer == "falls"
     assert result.fall == pytest.approx(1 - 52 / 60, abs=0.01)
     assert result.after_s == pytest.approx(240, abs=10)
@@ -97,7 +97,7 @@ async def test_a_clock_lowered_by_heat_is_found_with_time_and_reason() -> None:
 )
 async def test_the_reason_of_a_drop_is_read_from_sensors(after: Speed, why: str) -> None:
     before = Speed(60, 65.0, 2_500.0, 300.0) if after.clock_mhz else Speed(60)
-    result, _, _ = await endured(lambda s: before if s < 200 else after)
+    result, _, _ = await measure_endurance(lambda s: before if s < 200 else after)
     assert result.answer == "falls"
     assert result.because
     assert result.because.startswith(why)
@@ -105,13 +105,13 @@ async def test_the_reason_of_a_drop_is_read_from_sensors(after: Speed, why: str)
 
 async def test_a_short_load_is_reported_as_too_short() -> None:
     for minutes, short in ((2.0, True), (4.0, False)):
-        result, _, _ = await endured(lambda s: Speed(60.0 if s < 40 else 30.0), minutes=minutes)
+        result, _, _ = await measure_endurance(lambda s: Speed(60.0 if s < 40 else 30.0), minutes=minutes)
         assert result.answer == "falls"
         assert ("at least 3 minutes are needed" in result.sentence) is short
 
 
 async def test_a_slow_decline_counts_as_a_drop() -> None:
-    result, _, _ = await endured(lambda s: Speed(60.0 * (1 - 0.1 * s / 600)))
+    result, _, _ = await measure_endurance(lambda s: Speed(60.0 * (1 - 0.1 * s / 600)))
     assert result.answer == "falls"
     assert result.fall
     assert 0.05 < result.fall <= 0.1
@@ -119,7 +119,7 @@ async def test_a_slow_decline_counts_as_a_drop() -> None:
 
 async def test_a_decline_without_a_change_point_is_found_by_thirds() -> None:
     """With so few replies no change of level can be significant among all orders."""
-    result, _, runs = await endured(lambda s: Speed(12.0 * (1 - 0.25 * s / 120)), minutes=1.4, noise=0.04)
+    result, _, runs = await measure_endurance(lambda s: Speed(12.0 * (1 - 0.25 * s / 120)), minutes=1.4, noise=0.04)
     assert FEWEST_REPLIES <= len(runs) < 30
     assert len(result.stretches) == 1
     assert result.answer == "falls"
@@ -129,14 +129,14 @@ async def test_a_decline_without_a_change_point_is_found_by_thirds() -> None:
 
 
 async def test_a_temporary_dip_is_reported_but_holds() -> None:
-    result, _, _ = await endured(lambda s: Speed(48.0 if 180 <= s < 300 else 60.0))
+    result, _, _ = await measure_endurance(lambda s: Speed(48.0 if 180 <= s < 300 else 60.0))
     assert result.answer == "holds"
     assert "Between 3.0 min and 5.1 min it was 19 % slower." in result.sentence
     assert len(result.stretches) == 3
 
 
 async def test_an_increase_holds() -> None:
-    result, _, _ = await endured(lambda s: Speed(50.0 if s < 120 else 60.0))
+    result, _, _ = await measure_endurance(lambda s: Speed(50.0 if s < 120 else 60.0))
     assert result.answer == "holds"
     assert "For the first 2.0 min it was 17 % slower." in result.sentence
 
@@ -145,24 +145,24 @@ async def test_another_draft_acceptance_is_no_change_of_speed() -> None:
     """Steps are judged, not tokens: MTP that guesses worse for a while is no hot GPU."""
     one = Run("code", SETTINGS, 0.0, 2.0, reply_tokens=100, decode_rate=100.0)
     assert steps_rate(one) == 100.0
-    _, _, runs = await endured(lambda _: Speed(60.0))
+    _, _, runs = await measure_endurance(lambda _: Speed(60.0))
     assert steps_rate(runs[0]) == pytest.approx(60.0, rel=0.05)
     assert runs[0].decode_rate == pytest.approx(96.0, rel=0.05)
 
 
 async def test_too_few_or_noisy_replies_are_undecided() -> None:
-    result, _, runs = await endured(lambda _: Speed(2.0), minutes=3)
+    result, _, runs = await measure_endurance(lambda _: Speed(2.0), minutes=3)
     assert len(runs) < FEWEST_REPLIES
     assert result.answer == "undecided"
     assert result.sentence == f"Undecided: {len(runs)} replies are too few; at least 20 are needed."
-    result, _, _ = await endured(lambda _: Speed(60.0), minutes=2, noise=0.3)
+    result, _, _ = await measure_endurance(lambda _: Speed(60.0), minutes=2, noise=0.3)
     assert result.answer == "undecided"
     assert "varies too much" in result.sentence
     assert judge_endurance([]).answer == "undecided"
 
 
 async def test_a_server_that_crashes_is_reported_with_earlier_results() -> None:
-    result, _, runs = await endured(lambda s: Speed(60.0) if s < 300 else Speed(0, error="The engine ended."))
+    result, _, runs = await measure_endurance(lambda s: Speed(60.0) if s < 300 else Speed(0, error="The engine ended."))
     assert result.answer == "ended"
     assert result.sentence.startswith(
         "The server stopped responding after 5.0 min: The engine ended. Until then: Holds"
@@ -257,7 +257,7 @@ def test_verdicts_on_simulated_loads_are_right() -> None:
 
 
 async def test_thirds_are_compared_by_welchs_test() -> None:
-    result, _, runs = await endured(lambda s: Speed(60.0 if s < 400 else 59.5), noise=0.02)
+    result, _, runs = await measure_endurance(lambda s: Speed(60.0 if s < 400 else 59.5), noise=0.02)
     rates = [math.log(rate) for run in runs if (rate := steps_rate(run))]
     third = len(rates) // 3
 

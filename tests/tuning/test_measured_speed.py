@@ -101,26 +101,26 @@ async def test_measuring_ends_when_the_interval_is_narrow_enough() -> None:
 
 
 async def test_measuring_ends_with_its_rounds_or_its_time() -> None:
-    def wild(ask: Ask) -> float:
+    def alternating_speed(ask: Ask) -> float:
         return 100.0 if ask.seed % 2 else 10.0
 
-    measured = await measure_speed(Timed(wild), PROMPTS, most_rounds=7)
+    measured = await measure_speed(Timed(alternating_speed), PROMPTS, most_rounds=7)
     assert (measured.ended, len(measured.runs)) == (EndReason.MOST, 14)
-    bench = Timed(wild)
+    bench = Timed(alternating_speed)
     measured = await measure_speed(bench, PROMPTS, budget_s=60.0)
     assert measured.ended is EndReason.BUDGET
     assert bench.now_s() <= 60.0
-    measured = await measure_speed(Timed(wild), PROMPTS, budget_s=0.0)
+    measured = await measure_speed(Timed(alternating_speed), PROMPTS, budget_s=0.0)
     assert len(measured.runs) == 2, "one round there is always"
     assert measured.interval
     assert measured.interval.high == float("inf"), "one round says nothing of its spread"
 
 
 async def test_a_spoilt_run_is_repeated_at_the_end_of_its_round_and_not_counted() -> None:
-    def hot(ask: Ask) -> dict[str, str]:
+    def spoil_as_throttled(ask: Ask) -> dict[str, str]:
         return {"spoilt": "The GPU was held back."} if ask.prompt == "a" and ask.seed == 2 and ask.before < 5 else {}
 
-    bench = Timed(lambda ask: 5.0 if hot(ask) else 50.0, hot)
+    bench = Timed(lambda ask: 5.0 if spoil_as_throttled(ask) else 50.0, spoil_as_throttled)
     measured = await measure_speed(bench, PROMPTS)
     assert [name for name, seed, _ in bench.requests if seed == 2] == ["a", "b", "a"]
     assert measured.decode == Figure.from_values([50.0] * 6)
@@ -128,10 +128,10 @@ async def test_a_spoilt_run_is_repeated_at_the_end_of_its_round_and_not_counted(
 
 
 async def test_a_round_that_stays_spoilt_is_left_out() -> None:
-    def busy(ask: Ask) -> dict[str, str]:
+    def spoil_as_busy(ask: Ask) -> dict[str, str]:
         return {"spoilt": "Another program came."} if ask.prompt == "a" and ask.seed == 1 else {}
 
-    measured = await measure_speed(Timed(lambda _: 50.0, busy), PROMPTS)
+    measured = await measure_speed(Timed(lambda _: 50.0, spoil_as_busy), PROMPTS)
     assert sum(run.spoilt is not None for run in measured.runs) == 3
     assert measured.interval
     assert measured.interval.n == 2
@@ -139,10 +139,10 @@ async def test_a_round_that_stays_spoilt_is_left_out() -> None:
 
 
 async def test_a_failed_request_ends_measuring_and_earlier_runs_stay() -> None:
-    def gone(ask: Ask) -> dict[str, str]:
+    def fail_after_four(ask: Ask) -> dict[str, str]:
         return {"error": "The engine ended."} if ask.before >= 4 else {}
 
-    measured = await measure_speed(Timed(lambda _: 50.0, gone), PROMPTS)
+    measured = await measure_speed(Timed(lambda _: 50.0, fail_after_four), PROMPTS)
     assert measured.ended is EndReason.FAILED
     assert [run.error for run in measured.runs] == [None, None, None, "The engine ended."]
     assert measured.interval

@@ -97,7 +97,7 @@ async def test_our_parallel_replies_are_summed(server: Server) -> None:
     others = OtherRequests(server.count)
     go_on = [asyncio.Event() for _ in range(3)]
 
-    async def ours(number: int, *, with_another: bool = False) -> bool:
+    async def observe_our_request(number: int, *, with_another: bool = False) -> bool:
         async with others.observe_request() as observed:
             server.begin()
             await go_on[number].wait()
@@ -110,7 +110,10 @@ async def test_our_parallel_replies_are_summed(server: Server) -> None:
     for with_another in (False, True):
         for event in go_on:
             event.clear()
-        tasks = [asyncio.create_task(ours(number, with_another=with_another and number == 1)) for number in range(3)]
+        tasks = [
+            asyncio.create_task(observe_our_request(number, with_another=with_another and number == 1))
+            for number in range(3)
+        ]
         while server.processing < 3:
             await asyncio.sleep(0)
         found = []

@@ -228,14 +228,14 @@ def test_a_ratio_is_described_in_words(ratio: Interval, expected: str) -> None:
     assert describe_speedup(ratio) == expected
 
 
-def tuned(rates: Sequence[tuple[RunSettings, float]]) -> list[Run]:
+def repeat_runs(rates: Sequence[tuple[RunSettings, float]]) -> list[Run]:
     """Return four nearly equal runs for each start, so that almost all differences are between starts."""
     return [run(rate * wobble, settings) for settings, rate in rates for wobble in (0.999, 1.0, 1.0, 1.001)]
 
 
 def test_starts_are_counted_and_not_their_runs() -> None:
     rates = [(OFF, 50.0), (OFF, 60.0), (ON, 62.0), (OFF, 40.0), (ON, 52.0), (OFF, 55.0), (ON, 45.0)]
-    off, on = build_report(tuned(rates)).rows
+    off, on = build_report(repeat_runs(rates)).rows
     assert off.decode is not None
     assert on.decode is not None
     assert off.decode.n == 16
@@ -251,7 +251,7 @@ def test_neighbouring_starts_are_compared_in_pairs_so_that_drift_cancels() -> No
     rates: list[tuple[RunSettings, float]] = []
     for heat, noise in zip((1.0, 0.9, 0.8, 0.7, 0.6, 0.5), (1.01, 0.99) * 3, strict=True):
         rates += [(OFF, 100.0 * heat), (ON, 110.0 * heat * noise)]
-    on = build_report(tuned(rates)).rows[1]
+    on = build_report(repeat_runs(rates)).rows[1]
     assert on.speedup is not None
     assert on.speedup.estimate == pytest.approx(1.10, rel=0.01)
     assert 1.05 < on.speedup.low < on.speedup.high < 1.15
@@ -260,7 +260,7 @@ def test_neighbouring_starts_are_compared_in_pairs_so_that_drift_cancels() -> No
 
 
 def test_uncounted_starts_are_left_out() -> None:
-    runs = [*tuned([(OFF, 50.0), (ON, 60.0), (OFF, 51.0), (ON, 61.0)]), run(None, OFF, error="It ended.")]
+    runs = [*repeat_runs([(OFF, 50.0), (ON, 60.0), (OFF, 51.0), (ON, 61.0)]), run(None, OFF, error="It ended.")]
     off, on = build_report(runs).rows
     assert off.failed == 1
     assert on.speedup is not None

@@ -17,7 +17,7 @@ def holds(settings: Mapping[str, object], part: Mapping[str, object]) -> bool:
     return all(settings.get(name) == value for name, value in part.items())
 
 
-def reported(table: PublishedTable, stated: StatedStatistic) -> float:
+def compute_statistic(table: PublishedTable, stated: StatedStatistic) -> float:
     runs = [run for run in table.session.runs if not stated.prompt or run.prompt == stated.prompt]
     of = [run for run in runs if holds(run.settings, stated.of)]
     (row,) = build_report(of).rows
@@ -42,7 +42,7 @@ def reported(table: PublishedTable, stated: StatedStatistic) -> float:
 @pytest.mark.parametrize(("table", "stated"), ALL, ids=[f"{t.session.id}-{s.what}-{s.value}" for t, s in ALL])
 def test_stated_figures_of_the_source_are_computed(table: PublishedTable, stated: StatedStatistic) -> None:
     digits = len(stated.value.partition(".")[2])
-    assert f"{reported(table, stated):.{digits}f}" == stated.value
+    assert f"{compute_statistic(table, stated):.{digits}f}" == stated.value
 
 
 def test_both_sources_are_there_and_named() -> None:
@@ -64,10 +64,10 @@ def test_ten_runs_have_an_interval_and_one_has_none() -> None:
 def test_a_curve_of_fills_is_paired_by_fill() -> None:
     runs = published_table("rtx-5060-ti/moe-fill").session.runs
 
-    def of(part: Mapping[str, object]) -> list[Run]:
+    def runs_with(part: Mapping[str, object]) -> list[Run]:
         return [run for run in runs if holds(run.settings, part)]
 
-    found = speedup_of_runs(of({"draft": 0, "kv": "q4_0"}), of({"draft": 2, "kv": "q4_0"}))
+    found = speedup_of_runs(runs_with({"draft": 0, "kv": "q4_0"}), runs_with({"draft": 2, "kv": "q4_0"}))
     assert found.paired
     assert found.ratio.n == 4  # 80K was not measured with MTP
     assert found.ratio.estimate == pytest.approx((144 / 94 * 123 / 84 * 94 / 69 * 82 / 62) ** 0.25)

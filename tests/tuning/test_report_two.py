@@ -16,7 +16,7 @@ THREE: RunSettings = {"draft": 3, "kv": "q8_0"}
 NOISE = (1.0, 1.01, 0.99, 1.005)
 
 
-def started(*settings: tuple[RunSettings, float], times: int) -> tuple[Run, ...]:
+def runs_of_starts(*settings: tuple[RunSettings, float], times: int) -> tuple[Run, ...]:
     """Runs of `times` starts of each of the settings, in turns; the runs of one round share the same noise."""
     rates = [(of, NOISE[turn] * rate * (1 + 0.3 * turn)) for turn in range(times) for of, rate in settings]
     return tuple(run(rate, of) for of, rate in rates)
@@ -27,7 +27,7 @@ def session(id: str, runs: Sequence[Run], kind: str = "bench", workload: str = "
 
 
 def test_settings_in_turns_are_paired_by_start() -> None:
-    both = session("a", started((OFF, 50.0), (ON, 75.0), times=4))
+    both = session("a", runs_of_starts((OFF, 50.0), (ON, 75.0), times=4))
     (row,) = compare_sessions(both, both, {"draft": "0"}, {"draft": "2"}).rows
     assert row.speedup is not None
     assert row.speedup.paired
@@ -39,7 +39,7 @@ def test_settings_in_turns_are_paired_by_start() -> None:
 
 
 def test_two_measurements_did_not_take_turns_and_their_times_are_in_the_difference() -> None:
-    runs, turned = started((OFF, 50.0), (ON, 75.0), times=4), started((ON, 75.0), (OFF, 50.0), times=4)
+    runs, turned = runs_of_starts((OFF, 50.0), (ON, 75.0), times=4), runs_of_starts((ON, 75.0), (OFF, 50.0), times=4)
     before, after = (
         session("a", runs),
         session("b", [replace(each, decode_rate=2 * (each.decode_rate or 0)) for each in turned]),
@@ -58,8 +58,8 @@ def test_two_measurements_did_not_take_turns_and_their_times_are_in_the_differen
 
 @pytest.mark.parametrize(("times", "limits"), [(1, False), (2, False), (3, True)])
 def test_limits_take_three_starts_of_each(times: int, limits: bool) -> None:
-    often = session("a", started((OFF, 50.0), (THREE, 80.0), times=4))
-    few = session("b", started((OFF, 60.0), (THREE, 80.0), times=times))
+    often = session("a", runs_of_starts((OFF, 50.0), (THREE, 80.0), times=4))
+    few = session("b", runs_of_starts((OFF, 60.0), (THREE, 80.0), times=times))
     for found in (
         compare_sessions(often, few),
         compare_sessions(few, often),
@@ -77,7 +77,7 @@ def test_limits_take_three_starts_of_each(times: int, limits: bool) -> None:
 
 
 def test_the_tunes_own_verdict_is_reported_beside_its_own_settings_only() -> None:
-    runs = started((OFF, 50.0), (ON, 75.0), times=3)
+    runs = runs_of_starts((OFF, 50.0), (ON, 75.0), times=3)
     tune, other = session("a", runs, "tune", sentence="Draft 2 it is."), session("b", runs, "tune", sentence="Or not.")
     assert compare_sessions(tune, tune, {"draft": "0"}, {"draft": "2"}).notes[0].endswith("It says: Draft 2 it is.")
     for first, second in (
@@ -89,7 +89,7 @@ def test_the_tunes_own_verdict_is_reported_beside_its_own_settings_only() -> Non
 
 
 def test_differences_are_listed_with_prompts_first() -> None:
-    runs = started((OFF, 50.0), times=3)
+    runs = runs_of_starts((OFF, 50.0), times=3)
     other = replace(session("b", runs, workload="prose"), environment=replace(ENVIRONMENT, cpu=None))
     assert compare_sessions(session("a", runs), other).differences == (
         "The prompts were those of code and are those of prose.",
@@ -107,13 +107,13 @@ def test_differences_are_listed_with_prompts_first() -> None:
 
 
 def test_sessions_are_compared_by_their_common_settings_or_by_the_only_ones_of_each() -> None:
-    mixed = session("a", [*started((OFF, 50.0), times=1), *started((ON, 75.0), times=1)])
-    other = session("b", [*started((THREE, 80.0), times=1), *started((ON, 60.0), times=1)])
+    mixed = session("a", [*runs_of_starts((OFF, 50.0), times=1), *runs_of_starts((ON, 75.0), times=1)])
+    other = session("b", [*runs_of_starts((THREE, 80.0), times=1), *runs_of_starts((ON, 60.0), times=1)])
     assert [row.label for row in compare_sessions(mixed, other).rows] == ["draft 2, kv q8_0"]
-    turned = session("d", [*started((ON, 60.0), times=1), *started((THREE, 80.0), times=1)])
+    turned = session("d", [*runs_of_starts((ON, 60.0), times=1), *runs_of_starts((THREE, 80.0), times=1)])
     assert [row.label for row in compare_sessions(mixed, turned, {"draft": "2"}).rows] == ["draft 2, kv q8_0"]
-    lone = session("c", started((THREE, 80.0), times=1))
-    assert [row.label for row in compare_sessions(session("b", started((OFF, 50.0), times=1)), lone).rows] == [
+    lone = session("c", runs_of_starts((THREE, 80.0), times=1))
+    assert [row.label for row in compare_sessions(session("b", runs_of_starts((OFF, 50.0), times=1)), lone).rows] == [
         "MTP off -> draft 3"
     ]
     assert [row.label for row in compare_sessions(mixed, lone, {"draft": "2"}).rows] == ["draft 2 -> draft 3"]
@@ -147,7 +147,7 @@ def test_unmeasured_settings_are_refused_with_the_measured_ones() -> None:
 
 def test_without_counted_runs_there_is_no_comparison() -> None:
     lost = session("a", [run(None, error="It ended.")])
-    found = compare_sessions(lost, session("b", started((OFF, 50.0), times=3)))
+    found = compare_sessions(lost, session("b", runs_of_starts((OFF, 50.0), times=3)))
     (row,) = found.rows
     assert (row.speedup, row.sentence, row.has_limits) == (None, None, False)
     assert found.notes == ()
@@ -157,7 +157,7 @@ def test_without_counted_runs_there_is_no_comparison() -> None:
 
 def test_the_json_has_all_figures() -> None:
     first, second = (
-        session(id_, started((OFF, rate), (ON, rate), times=3)) for id_, rate in (("a", 50.0), ("b", 500.0))
+        session(id_, runs_of_starts((OFF, rate), (ON, rate), times=3)) for id_, rate in (("a", 50.0), ("b", 500.0))
     )
     result = compare_sessions(first, second).as_json()
     assert (result["first"]["id"], result["second"]["id"]) == ("a", "b")

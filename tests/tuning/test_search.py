@@ -24,7 +24,7 @@ THREADS = {4: 0.0, 6: -0.10, 8: -0.05}
 STEPS = 4_000
 
 
-def cost(settings: dict[str, Value]) -> float:
+def step_seconds(settings: dict[str, Value]) -> float:
     """Return the seconds of a step. They grow linearly with the draft length; 6 threads save a tenth, f16 saves 3 %."""
     draft = draft_length(settings)
     effect = THREADS[int(str(settings["threads"]))] - 0.03 * (settings["kv"] == "f16")
@@ -38,12 +38,12 @@ def trial(number: int, settings: dict[str, Value], noise: float = 0.0) -> Trial:
         hits.append(round(alive * STEPS))
     tokens = STEPS + sum(hits)
     drafts = Acceptance(STEPS * draft, sum(hits), (STEPS,) * draft, tuple(hits)) if draft else None
-    rate = tokens / (STEPS * cost(settings) * math.exp(noise))
+    rate = tokens / (STEPS * step_seconds(settings) * math.exp(noise))
     run = Run("p", settings, 20.0 * number, 1.0, reply_tokens=tokens, decode_rate=rate, acceptance=drafts)
     return Trial(number, Stage.EXPLORE, settings, 20.0 * number, 20.0, 10.0, (run,))
 
 
-def tried(*settings: dict[str, Value]) -> Search:
+def search_after(*settings: dict[str, Value]) -> Search:
     search = Search(SPACE, ["p"], Goal(), seed=1)
     for number, each in enumerate(settings):
         search.add_trial(trial(number, each))
@@ -57,17 +57,17 @@ MORE += [{"kv": "f16", "threads": 8, "draft": 0}, {"kv": "q4_0", "threads": 8, "
 
 def test_effects_measured_separately_are_added_for_untried_settings() -> None:
     grid = list(SPACE.fitting_settings())
-    points = [CostPoint(s, math.log(cost(s)), 1e-6, 20.0 * i) for i, s in enumerate([*PROBES, *MORE])]
+    points = [CostPoint(s, math.log(step_seconds(s)), 1e-6, 20.0 * i) for i, s in enumerate([*PROBES, *MORE])]
     mean = CostSurface(SPACE, grid).fit(points).mean
     unseen = {"kv": "f16", "threads": 6, "draft": 5}
     assert mean[[settings_key(s) for s in grid].index(settings_key(unseen))] == pytest.approx(
-        math.log(cost(unseen)), abs=0.02
+        math.log(step_seconds(unseen)), abs=0.02
     )
 
 
 def test_samples_spread_more_where_less_is_known() -> None:
     grid = list(SPACE.fitting_settings())
-    points = [CostPoint(s, math.log(cost(s)), 1e-4, 20.0 * i) for i, s in enumerate(PROBES)]
+    points = [CostPoint(s, math.log(step_seconds(s)), 1e-4, 20.0 * i) for i, s in enumerate(PROBES)]
     draws = CostSurface(SPACE, grid).fit(points).draw(np.random.default_rng(1), 400)
     spread = dict(zip(map(settings_key, grid), draws.std(axis=0), strict=True))
     near, far = {**PROBES[0], "draft": 2}, {"kv": "f16", "threads": 8, "draft": 2}
@@ -78,21 +78,23 @@ def test_a_drift_is_not_taken_as_an_effect() -> None:
     """The machine slows down by 3 % over time. The settings that were tried last do not count as slower."""
     grid = list(SPACE.fitting_settings())
     order = [*PROBES, *MORE, *PROBES]
-    points = [CostPoint(s, math.log(cost(s)) + 0.03 * i / len(order), 1e-5, 60.0 * i) for i, s in enumerate(order)]
+    points = [
+        CostPoint(s, math.log(step_seconds(s)) + 0.03 * i / len(order), 1e-5, 60.0 * i) for i, s in enumerate(order)
+    ]
     mean = CostSurface(SPACE, grid).fit(points).mean
     found = {
         draft: mean[[settings_key(s) for s in grid].index(settings_key({**PROBES[0], "draft": draft}))]
         for draft in (0, 3)
     }
-    truth = math.log(cost(PROBES[2])) - math.log(cost(PROBES[0]))
+    truth = math.log(step_seconds(PROBES[2])) - math.log(step_seconds(PROBES[0]))
     assert found[3] - found[0] == pytest.approx(truth, abs=0.01)
 
 
 def test_the_forecast_of_every_length_is_near_the_truth_from_three_lengths() -> None:
-    search = tried(*PROBES)
+    search = search_after(*PROBES)
     for forecast in search.forecast_drafts(search.assess_settings(), PROBES[0]):
         yielded = 1 + sum(math.prod(CHAIN[: i + 1]) for i in range(forecast.draft))
-        truth = yielded / cost({**PROBES[0], "draft": forecast.draft})
+        truth = yielded / step_seconds({**PROBES[0], "draft": forecast.draft})
         assert forecast.value == pytest.approx(truth, rel=0.04)
         assert forecast.low < truth < forecast.high
 
@@ -119,7 +121,7 @@ def test_a_published_sweep_is_met_from_two_of_its_lengths() -> None:
 
 
 def test_exploring_finds_the_best_of_sixty_three_in_a_dozen_trials() -> None:
-    search = tried(*PROBES)
+    search = search_after(*PROBES)
     for number in range(8, 20):
         wanted = search.choose_next(search.assess_settings(), 0.01, np.ones(len(search.grid)))
         search.add_trial(trial(number, dict(wanted)))
@@ -128,7 +130,7 @@ def test_exploring_finds_the_best_of_sixty_three_in_a_dozen_trials() -> None:
 
     def benefit(settings: dict[str, Value]) -> float:
         yielded = 1 + sum(math.prod(CHAIN[: i + 1]) for i in range(draft_length(settings)))
-        return yielded / cost(settings)
+        return yielded / step_seconds(settings)
 
     assert benefit(found) > 0.99 * max(map(benefit, search.grid))
 
@@ -149,20 +151,20 @@ def test_where_a_gain_is_not_clear_the_baseline_or_the_best_is_measured_again() 
 
 
 def test_settings_that_may_not_fit_are_tried_before_they_are_recommended() -> None:
-    search = tried({**PROBES[0], "kv": "q4_0"}, {**PROBES[2], "kv": "q4_0"})
+    search = search_after({**PROBES[0], "kv": "q4_0"}, {**PROBES[2], "kv": "q4_0"})
     assessment = search.assess_settings()
     best = search.grid[assessment.best]
     assert best["kv"] != "q4_0" or draft_length(best) > 3
     assert search.choose_next(assessment, 0.01, np.ones(len(search.grid))) == best
 
 
-def failed(settings: dict[str, Value], fault: Fault) -> Trial:
+def failed_trial(settings: dict[str, Value], fault: Fault) -> Trial:
     return Trial(0, Stage.EXPLORE, settings, 0.0, 5.0, 0.0, (), "It ended.", fault)
 
 
 def test_settings_that_need_the_memory_of_a_failed_start_are_not_tried() -> None:
-    search = tried(*PROBES)
-    search.add_trial(failed({"kv": "f16", "threads": 4, "draft": 3}, Fault.MEMORY))
+    search = search_after(*PROBES)
+    search.add_trial(failed_trial({"kv": "f16", "threads": 4, "draft": 3}, Fault.MEMORY))
     out = [settings for settings, gone in zip(search.grid, search.excluded, strict=True) if gone]
     assert out
     assert all(each["kv"] == "f16" and draft_length(each) >= 3 for each in out)
@@ -174,15 +176,15 @@ def test_settings_that_need_the_memory_of_a_failed_start_are_not_tried() -> None
 
 
 def test_another_error_excludes_its_own_settings_only() -> None:
-    search = tried(*PROBES)
-    search.add_trial(failed(MORE[0], Fault.FAILED))
+    search = search_after(*PROBES)
+    search.add_trial(failed_trial(MORE[0], Fault.FAILED))
     assert [search.grid[i] for i in np.flatnonzero(search.excluded)] == [MORE[0]]
-    search.add_trial(failed(PROBES[2], Fault.FAILED))
+    search.add_trial(failed_trial(PROBES[2], Fault.FAILED))
     assert search.nearest_to_baseline(3) == PROBES[2]
-    search.add_trial(failed(PROBES[2], Fault.FAILED))
+    search.add_trial(failed_trial(PROBES[2], Fault.FAILED))
     assert search.nearest_to_baseline(3) != PROBES[2]
-    search.add_trial(failed(PROBES[0], Fault.SPOILT))
-    search.add_trial(failed(PROBES[0], Fault.SPOILT))
+    search.add_trial(failed_trial(PROBES[0], Fault.SPOILT))
+    search.add_trial(failed_trial(PROBES[0], Fault.SPOILT))
     assert not search.excluded[0]
 
 

@@ -40,7 +40,7 @@ VERDICT = {
 }
 
 
-def measured(result: object = VERDICT, environment: Environment = ENVIRONMENT) -> str:
+def store_tune(result: object = VERDICT, environment: Environment = ENVIRONMENT) -> str:
     """Store a tune with this result in the history; return its ID."""
     with History(clock=lambda: 1_793_534_400.0) as history:
         id_ = history.begin_session("tune", environment, OFF, workload="code")
@@ -49,13 +49,13 @@ def measured(result: object = VERDICT, environment: Environment = ENVIRONMENT) -
 
 
 def saved_tune(**changes: object) -> TunedSettings:
-    return save_tune_result(measured(VERDICT | changes), Path("/models/some.gguf"))
+    return save_tune_result(store_tune(VERDICT | changes), Path("/models/some.gguf"))
 
 
 OTHER = replace(ENVIRONMENT, gpus=(GpuFacts("Tesla T4", "nvidia"),))
 
 
-def benched(
+def store_benches(
     runs: Sequence[tuple[RunSettings, Sequence[float]]], environment: Environment = ENVIRONMENT, *, times: int = 3
 ) -> list[str]:
     """Store `times` benches of each of the settings, whose rates differ by about 3 %; return their IDs."""
@@ -83,7 +83,7 @@ def test_each_model_and_quantisation_has_one_entry(home: Path) -> None:
     first = saved_tune()
     second = saved_tune(settings={"draft": 3})
     assert load_tuned_settings() == (second,)
-    other = measured(environment=replace(ENVIRONMENT, model=replace(MODEL, quant="Q4_K_M")))
+    other = store_tune(environment=replace(ENVIRONMENT, model=replace(MODEL, quant="Q4_K_M")))
     third = save_tune_result(other, Path("/models/other.gguf"))
     assert load_tuned_settings() == (second, third)
     assert find_tuned_settings(ModelFacts("another")) is None
@@ -94,7 +94,7 @@ def test_each_model_and_quantisation_has_one_entry(home: Path) -> None:
 def test_only_a_verdict_is_stored(home: Path) -> None:
     for result in ({}, {"mean": 50.0}, {"mtp": "on"}, {"mtp": "perhaps", "settings": {}}):
         with pytest.raises(NothingMeasured):
-            save_tune_result(measured(result), Path("/models/some.gguf"))
+            save_tune_result(store_tune(result), Path("/models/some.gguf"))
     with pytest.raises(ResultMissing):
         save_tune_result("nothing", Path("/models/some.gguf"))
     assert load_tuned_settings() == ()
@@ -155,7 +155,9 @@ def test_an_entry_is_found_by_a_part_of_its_model_name(home: Path) -> None:
     assert load_tuned_settings_by_name("q3_k") == preset
     with pytest.raises(ResultMissing, match="no tuned settings for gemma"):
         load_tuned_settings_by_name("gemma")
-    save_tune_result(measured(environment=replace(ENVIRONMENT, model=replace(MODEL, quant="Q4_K_M"))), Path("/x.gguf"))
+    save_tune_result(
+        store_tune(environment=replace(ENVIRONMENT, model=replace(MODEL, quant="Q4_K_M"))), Path("/x.gguf")
+    )
     with pytest.raises(ResultMissing, match="2 tuned settings"):
         load_tuned_settings_by_name("qwen")
 
@@ -171,19 +173,19 @@ def test_runs_of_this_machine_confirm_mtp_on(home: Path) -> None:
     preset = saved_tune()
     with History() as history:
         assert find_confirming_sessions(preset, history, ENVIRONMENT) == ()
-        on = benched([(ON, (70.0, 71.0, 70.5))])
+        on = store_benches([(ON, (70.0, 71.0, 70.5))])
         assert find_confirming_sessions(preset, history, ENVIRONMENT) == ()  # nothing to compare with
-        off = benched([(OFF, (50.0, 51.0, 50.5))])
+        off = store_benches([(OFF, (50.0, 51.0, 50.5))])
         assert set(find_confirming_sessions(preset, history, ENVIRONMENT)) == {*on, *off}
 
 
 def test_single_starts_confirm_nothing(home: Path) -> None:
     on = saved_tune()
-    benched([(ON, (70.0, 71.0, 70.5)), (OFF, (50.0, 51.0, 50.5))], times=2)
+    store_benches([(ON, (70.0, 71.0, 70.5)), (OFF, (50.0, 51.0, 50.5))], times=2)
     with History() as history:
         assert find_confirming_sessions(on, history, ENVIRONMENT) == ()
     off = saved_tune(mtp="off", draft=0, settings={"draft": 0, "kv": "q8_0"})
-    benched([(ON, (40.0, 41.0, 40.5)), (OFF, (50.0, 51.0, 50.5))], OTHER, times=2)
+    store_benches([(ON, (40.0, 41.0, 40.5)), (OFF, (50.0, 51.0, 50.5))], OTHER, times=2)
     with History() as history:
         assert find_confirming_sessions(off, history, OTHER) == ()
 
@@ -199,14 +201,14 @@ def test_single_starts_confirm_nothing(home: Path) -> None:
 )
 def test_insufficient_runs_confirm_nothing(home: Path, faster: Sequence[float], settings: RunSettings) -> None:
     preset = saved_tune()
-    benched([(OFF, (50.0, 51.0, 50.5)), (settings, faster)])
+    store_benches([(OFF, (50.0, 51.0, 50.5)), (settings, faster)])
     with History() as history:
         assert find_confirming_sessions(preset, history, ENVIRONMENT) == ()
 
 
 def test_runs_elsewhere_confirm_nothing(home: Path) -> None:
     preset = saved_tune()
-    benched([(OFF, (50.0, 51.0, 50.5)), (ON, (70.0, 71.0, 70.5))], OTHER)
+    store_benches([(OFF, (50.0, 51.0, 50.5)), (ON, (70.0, 71.0, 70.5))], OTHER)
     with History() as history:
         assert find_confirming_sessions(preset, history, ENVIRONMENT) == ()
         assert find_confirming_sessions(preset, history, OTHER)
@@ -215,11 +217,11 @@ def test_runs_elsewhere_confirm_nothing(home: Path) -> None:
 def test_mtp_off_is_confirmed_by_drafts_that_are_no_faster(home: Path) -> None:
     preset = saved_tune(mtp="off", draft=0, settings={"draft": 0, "kv": "q8_0"})
     with History() as history:
-        benched([(OFF, (50.0, 51.0, 50.5))])
+        store_benches([(OFF, (50.0, 51.0, 50.5))])
         assert find_confirming_sessions(preset, history, ENVIRONMENT) == ()
-        benched([(ON, (40.0, 41.0, 40.5))])
+        store_benches([(ON, (40.0, 41.0, 40.5))])
         assert find_confirming_sessions(preset, history, ENVIRONMENT)
-        benched([({"draft": 3, "kv": "q8_0"}, (60.0, 61.0, 60.5))])
+        store_benches([({"draft": 3, "kv": "q8_0"}, (60.0, 61.0, 60.5))])
         assert find_confirming_sessions(preset, history, ENVIRONMENT) == ()
 
 

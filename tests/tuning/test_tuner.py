@@ -20,7 +20,7 @@ from launcher.tuning.tuner import (
     VerdictReached,
     tune,
 )
-from tests.tuning.simulated import HOUR_S, MTP_LOSES, MTP_WINS, NO_ROOM, EventRecorder, tuned, tuned_once
+from tests.tuning.simulated import HOUR_S, MTP_LOSES, MTP_WINS, NO_ROOM, EventRecorder, tune_machine, tuned_once
 from tools.tuner_simulation.bench import PROMPT_TOKENS, SimulatedBench
 from tools.tuner_simulation.machine import Machine, Surroundings, compute_true_scores, draw_machine
 from tools.tuner_simulation.run import WORK
@@ -33,7 +33,7 @@ def score(machine: Machine, settings: RunSettings, goal: Goal | None = None) -> 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("number", [8, 9, 11])  # 0 to 7: tests/tools/test_tuner_simulation.py
 async def test_the_recommendation_is_near_the_best_and_never_slower_than_the_baseline(number: int) -> None:
-    machine, verdict, _ = await tuned(number, HOUR_S * max(1.0, draw_machine(number).step_s / 0.01))
+    machine, verdict, _ = await tune_machine(number, HOUR_S * max(1.0, draw_machine(number).step_s / 0.01))
     best = max(compute_true_scores(machine, Goal(), PROMPT_TOKENS).values())
     assert math.exp(score(machine, verdict.settings) - best) > 0.97
     assert score(machine, verdict.settings) >= score(machine, machine.space().baseline_settings())
@@ -156,7 +156,7 @@ async def test_workloads_have_equal_weight() -> None:
 
 
 async def test_where_mtp_loses_it_is_turned_off() -> None:
-    machine, verdict, _ = await tuned(MTP_LOSES, HOUR_S * draw_machine(MTP_LOSES).step_s / 0.01)
+    machine, verdict, _ = await tune_machine(MTP_LOSES, HOUR_S * draw_machine(MTP_LOSES).step_s / 0.01)
     assert verdict.mtp == "off"
     assert verdict.draft == 0
     assert verdict.ci_high is not None
@@ -167,7 +167,7 @@ async def test_where_mtp_loses_it_is_turned_off() -> None:
 
 async def test_without_mtp_its_memory_makes_other_settings_faster() -> None:
     """Without MTP two layers more have their experts on the GPU: that is the plan to compare with, and to recommend."""
-    _, verdict, _ = await tuned(NO_ROOM)
+    _, verdict, _ = await tune_machine(NO_ROOM)
     assert verdict.mtp == "off"
     assert verdict.settings["n_cpu_moe"] == 20
     assert verdict.gain
@@ -190,7 +190,7 @@ async def test_without_differences_almost_none_is_claimed() -> None:
 
 @pytest.mark.parametrize("budget_s", [0.0, 15.0, 30.0])
 async def test_a_budget_that_is_too_short_is_reported(budget_s: float) -> None:
-    machine, verdict, _ = await tuned(MTP_WINS, budget_s)
+    machine, verdict, _ = await tune_machine(MTP_WINS, budget_s)
     assert verdict.mtp == "undecided"
     assert verdict.settings == machine.space().baseline_settings()
     assert verdict.sentence == "Undecided: the time was too short."
@@ -201,7 +201,7 @@ async def test_a_budget_that_is_too_short_is_reported(budget_s: float) -> None:
 @pytest.mark.parametrize("budget_s", [300.0, 600.0, 1_500.0])
 async def test_a_tune_keeps_to_its_time(budget_s: float) -> None:
     for number in range(4):
-        _, verdict, recorder = await tuned(number, budget_s)
+        _, verdict, recorder = await tune_machine(number, budget_s)
         longest = max(trial.seconds for trial in verdict.trials)
         used_s = sum(trial.seconds for trial in verdict.trials)
         assert used_s < budget_s + 5 * longest  # the first probes, and a round that has begun, may exceed the budget

@@ -19,7 +19,7 @@ def pairs(ratio: float, spread: float = 1.0) -> list[Pair]:
     return [Pair(1.0, ratio * math.exp(spread * each), number % 2 == 0) for number, each in enumerate(WOBBLE)]
 
 
-def measured(on: float, off: float = 1.0, spread: float = 1.0) -> ComparedPairs:
+def compared_pairs(on: float, off: float = 1.0, spread: float = 1.0) -> ComparedPairs:
     found = ComparedPairs()
     sides = {(0, 1): pairs(off, spread), (0, 2): pairs(on, spread), (1, 2): pairs(on / off, spread)}
     found.add_pairs([BASELINE, OFF, ON], sides)
@@ -32,14 +32,14 @@ def measured(on: float, off: float = 1.0, spread: float = 1.0) -> ComparedPairs:
 )
 def test_comparisons_are_better_worse_or_open(ratio: float, spread: float, answer: bool | None) -> None:
     question = Question(ON, BASELINE)
-    question.update_answer(measured(ratio, spread=spread), 0.95)
+    question.update_answer(compared_pairs(ratio, spread=spread), 0.95)
     assert question.answer is answer
     assert question.comparison is not None
     assert question.comparison.ratio.estimate == pytest.approx(ratio)
 
 
 def test_a_comparison_is_symmetric() -> None:
-    both = measured(1.3, 1.1)
+    both = compared_pairs(1.3, 1.1)
     there, back = both.compare_settings(ON, OFF, 0.95), both.compare_settings(OFF, ON, 0.95)
     assert there is not None
     assert back is not None

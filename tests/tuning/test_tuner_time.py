@@ -28,13 +28,13 @@ from launcher.tuning.tuner import (
     error_share,
     tune,
 )
-from tests.tuning.simulated import HOUR_S, MTP_WINS, NO_ROOM, EventRecorder, tuned, tuned_once
+from tests.tuning.simulated import HOUR_S, MTP_WINS, NO_ROOM, EventRecorder, tune_machine, tuned_once
 from tools.tuner_simulation.bench import SimulatedBench
 from tools.tuner_simulation.machine import Machine, draw_machine
 from tools.tuner_simulation.run import WORK
 
 
-async def paused(number: int, after: int, budget_s: float) -> tuple[SimulatedBench, TuneState]:
+async def pause_tune(number: int, after: int, budget_s: float) -> tuple[SimulatedBench, TuneState]:
     """Cancel a tune after `trials` trials; return the bench, and the state after it was written to a file and read."""
     machine = draw_machine(number)
     bench = SimulatedBench(machine, seed=number)
@@ -56,7 +56,7 @@ async def paused(number: int, after: int, budget_s: float) -> tuple[SimulatedBen
 @pytest.mark.parametrize("after", [1, 8, 19])
 async def test_a_paused_tune_continues_unchanged(after: int) -> None:
     machine, whole, _ = await tuned_once(MTP_WINS)
-    bench, state = await paused(MTP_WINS, after, HOUR_S)
+    bench, state = await pause_tune(MTP_WINS, after, HOUR_S)
     assert len(state.trials) == after
     verdict = await tune(bench, machine.space(), WORK, Goal(), HOUR_S, resume=state, seed=3)
     assert verdict == whole
@@ -64,7 +64,7 @@ async def test_a_paused_tune_continues_unchanged(after: int) -> None:
 
 async def test_trials_outside_the_plan_are_kept_and_not_repeated() -> None:
     """An update of the program or other free memory may change the plan."""
-    bench, state = await paused(MTP_WINS, 8, HOUR_S)
+    bench, state = await pause_tune(MTP_WINS, 8, HOUR_S)
     earlier = replace(state, trials=(*state.trials[:3], *state.trials[4:]))  # 7 trials, of which 4 would be another one
     recorder = EventRecorder()
     verdict = await tune(bench, bench.machine.space(), WORK, Goal(), 600.0, on_event=recorder, resume=earlier, seed=3)
@@ -94,7 +94,7 @@ async def test_an_undecided_tune_goes_on_with_more_time() -> None:
 @pytest.mark.thorough
 async def test_an_undecided_tune_measures_more_when_continued(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Question, "update_answer", lambda *_: None)
-    machine, verdict, recorder = await tuned(MTP_WINS)
+    machine, verdict, recorder = await tune_machine(MTP_WINS)
     state = recorder.of(VerdictReached)[-1].state
     assert verdict.likely is not None
     assert state.used_s < HOUR_S
@@ -117,13 +117,13 @@ async def test_each_question_has_its_share_of_the_error_probability(
 ) -> None:
     looks: list[tuple[Question, float]] = []
 
-    def look(question: Question, _measured: object, confidence: float) -> None:
+    def note_question(question: Question, _measured: object, confidence: float) -> None:
         looks.append((question, confidence))
         if question is not looks[0][0]:
             question.answer = False  # only the first question stays open
 
-    monkeypatch.setattr(Question, "update_answer", look)
-    await tuned(number)
+    monkeypatch.setattr(Question, "update_answer", note_question)
+    await tune_machine(number)
     assert len({question for question, _ in looks}) == questions
     received = list(dict.fromkeys(confidence for _, confidence in looks))
     assert received == pytest.approx([1 - 0.05 * share / questions for share in (0.5, 0.3, 0.1)])
@@ -164,12 +164,12 @@ async def test_long_computations_do_not_block_the_loop(monkeypatch: pytest.Monke
     where: list[str] = []
     assess = Search.assess_settings
 
-    def noted(search: Search) -> Assessment:
+    def note_thread(search: Search) -> Assessment:
         where.append(threading.current_thread().name)
         return assess(search)
 
-    monkeypatch.setattr(Search, "assess_settings", noted)
-    await tuned(MTP_WINS, 600.0)
+    monkeypatch.setattr(Search, "assess_settings", note_thread)
+    await tune_machine(MTP_WINS, 600.0)
     assert where
     assert threading.main_thread().name not in where
 
@@ -260,7 +260,7 @@ async def test_a_hanging_later_trial_is_ended(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_the_state_of_another_tune_is_refused() -> None:
-    bench, state = await paused(MTP_WINS, 3, HOUR_S)
+    bench, state = await pause_tune(MTP_WINS, 3, HOUR_S)
     for space, goal in (
         (Space({"kv": "q8_0"}, (1, 2)), Goal()),
         (draw_machine(MTP_WINS).space(), Goal(Aim.ENERGY)),
@@ -271,7 +271,7 @@ async def test_the_state_of_another_tune_is_refused() -> None:
 
 @pytest.mark.parametrize("damage", [{"version": 99}, {"trials": [{"stage": "probe"}]}, {"budgets": [["x"]]}])
 async def test_an_unreadable_state_is_refused(damage: dict[str, object]) -> None:
-    _, state = await paused(MTP_WINS, 2, HOUR_S)
+    _, state = await pause_tune(MTP_WINS, 2, HOUR_S)
     with pytest.raises(TuneMismatch):
         TuneState.from_json({**state.as_json(), **damage})
     with pytest.raises(TuneMismatch):

@@ -21,7 +21,7 @@ ON: RunSettings = {**BASELINE, "draft": 4}
 
 
 @pytest.fixture
-async def course() -> TrialRunner:
+async def trial_runner() -> TrialRunner:
     begun = TuneState({}, 1, ((0, 3_600.0),))
     course = TrialRunner(SimulatedBench(MACHINE, 1), MACHINE.space(), WORK, Goal(), begun, lambda _: None)
     await probe_drafts(course)
@@ -47,7 +47,7 @@ def make_question(candidate: RunSettings, against: RunSettings, low: float, high
     ],
 )
 async def test_only_settings_better_than_the_baseline_are_recommended(
-    course: TrialRunner,
+    trial_runner: TrialRunner,
     on_off: tuple[float, float],
     off: tuple[float, float],
     on: tuple[float, float],
@@ -57,7 +57,7 @@ async def test_only_settings_better_than_the_baseline_are_recommended(
     questions = Questions(
         make_question(ON, OFF, *on_off), (make_question(OFF, BASELINE, *off), make_question(ON, BASELINE, *on))
     )
-    verdict = build_verdict(course, questions)
+    verdict = build_verdict(trial_runner, questions)
     assert verdict.mtp == mtp
     assert verdict.settings == settings
     assert (verdict.gain is None) is (settings == BASELINE)
@@ -68,16 +68,16 @@ async def test_only_settings_better_than_the_baseline_are_recommended(
 
 
 async def test_a_verdict_unsure_against_the_baseline_tells_that_comparison(
-    course: TrialRunner,
+    trial_runner: TrialRunner,
 ) -> None:
     gains = make_question(OFF, BASELINE, 0.9, 1.2), make_question(ON, BASELINE, 0.97, 1.2)
-    verdict = build_verdict(course, Questions(make_question(ON, OFF, 1.05, 1.1), gains))
+    verdict = build_verdict(trial_runner, Questions(make_question(ON, OFF, 1.05, 1.1), gains))
     assert (verdict.ci_low, verdict.ci_high) == (0.97, 1.2)
     assert "between 3.0 % slower and 20 % faster than no MTP" in verdict.sentence
 
 
-async def test_speeds_in_the_sentence_agree_with_its_percentage(course: TrialRunner) -> None:
-    sentence = build_verdict(course, Questions(make_question(ON, BASELINE, 0.6, 0.7))).sentence
+async def test_speeds_in_the_sentence_agree_with_its_percentage(trial_runner: TrialRunner) -> None:
+    sentence = build_verdict(trial_runner, Questions(make_question(ON, BASELINE, 0.6, 0.7))).sentence
     found = re.search(r"is (\d+) % ± 5 slower: (\d+\.\d) against (\d+\.\d) tokens/s", sentence)
     assert found is not None, sentence
     slower, on, off = map(float, found.groups())
@@ -87,9 +87,9 @@ async def test_speeds_in_the_sentence_agree_with_its_percentage(course: TrialRun
 
 @pytest.mark.parametrize(("low", "high", "mtp"), [(1.3, 1.4, "on"), (0.9, 0.95, "off"), (0.99, 1.2, "undecided")])
 async def test_without_other_settings_mtp_is_compared_with_the_baseline(
-    course: TrialRunner, low: float, high: float, mtp: str
+    trial_runner: TrialRunner, low: float, high: float, mtp: str
 ) -> None:
-    verdict = build_verdict(course, Questions(make_question(ON, BASELINE, low, high)))
+    verdict = build_verdict(trial_runner, Questions(make_question(ON, BASELINE, low, high)))
     assert verdict.mtp == mtp
     assert verdict.settings == (ON if mtp == "on" else BASELINE)
     assert (verdict.ci_low, verdict.ci_high) == (low, high)
@@ -97,6 +97,6 @@ async def test_without_other_settings_mtp_is_compared_with_the_baseline(
     assert "than the baseline" not in verdict.sentence
 
 
-async def test_an_uncompared_setting_is_undecided(course: TrialRunner) -> None:
-    verdict = build_verdict(course, Questions(Question(ON, BASELINE)))
+async def test_an_uncompared_setting_is_undecided(trial_runner: TrialRunner) -> None:
+    verdict = build_verdict(trial_runner, Questions(Question(ON, BASELINE)))
     assert (verdict.mtp, verdict.settings, verdict.speedup) == ("undecided", BASELINE, None)

@@ -22,7 +22,7 @@ def note(home: Path, version: str) -> None:
     (home / "state" / "version").write_text(version)
 
 
-def noted(home: Path) -> str:
+def read_noted_version(home: Path) -> str:
     return (home / "state" / "version").read_text()
 
 
@@ -41,7 +41,7 @@ def test_another_version_copies_files_before_it_writes_them(home: Path) -> None:
     written = settings_file.settings_path().read_bytes()
     note(home, "0.0.9\n")
     assert run("settings", "set", "window.text_scale", "150").returncode == 0
-    assert noted(home) == f"{__version__}\n"
+    assert read_noted_version(home) == f"{__version__}\n"
     copy = settings_file.settings_path().with_name("settings.toml.old-0.0.9")
     assert copy.read_bytes() == written
     assert list_version_copies() == [copy]
@@ -71,7 +71,7 @@ def test_the_first_version_makes_no_copies(home: Path) -> None:
     (home / "state").mkdir(parents=True)
     settings.change_setting(TEXT_SCALE, 120)
     save_version_copies()
-    assert noted(home) == f"{__version__}\n"
+    assert read_noted_version(home) == f"{__version__}\n"
     assert list_version_copies() == []
 
 
@@ -81,7 +81,7 @@ def test_an_invalid_version_makes_no_copies(home: Path, odd: str) -> None:
     note(home, odd)
     save_version_copies()
     assert list_version_copies() == []
-    assert noted(home) == f"{__version__}\n"
+    assert read_noted_version(home) == f"{__version__}\n"
 
 
 def test_a_failed_copy_is_repeated(home: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -91,7 +91,7 @@ def test_a_failed_copy_is_repeated(home: Path, caplog: pytest.LogCaptureFixture)
     with caplog.at_level(logging.WARNING):
         save_version_copies()
     assert "The files of version 0.0.9 cannot be copied: Is a directory." in caplog.text
-    assert noted(home) == "0.0.9"
+    assert read_noted_version(home) == "0.0.9"
 
 
 def test_an_unreadable_state_folder_is_not_an_error(home: Path, caplog: pytest.LogCaptureFixture) -> None:

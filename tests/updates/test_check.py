@@ -25,7 +25,7 @@ from tests.updates.published import Release
 DAY_S = 86_400
 
 
-def aged(home: Path, seconds: float) -> None:
+def age_last_check(home: Path, seconds: float) -> None:
     """Let the last check be so long ago."""
     path = home / "state" / "updates.json"
     kept = json.loads(path.read_text())
@@ -106,7 +106,7 @@ async def test_an_invalid_manifest_is_named(release: Release, expected: object) 
 async def test_the_automatic_check_runs_once_a_week(release: Release, home: Path) -> None:
     for days, count in ((0, 1), (6.9, 1), (7.1, 2), (-1, 3)):  # after the clock was set back it asks again
         if days:
-            aged(home, days * DAY_S)
+            age_last_check(home, days * DAY_S)
         newest = await check_weekly()
         assert newest is not None
         assert newest.is_newer
@@ -119,7 +119,7 @@ async def test_without_the_setting_no_request_is_sent_and_the_known_version_is_s
     settings.change_setting(WEEKLY_CHECK, False)
     assert await check_weekly() is None
     await check_for_update()
-    aged(home, 30 * DAY_S)
+    age_last_check(home, 30 * DAY_S)
     newest = await check_weekly()
     assert newest is not None
     assert newest.manifest.version == "7.0.0"
@@ -141,10 +141,10 @@ async def test_after_a_failure_the_check_runs_a_day_later(release: Release, home
     manifest = release.server.folder / "manifest.json"
     good = manifest.read_bytes()
     release.put_signed(manifest.name, b"{", release.maintainer)
-    aged(home, 8 * DAY_S)
+    age_last_check(home, 8 * DAY_S)
     for age_days, count in ((None, 2), (0.9, 2), (1.1, 3)):
         if age_days:
-            aged(home, age_days * DAY_S)
+            age_last_check(home, age_days * DAY_S)
         newest = await check_weekly()
         assert newest is not None
         assert (newest.manifest.version, newest.folder) == ("7.0.0", address)

@@ -24,12 +24,12 @@ def downloaded_versions(home: Path) -> list[str]:
     return [each.name for each in (home / "cache" / "updates").iterdir()]
 
 
-async def received(release: Release) -> DownloadedUpdate:
+async def receive_update(release: Release) -> DownloadedUpdate:
     return await download_update(await check_for_update())
 
 
 async def test_the_script_is_downloaded_verified_and_run_for_that_release(release: Release, by_script: Path) -> None:
-    got = await received(release)
+    got = await receive_update(release)
     assert got.path.read_bytes() == CONTENT
     assert (got.method, got.version) == (InstallMethod.SCRIPT, "7.0.0")
     assert got.shell_line == f"sh {got.path}"
@@ -40,7 +40,7 @@ async def test_the_script_is_downloaded_verified_and_run_for_that_release(releas
 async def test_a_file_with_another_checksum_is_never_used(release: Release, by_script: Path, home: Path) -> None:
     release.publish(sha256="0" * 64)
     with pytest.raises(DownloadBroken):
-        await received(release)
+        await receive_update(release)
     assert not (home / "cache" / "updates" / "7.0.0" / "install.sh").exists()
 
 
@@ -65,24 +65,24 @@ async def test_an_interrupted_download_is_resumed(release: Release, by_script: P
 
 
 async def test_a_republished_version_is_downloaded_again(release: Release, by_script: Path) -> None:
-    await received(release)
+    await receive_update(release)
     release.publish(content=b"exit 0\n")
-    assert (await received(release)).path.read_bytes() == b"exit 0\n"
+    assert (await receive_update(release)).path.read_bytes() == b"exit 0\n"
 
 
 async def test_downloads_of_an_older_release_are_deleted(release: Release, by_script: Path, home: Path) -> None:
-    await received(release)
+    await receive_update(release)
     release.publish("7.1.0")
-    assert (await received(release)).version == "7.1.0"
+    assert (await receive_update(release)).version == "7.1.0"
     assert downloaded_versions(home) == ["7.1.0"]
 
 
 async def test_nothing_is_downloaded_or_installed_while_a_model_is_served_or_tuned(
     release: Release, by_script: Path
 ) -> None:
-    got = await received(release)
+    got = await receive_update(release)
     with hold_tune_lock():
-        for work in (received(release), install_update(got)):
+        for work in (receive_update(release), install_update(got)):
             with pytest.raises(TuneUnderWay):
                 await work
     request_count = len(release.record.requests)
@@ -115,7 +115,7 @@ async def test_the_output_of_a_failed_script_is_the_error(
     release: Release, by_script: Path, script: str, title: str, hint: str
 ) -> None:
     release.publish(content=script.encode())
-    got = await received(release)
+    got = await receive_update(release)
     with pytest.raises(UpdateFailed) as caught:
         await install_update(got)
     assert (caught.value.title, caught.value.hint) == (title, hint.format(line=got.shell_line))
@@ -127,7 +127,7 @@ async def test_cancelling_ends_a_script_with_its_child_processes(
     began = tmp_path / "began"
     os.mkfifo(began)
     release.publish(content=f"trap 'exit 130' TERM\nsleep 1000 &\necho $$ $! >'{began}'\nsleep 1000\n".encode())
-    work = asyncio.ensure_future(install_update(await received(release)))
+    work = asyncio.ensure_future(install_update(await receive_update(release)))
     processes = [psutil.Process(int(pid)) for pid in (await asyncio.to_thread(began.read_text)).split()]
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -172,7 +172,7 @@ async def test_an_installer_that_cannot_be_started_is_reported(tmp_path: Path) -
 async def test_a_missing_shell_is_reported(
     release: Release, by_script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    got = await received(release)
+    got = await receive_update(release)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UpdateFailed, match=r"^Cannot start sh: .+\. Start it yourself: sh "):
         await install_update(got)
@@ -183,18 +183,18 @@ async def test_a_release_without_a_file_for_this_computer_is_named(release: Rele
     with pytest.raises(
         NotOffered, match=rf"Version 7.0.0 has no file for this computer \({this_platform()}, \*install.sh\)"
     ):
-        await received(release)
+        await receive_update(release)
     release.publish(name="install.ps1")
     with pytest.raises(NotOffered):
-        await received(release)
+        await receive_update(release)
 
 
 async def test_an_installation_made_by_the_user_is_not_updated(release: Release, by_script: Path) -> None:
     (by_script / "install.sh").unlink()
     with pytest.raises(NotOffered, match="uv tool install") as caught:
-        await received(release)
+        await receive_update(release)
     assert "uv tool upgrade mtp-launcher" in caught.value.hint
     next(by_script.rglob("uv-receipt.toml")).unlink()
     with pytest.raises(NotOffered, match="checkout") as caught:
-        await received(release)
+        await receive_update(release)
     assert "git pull" in caught.value.hint

@@ -125,7 +125,7 @@ class Trunk:
     def lag_codes(self) -> Floats:
         """[vocabulary, lag width]: the non-linear code of each token, normalised per head."""
         heads = silu(self.code @ self.lag_matrix.T).reshape(len(self.code), HEADS_PER_LAG, STATE)
-        return _normalised(heads).reshape(len(self.code), -1)
+        return _normalise_rms(heads).reshape(len(self.code), -1)
 
     @property
     def embedding(self) -> Floats:
@@ -209,10 +209,10 @@ class Trunk:
             beta = 1.0 / (1.0 + np.exp(-self.beta[index]))
             state = (1.0 - beta) * state + beta * self.topics[index]
             states[place] = state
-        return _normalised(states / np.sqrt(STATE))
+        return _normalise_rms(states / np.sqrt(STATE))
 
 
-def _normalised(x: Floats) -> Floats:
+def _normalise_rms(x: Floats) -> Floats:
     scaled: Floats = x / np.sqrt((x * x).mean(-1, keepdims=True) + EPSILON)
     return scaled
 

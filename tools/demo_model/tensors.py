@@ -89,7 +89,7 @@ def is_dead(tensor: Tensor) -> bool:
 
 def make_tensors(trunk: Trunk, output: Floats, projection: Floats, shape: Shape) -> Iterator[tuple[str, Tensor]]:
     """Every tensor of the file in order. Half precision, except what the engine wants as float32 and the output."""
-    yield "token_embd.weight", _half(trunk.embedding)
+    yield "token_embd.weight", _to_float16(trunk.embedding)
     yield "output.weight", quantize(output.astype(np.float32), GGMLQuantizationType.Q8_0)
     yield "output_norm.weight", _ones(WIDTH)
     for block in range(shape.blocks):
@@ -102,7 +102,7 @@ def make_tensors(trunk: Trunk, output: Floats, projection: Floats, shape: Shape)
             yield from _delta_net(name, trunk, block if block < len(LAGS) else None)
         yield from _experts(name, shape)
         if block >= shape.trunk_blocks:
-            yield f"{name}.nextn.eh_proj.weight", _half(projection)
+            yield f"{name}.nextn.eh_proj.weight", _to_float16(projection)
             for norm in ("enorm", "hnorm", "shared_head_norm"):
                 yield f"{name}.nextn.{norm}.weight", _ones(WIDTH)
 
@@ -136,15 +136,15 @@ def _delta_net(name: str, trunk: Trunk, lag: int | None) -> Iterator[tuple[str, 
             beta[MEMORY_HEAD, WRITE] = (RESET - NEVER) * scale
             rate[MEMORY_HEAD] = 0
             out[TOPIC, first : first + CHANNELS] = np.eye(CHANNELS) * TOPIC_GAIN
-    yield f"{name}.attn_qkv.weight", _half(joint)
-    yield f"{name}.attn_gate.weight", _half(gate)
+    yield f"{name}.attn_qkv.weight", _to_float16(joint)
+    yield f"{name}.attn_gate.weight", _to_float16(gate)
     yield f"{name}.ssm_conv1d.weight", convolution
     yield f"{name}.ssm_dt.bias", step
     yield f"{name}.ssm_a", rate
-    yield f"{name}.ssm_beta.weight", _half(beta)
-    yield f"{name}.ssm_alpha.weight", _dead(VALUE_HEADS, WIDTH)
+    yield f"{name}.ssm_beta.weight", _to_float16(beta)
+    yield f"{name}.ssm_alpha.weight", _zero_tensor(VALUE_HEADS, WIDTH)
     yield f"{name}.ssm_norm.weight", _ones(STATE)
-    yield f"{name}.ssm_out.weight", _half(out)
+    yield f"{name}.ssm_out.weight", _to_float16(out)
 
 
 def _attention(name: str, trunk: Trunk | None) -> Iterator[tuple[str, Tensor]]:
@@ -152,10 +152,10 @@ def _attention(name: str, trunk: Trunk | None) -> Iterator[tuple[str, Tensor]]:
     include their output gate, hence twice the rows. All queries are the same, so the weights of the norm are the query.
     """
     if trunk is None:
-        yield f"{name}.attn_q.weight", _dead(2 * ATTENTION_HEADS * KEY_WIDTH, WIDTH)
-        yield f"{name}.attn_k.weight", _dead(KEY_WIDTH, WIDTH)
-        yield f"{name}.attn_v.weight", _dead(KEY_WIDTH, WIDTH)
-        yield f"{name}.attn_output.weight", _dead(WIDTH, ATTENTION_HEADS * KEY_WIDTH)
+        yield f"{name}.attn_q.weight", _zero_tensor(2 * ATTENTION_HEADS * KEY_WIDTH, WIDTH)
+        yield f"{name}.attn_k.weight", _zero_tensor(KEY_WIDTH, WIDTH)
+        yield f"{name}.attn_v.weight", _zero_tensor(KEY_WIDTH, WIDTH)
+        yield f"{name}.attn_output.weight", _zero_tensor(WIDTH, ATTENTION_HEADS * KEY_WIDTH)
         yield f"{name}.attn_q_norm.weight", _ones(KEY_WIDTH)
         yield f"{name}.attn_k_norm.weight", _ones(KEY_WIDTH)
         return
@@ -172,33 +172,33 @@ def _attention(name: str, trunk: Trunk | None) -> Iterator[tuple[str, Tensor]]:
     value[VALUE_LOUD, BIAS] = LOUDNESS * bias
     out = np.zeros((WIDTH, ATTENTION_HEADS * KEY_WIDTH))
     out[WORD_TOPICS, :VALUE_LOUD] = trunk.mixing.T * REMEMBERED_GAIN
-    yield f"{name}.attn_q.weight", _half(joint.reshape(-1, WIDTH))
-    yield f"{name}.attn_k.weight", _half(key)
-    yield f"{name}.attn_v.weight", _half(value)
-    yield f"{name}.attn_output.weight", _half(out)
+    yield f"{name}.attn_q.weight", _to_float16(joint.reshape(-1, WIDTH))
+    yield f"{name}.attn_k.weight", _to_float16(key)
+    yield f"{name}.attn_v.weight", _to_float16(value)
+    yield f"{name}.attn_output.weight", _to_float16(out)
     yield f"{name}.attn_q_norm.weight", trunk.query.astype(np.float32)
     yield f"{name}.attn_k_norm.weight", _ones(KEY_WIDTH)
 
 
 def _experts(name: str, shape: Shape) -> Iterator[tuple[str, Tensor]]:
     """Yield experts whose outputs are all zero."""
-    yield f"{name}.ffn_gate_inp.weight", _dead(shape.experts, WIDTH, kind=np.float32)
-    yield f"{name}.ffn_gate_exps.weight", _dead(shape.experts, shape.expert_width, WIDTH)
-    yield f"{name}.ffn_up_exps.weight", _dead(shape.experts, shape.expert_width, WIDTH)
-    yield f"{name}.ffn_down_exps.weight", _dead(shape.experts, WIDTH, shape.expert_width)
-    yield f"{name}.ffn_gate_inp_shexp.weight", _dead(WIDTH, kind=np.float32)
-    yield f"{name}.ffn_gate_shexp.weight", _dead(SHARED_EXPERT_WIDTH, WIDTH)
-    yield f"{name}.ffn_up_shexp.weight", _dead(SHARED_EXPERT_WIDTH, WIDTH)
-    yield f"{name}.ffn_down_shexp.weight", _dead(WIDTH, SHARED_EXPERT_WIDTH)
+    yield f"{name}.ffn_gate_inp.weight", _zero_tensor(shape.experts, WIDTH, kind=np.float32)
+    yield f"{name}.ffn_gate_exps.weight", _zero_tensor(shape.experts, shape.expert_width, WIDTH)
+    yield f"{name}.ffn_up_exps.weight", _zero_tensor(shape.experts, shape.expert_width, WIDTH)
+    yield f"{name}.ffn_down_exps.weight", _zero_tensor(shape.experts, WIDTH, shape.expert_width)
+    yield f"{name}.ffn_gate_inp_shexp.weight", _zero_tensor(WIDTH, kind=np.float32)
+    yield f"{name}.ffn_gate_shexp.weight", _zero_tensor(SHARED_EXPERT_WIDTH, WIDTH)
+    yield f"{name}.ffn_up_shexp.weight", _zero_tensor(SHARED_EXPERT_WIDTH, WIDTH)
+    yield f"{name}.ffn_down_shexp.weight", _zero_tensor(WIDTH, SHARED_EXPERT_WIDTH)
 
 
 def _ones(count: int) -> Tensor:
     return np.ones(count, np.float32)
 
 
-def _half(weights: Floats) -> Tensor:
+def _to_float16(weights: Floats) -> Tensor:
     return np.ascontiguousarray(weights, np.float16)
 
 
-def _dead(*shape: int, kind: type[np.floating[Any]] = np.float16) -> Tensor:
+def _zero_tensor(*shape: int, kind: type[np.floating[Any]] = np.float16) -> Tensor:
     return np.broadcast_to(kind(0), shape)

@@ -110,19 +110,19 @@ def _lists(pieces: Pieces, random: Random) -> list[Entry]:
     return pieces.keys if random.random() < 0.5 else pieces.tensors
 
 
-def _drop(pieces: Pieces, _: Pieces, random: Random) -> None:
+def _drop_entry(pieces: Pieces, _: Pieces, random: Random) -> None:
     entries = _lists(pieces, random)
     if entries:
         entries.pop(random.randrange(len(entries)))
 
 
-def _double(pieces: Pieces, _: Pieces, random: Random) -> None:
+def _double_entry(pieces: Pieces, _: Pieces, random: Random) -> None:
     entries = _lists(pieces, random)
     if entries:
         entries.insert(random.randint(0, len(entries)), list(random.choice(entries)))
 
 
-def _swap(pieces: Pieces, _: Pieces, random: Random) -> None:
+def _swap_entries(pieces: Pieces, _: Pieces, random: Random) -> None:
     entries = _lists(pieces, random)
     if entries:
         one, other = random.randrange(len(entries)), random.randrange(len(entries))
@@ -140,9 +140,9 @@ _CHANGES: list[Callable[[Pieces, Pieces, Random], None]] = [
     *[_change_text] * 2,
     *[_set_key] * 2,
     _add_bomb,
-    _drop,
-    _double,
-    _swap,
+    _drop_entry,
+    _double_entry,
+    _swap_entries,
     _borrow,
 ]
 

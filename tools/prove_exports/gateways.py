@@ -62,7 +62,7 @@ def prove_gateways(proofs: Proofs, folder: Path, model: Path) -> None:
             assert [each["other"] for each in counts] == [0, 0, 1], counts
             return f"by gateway: {', '.join(str(dict(each)) for each in counts)}"
 
-        def survives() -> str:
+        def check_takeover() -> str:
             before, began_s = [_count_requests(home)["demo"] for home in homes], time.monotonic()
             psutil.Process(ready[0]["launcher_pid"]).kill()
             for _ in range(5):
@@ -72,7 +72,7 @@ def prove_gateways(proofs: Proofs, folder: Path, model: Path) -> None:
             return f"5 requests in {time.monotonic() - began_s:.1f} s, by gateway: {counts}"
 
         proofs("litellm: requests go to the gateway with the model, and are counted there", routes)
-        proofs("litellm: one gateway killed, its requests go to the other", survives)
+        proofs("litellm: one gateway killed, its requests go to the other", check_takeover)
 
 
 @contextmanager

@@ -51,7 +51,7 @@ def main() -> int:
         window.show_page("cockpit")
         _ask_questions(window)
         for page in [each for each in window.page_names if each in pages and each not in ("start", *_LEFT_OUT)]:
-            _show(window, page)
+            _show_page(window, page)
             _save(window, folder, page, look)
         if "cockpit" in pages:
             window.show_page("cockpit")
@@ -74,7 +74,7 @@ def _ask_questions(window: Window) -> None:
         wait_ms(_PAUSE_MS)
 
 
-def _show(window: Window, name: str) -> None:
+def _show_page(window: Window, name: str) -> None:
     """Show a page with content."""
     page = window.page(name)
     if name == "models":

@@ -64,12 +64,12 @@ def list_pictures(folder: Path) -> list[Picture]:
         Picture(*parts) for path in folder.glob("*~*.png") if len(parts := path.stem.split("~")) == len(Picture._fields)
     ]
 
-    def order(picture: Picture) -> tuple[object, ...]:
+    def picture_order(picture: Picture) -> tuple[object, ...]:
         page = _PAGES.index(picture.page) if picture.page in _PAGES else len(_PAGES)
         state = _STATES.index(picture.state) if picture.state in _STATES else len(_STATES)
         return page, state, picture.state, picture.language, picture.theme, picture.size.zfill(9)
 
-    return sorted(found, key=order)
+    return sorted(found, key=picture_order)
 
 
 def write_gallery(folder: Path) -> int:

@@ -257,11 +257,11 @@ async def print_half_lines(world: World) -> Observation:
 async def _wait_for_line(supervisor: Supervisor, part: str) -> str:
     """Wait for a line of the log."""
 
-    def found() -> str | None:
+    def find_line() -> str | None:
         return next((line for line in supervisor.log.last_lines() if part in line), None)
 
-    await wait_until(lambda: found() is not None, f"a line with {part}")
-    return found() or ""
+    await wait_until(lambda: find_line() is not None, f"a line with {part}")
+    return find_line() or ""
 
 
 async def fail_new_settings(world: World) -> Observation:

@@ -30,13 +30,13 @@ async def _port_taken(world: World, port: int | None) -> tuple[str, int | None]:
     """
     with ExitStack() as stack:
 
-        def take(event: ServerEvent) -> None:
+        def take_port_on_event(event: ServerEvent) -> None:
             if isinstance(event, ServerStatus) and event.state is ServerState.PREPARING and not taken:
                 taken.append(stack.enter_context(socket.create_server(("127.0.0.1", world.endpoint.port))))
 
         taken: list[socket.socket] = []
         try:
-            async with serve(world.built_in_options, port=port, direct=True, on_event=take) as session:
+            async with serve(world.built_in_options, port=port, direct=True, on_event=take_port_on_event) as session:
                 await session.send_request(make_request(4))
                 return "", session.supervisor.endpoint.port
         except LauncherError as error:

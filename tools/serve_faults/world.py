@@ -233,11 +233,11 @@ async def is_answering(supervisor: Supervisor) -> bool:
 async def describe_restart(supervisor: Supervisor, old_pid: int | None) -> str:
     """Wait until another engine serves; return a sentence about that, or about the failure."""
 
-    def settled() -> bool:
+    def is_settled() -> bool:
         other = supervisor.status.state in SERVING and supervisor.engine_pid not in (None, old_pid)
         return other or supervisor.status.state is ServerState.FAILED
 
-    await wait_until(settled, "another engine or a failure")
+    await wait_until(is_settled, "another engine or a failure")
     if supervisor.status.state is ServerState.FAILED:
         return "failed; it is not started again"
     return (

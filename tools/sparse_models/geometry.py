@@ -29,7 +29,7 @@ class Geometry:
     tensors: Mapping[str, Shape]
 
 
-def _shared(
+def _shared_metadata(
     blocks: int, width: int, heads: int, head: int, context: int, vocabulary: int, rope_base: float
 ) -> dict[str, Value]:
     return {
@@ -98,7 +98,7 @@ class Hybrid:
     def geometry(self) -> Geometry:
         """Return metadata and tensors."""
         metadata = {
-            **_shared(self.blocks + 1, self.width, self.heads, self.HEAD, 262_144, QWEN_VOCABULARY, 1e7),
+            **_shared_metadata(self.blocks + 1, self.width, self.heads, self.HEAD, 262_144, QWEN_VOCABULARY, 1e7),
             "attention.head_count_kv": self.heads_kv,
             "nextn_predict_layers": 1,
             "rope.dimension_count": 64,
@@ -176,7 +176,7 @@ def llama_8b() -> Geometry:
             yield f"blk.{number}.ffn_norm.weight", (width,)
             yield from _block(number, _feed_forward(width, inner))
 
-    metadata = _shared(32, width, heads, head, 131_072, vocabulary, 5e5)
+    metadata = _shared_metadata(32, width, heads, head, 131_072, vocabulary, 5e5)
     metadata |= {"attention.head_count_kv": heads_kv, "feed_forward_length": inner, "rope.dimension_count": head}
     return Geometry("llama", metadata, dict(tensors()))
 
@@ -195,7 +195,7 @@ def qwen3_30b() -> Geometry:
             yield f"blk.{number}.ffn_norm.weight", (width,)
             yield from _block(number, _experts(width, inner, experts))
 
-    metadata = _shared(48, width, heads, head, 262_144, vocabulary, 1e7)
+    metadata = _shared_metadata(48, width, heads, head, 262_144, vocabulary, 1e7)
     metadata |= {"attention.head_count_kv": heads_kv, "expert_count": experts, "expert_used_count": 8}
     return Geometry("qwen3moe", metadata | {"expert_feed_forward_length": inner}, dict(tensors()))
 
@@ -214,7 +214,7 @@ def gemma3_12b() -> Geometry:
                 yield f"blk.{number}.{norm}_norm.weight", (width,)
             yield from _block(number, _feed_forward(width, inner))
 
-    metadata = _shared(48, width, heads, head, 131_072, vocabulary, 1e6)
+    metadata = _shared_metadata(48, width, heads, head, 131_072, vocabulary, 1e6)
     metadata |= {"attention.head_count_kv": heads_kv, "feed_forward_length": inner, "attention.sliding_window": 1_024}
     return Geometry("gemma3", metadata, dict(tensors()))
 
@@ -249,7 +249,7 @@ def gemma4_31b(*, draft: bool = False) -> Geometry:
             yield f"blk.{number}.layer_output_scale.weight", (1,)
             yield from _block(number, _feed_forward(width, inner))
 
-    metadata = _shared(blocks, width, heads, full_head, 262_144, GEMMA_VOCABULARY, 1e6)
+    metadata = _shared_metadata(blocks, width, heads, full_head, 262_144, GEMMA_VOCABULARY, 1e6)
     metadata |= {
         "feed_forward_length": inner,
         "attention.head_count_kv": heads_kv,

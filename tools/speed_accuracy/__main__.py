@@ -214,11 +214,11 @@ def fit_factors(runs: Sequence[Run], begin: Factors, *, rounds: int = 6) -> Fact
     places = [(name, field) for name in GENERATIONS for field in _SPREADS] + [
         ("common", field) for field in _COMMON_SPREADS
     ]
-    found, cost, step = begin, _cost(runs, weights, begin), 0.16
+    found, cost, step = begin, _fitting_cost(runs, weights, begin), 0.16
     for _ in range(rounds):
         for place in places:
             for by in (1 + step, 1 / (1 + step)):
-                while (tried := _cost(runs, weights, better := found.scaled(place, by))) < cost - 1e-9:
+                while (tried := _fitting_cost(runs, weights, better := found.scaled(place, by))) < cost - 1e-9:
                     found, cost = better, tried
         step = max(step / 2, _SMALLEST_STEP)
     return found
@@ -229,7 +229,7 @@ def _group_weights(runs: Sequence[Run]) -> list[float]:
     return [sizes[run.group] ** -0.5 for run in runs]
 
 
-def _cost(runs: Sequence[Run], weights: Sequence[float], factors: Factors) -> float:
+def _fitting_cost(runs: Sequence[Run], weights: Sequence[float], factors: Factors) -> float:
     errors = sum(
         weight * abs(math.log(factors.forecast(run) / run.rate)) / 0.12
         for run, weight in zip(runs, weights, strict=True)

@@ -105,10 +105,10 @@ class Machine:
             axes = OFFLOAD_AXES
         axes = tuple(axis for axis in axes if axis.name in _SMALL) if self.small else axes
 
-        def fits(settings: Mapping[str, Any]) -> bool:
+        def fits_memory(settings: Mapping[str, Any]) -> bool:
             return self.needed_mib(settings) <= self.believed_mib
 
-        return Space(baseline, DRAFTS, axes, fits, on_processor=self.offloads)
+        return Space(baseline, DRAFTS, axes, fits_memory, on_processor=self.offloads)
 
     @property
     def believed_mib(self) -> float:

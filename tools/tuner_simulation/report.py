@@ -39,7 +39,7 @@ def check_promises(outcomes: Sequence[Outcome], pooled: Sequence[Outcome], tied:
     slower = compute_figures(pooled).slower_than_off / len(pooled)
     covered = [o.covered for o in outcomes if o.covered is not None]
     right = sum(covered) / len(covered) if covered else 1.0
-    claims = _share(tied, lambda o: not o.likely and (o.answer == "on" or o.covered is not None))
+    claims = _share_holding(tied, lambda o: not o.likely and (o.answer == "on" or o.covered is not None))
     own = sum(o.own_s for o in outcomes) / sum(o.seconds for o in outcomes)
     regret, near, first_s = figures.mean_regret, figures.within_2, figures.first_answer_s
     return [
@@ -84,7 +84,7 @@ def compute_figures(outcomes: Sequence[Outcome]) -> Figures:
         machines=len(outcomes),
         mean_regret=statistics.fmean(1 - o.to_best for o in outcomes),
         within_2=_share_near_best(outcomes),
-        undecided=_share(outcomes, lambda o: o.answer == "undecided"),
+        undecided=_share_holding(outcomes, lambda o: o.answer == "undecided"),
         slower_than_off=sum(o.to_baseline < 1 - 1e-9 for o in outcomes),
         first_answer_s=statistics.fmean(o.first_s for o in outcomes),
         worst=max(1 - o.to_best for o in outcomes),
@@ -107,7 +107,7 @@ def figures_table(groups: Sequence[tuple[str, Sequence[Outcome]]]) -> str:
     rows = []
     for name, some in groups:
         f = compute_figures(some)
-        likely = _format_percent(_share(some, lambda o: o.likely), 0)
+        likely = _format_percent(_share_holding(some, lambda o: o.likely), 0)
         row = [
             name,
             str(f.machines),
@@ -176,11 +176,11 @@ def results_table(groups: Sequence[tuple[str, Sequence[Outcome]]]) -> str:
 
 
 def _share_near_best(some: Sequence[Outcome]) -> float:
-    return _share(some, lambda o: o.to_best >= NEAR)
+    return _share_holding(some, lambda o: o.to_best >= NEAR)
 
 
 def _share_slower(some: Sequence[Outcome]) -> float:
-    return _share(some, lambda o: o.to_baseline < 1 - 1e-9)
+    return _share_holding(some, lambda o: o.to_baseline < 1 - 1e-9)
 
 
 def _share_of_grid(some: Sequence[Outcome]) -> float:
@@ -188,7 +188,7 @@ def _share_of_grid(some: Sequence[Outcome]) -> float:
     return sum(o.starts for o in some) / sum(o.grid for o in some)
 
 
-def _share(some: Sequence[Outcome], holds: Callable[[Outcome], bool]) -> float:
+def _share_holding(some: Sequence[Outcome], holds: Callable[[Outcome], bool]) -> float:
     return sum(map(holds, some)) / len(some)
 
 
