@@ -67,10 +67,11 @@ class Need:
 class AgentSession:
     """What an agent would get now. Nothing is started.
 
-    `server` is the server that it would talk to, with the API key hidden. If it does not run, or runs but does not suit
-    the agent, `start` is the start that makes it suit; `problem` is why the running one does not. `context` is that of
-    the running server in tokens per slot, else that of the start, `largest_context` the longest that fits, and
-    `restart_s` the seconds of a restart; both None if unknown. `settings` are the server settings by name.
+    `server` is the server that the agent would talk to, with the API key hidden. If no server runs, or the running one
+    does not suit the agent, `start` starts a server that does; `problem` is why the running server does not suit.
+    `context` is the context of the running server in tokens per slot, else of the start; `largest_context` is the
+    longest context that fits, and `restart_s` the seconds of a restart; both None if unknown. `settings` are the server
+    settings by name.
     """
 
     agent: Agent

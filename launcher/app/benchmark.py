@@ -194,7 +194,10 @@ async def attached_target(url: str, api_key: str | None) -> AsyncIterator[Benchm
 
 
 async def check_server(url: str, api_key: str | None) -> None:
-    """Check that a server answers, before a model is loaded to compare with it. Raises what `attach_server` raises."""
+    """Check that a server answers, before time is spent on loading a model that is compared with it.
+
+    Raises what `attach_server` raises.
+    """
     async with attach_server(parse_address(url), api_key):
         pass
 

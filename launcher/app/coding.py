@@ -196,7 +196,7 @@ async def resolve_agent_start(
     context = 0
     for settings in (for_slots, for_slots | larger, for_slots | smaller_cache, larger, smaller_cache):
         start = await resolve_start(model, {**settings, **asked}, make_options, intent="agents", ending=ending)
-        start = replace(start, chosen=None)  # an agent's settings are not those of the next start
+        start = replace(start, chosen=None)  # so that the agent's settings are not kept for the model's next start
         if start.options.embeddings:
             raise no_text_error(start.options.model.name, is_reranker=start.options.reranking)
         if not _fits_with_fine_kv(start, asked):

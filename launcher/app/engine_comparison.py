@@ -144,9 +144,9 @@ async def _compare_on(
 
 
 def find_uncompared_update() -> tuple[InstalledEngine, InstalledEngine] | None:
-    """Return an engine in use that was not compared with the one before it, and that one; None if there is none.
+    """Return the engine in use and the one before it, if their speeds were not compared yet; else None.
 
-    None also while a server of this user runs, because it and the comparison would slow each other down.
+    Return None also while a server of this user runs, because it and the comparison would slow each other down.
     """
     store = read_store()
     update = store.find_update() if store.uncompared and not store.pinned else None

@@ -46,10 +46,10 @@ _UNPACKED_FACTOR = 3
 class FirstStartRequest:
     """A model to start, named as for `serve`, with the server settings of its plan (None: chosen automatically).
 
-    `title` is the model's name for users if `model` is a path. `kept` are those of `plan_settings` that the user chose
-    earlier, `replaced` those that do not fit, and `same_as_tuned` those that equal the tune's.
-    `needed_mib` is the memory in MiB that must be free. Without `plan_settings`, `intent` is the preference for the
-    settings, and `use_tuned` whether tuned ones are used.
+    `title` is the model's name for users if `model` is a path. `kept` are the settings among `plan_settings` that the
+    user chose earlier, `replaced` the user's settings that do not fit, and `same_as_tuned` the user's settings that
+    equal the tune's. `needed_mib` is the memory in MiB that must be free. Without `plan_settings`, `intent` is the
+    preference for the settings, and `use_tuned` whether tuned ones are used.
     """
 
     model: str

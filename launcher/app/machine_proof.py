@@ -588,7 +588,7 @@ async def measure_reply_rate(session: ServingSession, request: ChatRequest, *, m
 
 
 def _with_length(prompt: Prompt, tokens: int) -> Prompt:
-    """Return the prompt with a reply of exactly so many tokens, the same ones each time."""
+    """Return the prompt, changed so that the reply has exactly `tokens` tokens, and the same tokens each time."""
     return replace(prompt, tokens=tokens, sampling={**prompt.sampling, "temperature": 0, "ignore_eos": True})
 
 

@@ -597,7 +597,7 @@ def _place_of_file(file: LibraryFile) -> tuple[int, int, bool, float]:
     """Return the place of a file among those of its model: files that fit, in the order of the ranking, then larger
     ones.
 
-    Files without a plan come last, those with the usual bits per weight first.
+    Files without a plan come last; among them, files with the usual bits per weight come first.
     """
     if file.plan is None:
         return 3, file.rank, False, abs(usual_bits(file.quant) - _USUAL_BITS)

@@ -56,9 +56,9 @@ _FILE = KeptFile("The list of model aliases", ModelNames.model_validate_json, Mo
 
 
 def read_model_names() -> ModelNames:
-    """Return the names, which may be those of the last reading if the file has not changed; none if it is unreadable.
+    """Return the names; none if their file is unreadable.
 
-    Do not change the result.
+    While the file has not changed, the same object is returned again, so do not change it.
     """
     path = _names_path()
     identity: tuple[int, ...] = ()

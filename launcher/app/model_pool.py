@@ -173,7 +173,7 @@ class PooledModel:
 
     @property
     def gate(self) -> Gate:
-        """Its gate. Requests come only once there is one."""
+        """The model's gate. The gateway makes it before it sends a request to the model."""
         assert self.side.gate is not None  # noqa: S101 -- the gateway is open, so the gate exists
         return self.side.gate
 

@@ -31,7 +31,7 @@ _MOST_HEADERS = 2
 _MOST_QUESTIONS = 3
 """Dry runs of an engine for one plan, each of about a second."""
 _OTHER_BACKEND_DOUBT = 0.5
-"""Share of the compute buffers by which those of another backend may differ."""
+"""Share by which the compute buffers of another backend may differ from the estimated ones."""
 
 
 async def select_named(name: str, catalogue: Catalogue) -> ModelSelection:
@@ -103,9 +103,10 @@ async def plan_named(
 async def correct_by_engine(
     plan: Plan, selection: ModelSelection, machine: MachineDescription
 ) -> tuple[Plan, EngineComparison | LauncherError]:
-    """Ask an engine about a plan whose compute buffers are a guess; return the plan with its figures, and its answer.
+    """Ask an engine about a plan whose compute buffers are a guess.
 
-    If no engine answers, or the one that does uses another backend, the plan only gets a caution.
+    Return the plan with the engine's figures, and the engine's answer. If no engine answers, or an engine with another
+    backend, the plan only gets a caution.
     """
     answer = await _ask_engine(selection, plan.file, plan.setting, machine)
     if isinstance(answer, LauncherError):

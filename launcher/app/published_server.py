@@ -83,7 +83,7 @@ class ControllableSession(Protocol):
 
     @property
     def pool(self) -> "ModelPool | None":
-        """Its models; None if it serves only one."""
+        """The models behind the server's gateway; None if it can serve only one model."""
 
     async def stop_model(self, name: str, *, drain_s: float = 0.0) -> str:
         """Unload one model. See ServerSession.stop_model."""

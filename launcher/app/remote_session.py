@@ -248,7 +248,7 @@ class RemoteSession:
         self._request_number = 0
         self._uncounted_changes = 0
         self._reported_changes = self._earlier_changes = 0
-        """Changes of the process's session, and those before it."""
+        """Number of changes that the process's session reported, and of those made before that session."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property

@@ -730,7 +730,8 @@ class ServerSession:
 
 
 def _record_load_memory(launch: Launch, pid: int, lines: list[str]) -> None:
-    from launcher.app.planner import record_load_memory  # takes as long as a small start, so not before one
+    # Imported here, because the import takes as long as the start of a small model, and would delay that.
+    from launcher.app.planner import record_load_memory
 
     record_load_memory(launch, pid, lines)
 

@@ -98,7 +98,7 @@ def find_setting(name: str) -> Setting:
     for each in SETTINGS:
         if wanted in (each.name, each.name.partition(".")[2]):
             return each
-    import difflib  # late: a name that is known needs no near ones
+    import difflib  # imported here, because only an unknown name needs it
 
     names = [each.name for each in SETTINGS]
     near = difflib.get_close_matches(wanted, names, n=2, cutoff=0.4)

@@ -69,7 +69,7 @@ def _hide_address(found: "re.Match[str]") -> str:
 
 def _hide_user(text: str, home: Path | None, user: str | None) -> str:
     folder = str(home) if home is not None else _find_home()
-    # As it is, as JSON escapes it, and as some programs on Windows write it.
+    # Logs have the home folder's path as it is, as JSON escapes it, and with slashes as some programs on Windows do.
     for written in (folder, folder.replace("\\", "\\\\"), folder.replace("\\", "/")):
         if len(written) > len("/x"):  # a folder of one letter or none is not personal
             text = re.sub(rf"{re.escape(written)}(?![\w-])", "~", text)

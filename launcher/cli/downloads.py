@@ -339,7 +339,7 @@ def describe_state(job: Job) -> str:
 
 
 def describe_progress(job: Job, progress: Progress | None) -> str:
-    """Return a download's progress as text; `progress` is that of a running one."""
+    """Return a download's progress as text. `progress` is None unless the download runs."""
     from launcher.fetch.jobs import JobState
 
     if progress is not None:

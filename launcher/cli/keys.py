@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _NAMED = ("add", "rotate", "revoke")
 """Actions on one key by its name."""
 _SHOWING_KEY = ("add", "rotate")
-"""Actions that print the key, because they are for a client that gets it next."""
+"""Actions that print the key, because the user copies it into a client next."""
 _DONE = {"add": "added", "rotate": "replaced", "replace": "replaced", "revoke": "revoked"}
 
 

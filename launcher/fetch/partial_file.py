@@ -349,7 +349,8 @@ def lock_target(target: Path) -> Iterator[None]:
         yield
     finally:
         if sys.platform != "win32":
-            # Delete it while the lock is held: a process that has just opened it notices that and creates a new one.
+            # Delete the lock file while it is locked: a process that has just opened the file notices the deletion
+            # and creates a new one.
             path.unlink(missing_ok=True)
         lock.release()
         if sys.platform == "win32":

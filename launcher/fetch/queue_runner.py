@@ -282,7 +282,8 @@ class QueueRunner:
             return jobs.claim_due(self._own_id, queue.job_kinds, at_once=self._at_once, now_s=now_s)
 
         try:
-            stamp = queue.store.read_stamp()  # before the change, so that the next round sees every later one
+            # Read before `change_jobs`, so that a change by another process meanwhile is seen in the next round.
+            stamp = queue.store.read_stamp()
             if self._last_round is not None and stamp == self._last_round.stamp and not ended:
                 recovered = self._jobs.recover_abandoned(lambda owner: owner == self._own_id or owner.is_running())
                 if claim_due(recovered) == self._jobs:

@@ -250,9 +250,9 @@ class AcceptedResponse:
 def check_response(
     response: ResponseHead, begin: int, expected: DownloadIdentity, *, host: str, requested_host: str, name: str
 ) -> AcceptedResponse:
-    """Check the response to a request for the bytes from `begin`. Raises ConnectionTrouble if it does not have them.
+    """Check the response to a request for the bytes from `begin`. Raises ConnectionTrouble if it has other bytes.
 
-    `host` sent the response, `requested_host` is that of the URL: a redirect may lead to another host. RFC 9110: 14
+    `host` sent the response, `requested_host` is the host in the URL: a redirect may lead to another one. RFC 9110: 14
     (ranges), 13.1.5 (If-Range).
     """
     match response.status:

@@ -194,7 +194,7 @@ def _sent_key(request: web.Request) -> str:
 
 
 def is_page_path(path: str) -> bool:
-    """Return whether a path is one of the engine's web page, which needs no key, here and at the engine."""
+    """Return whether a path belongs to the engine's web page. Neither the gateway nor the engine asks a key for it."""
     return _PAGE_PATH.fullmatch(path) is not None
 
 

@@ -39,7 +39,7 @@ _TAIL_TOKENS = 64
 """Prompt tokens that are compared to find a request's slot."""
 _LAST_PIECES = 4
 _WORDS_BACK = 8
-"""Words of a reply among which the last canonical one is looked for."""
+"""How many of a reply's last words are searched for the last one that is canonical."""
 _ANY_BOUNDARY_AFTER = 16
 """Frames after which a stream without spaces, such as Chinese, is cut between any two tokens that are canonical."""
 
@@ -255,9 +255,10 @@ async def continue_text(
 
 
 async def _restore_marks(link: EngineLink, body: Mapping[str, Any], mode: str, text: DeliveredText) -> str | None:
-    """Return a delivered reply with the marks of its thinking, as the template writes them; None if it does not.
+    """Return a delivered reply with the marks around its thinking; None if the chat template writes no such marks.
 
-    They are read from a reply to another question, rendered by the engine. A model may have written other white space.
+    The marks are read from a made-up reply, which the engine renders with the template. The model itself may have
+    written other white space around them.
     """
     begins_thinking = mode == "reasoning_content"
     if not (text.content if begins_thinking else text.reasoning):

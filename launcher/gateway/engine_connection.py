@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 _AT_ONCE_S, _CONNECT_S = 0.001, 5.0
-"""Seconds for which a connection is waited for in place, and those after which the engine counts as unreachable."""
+"""Seconds that the event loop itself waits for a connection, and seconds after which the engine is unreachable."""
 _READ_BYTES = 32 << 10
 _WRITE_BYTES = 256 << 10
 """Bytes of a request that are written at once. A large body in one piece would hold up the loop."""
@@ -211,7 +211,7 @@ class EngineReply(asyncio.BufferedProtocol):
         self._writable = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.BaseProtocol. The end of the connection is that of a body whose length is not known."""
+        """See asyncio.BaseProtocol. A body of unknown length ends with the connection, and is then complete."""
         until_end = self.status and not self._is_chunked and self._left is None
         self._is_complete = self._is_complete or bool(until_end and exc is None)
         self._is_lost = not self._is_complete

@@ -29,7 +29,7 @@ from launcher.gateway.rejoined_stream import RejoinedStream
 
 _EVENT_STREAM = "text/event-stream"
 _DELTA = b'.delta"'
-"""Part of the types of those events of /v1/responses that add to the reply."""
+"""Events of /v1/responses that add text to the reply have this in their type."""
 _LAST_FRAMES = (b"data: [DONE]", b"event: message_stop", b"event: response.completed")
 """First bytes of a stream's last frame: in chat completions, messages, and responses."""
 _PASSED_ON = ("Content-Type", "Accept", "User-Agent")
@@ -37,10 +37,10 @@ _PASSED_BACK = ("Content-Type", "Retry-After")
 _MOST_UNSENT_BYTES = 64 << 10
 """Bytes of a stream that wait for a slow client before more of it is read from the engine."""
 _LEAST_BETWEEN_LOSSES = 256
-"""Pieces, which are tokens mostly, that a reply has to grow by after the loss of an engine to outlive another one."""
+"""A reply that lost its engine must grow by this many pieces (mostly tokens) before it may survive another loss."""
 _PROGRESS = b'"return_progress":true,'
 MODEL_HEADER = "X-Served-By-Model"
-"""Header of a reply by another model than the request names, or by one of several: which it was."""
+"""Header with the name of the model that replies, if the request names another model or there are several."""
 
 
 class ClientGone(Exception):
@@ -175,7 +175,7 @@ class Forwarder:
         self.exchange.gap_open = True
 
     async def continue_broken_reply(self, link: EngineLink) -> bool:
-        """Have the engine go on with a reply in which another one was lost, and return whether it can.
+        """Have an engine go on with a reply whose first engine was lost, and return whether it can.
 
         No reply goes on with another model. Raises EngineLost.
         """

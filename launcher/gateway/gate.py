@@ -88,8 +88,8 @@ class HandoverReport:
 async def _keeps_words(link: EngineLink, exchange: Exchange, mode: str) -> bool:
     """Return whether a reply goes on with the words that the old engine would have chosen. Raises EngineLost.
 
-    Above temperature 0 there are no such words, so any will do. Only a slot's file has the mark between thinking and
-    answer as the model wrote it.
+    Above temperature 0 the old engine would have chosen at random, so any words will do. If the reply has thinking and
+    an answer, a slot folder is needed: only a saved slot has the mark between them as the model wrote it.
     """
     body, text = exchange.body or {}, exchange.text
     if mode == TOKENS or body.get("temperature") != 0:
@@ -236,7 +236,7 @@ class Gate:
         return await save_slots(link) if aside is None else aside
 
     async def _prepare_slots(self, link: EngineLink, forwarder: Forwarder) -> None:
-        """Set the clients' slots aside before a measurement uses the engine's, and restore them before a client does.
+        """Save the clients' slots before a measurement uses the engine, and restore them before a client uses it again.
 
         Otherwise the conversations that the engine remembers would have to be read again.
         """
@@ -384,7 +384,7 @@ class Gate:
 
     @property
     def reply_progress(self) -> ReplyProgress:
-        """How far the replies are, those of measurements included."""
+        """The progress of all replies, also of measurements' replies."""
         replies = [each.exchange for each in self._forwarders if each.exchange.path in GENERATING_PATHS]
         running = sum(each.state is ExchangeState.RUNNING for each in replies)
         parts = self._ended_parts + sum(each.parts for each in replies)

@@ -231,7 +231,7 @@ def _find_model_name(request: web.Request, body: Mapping[str, Any] | None) -> st
 
 
 async def _parse_body(raw: bytes) -> dict[str, Any] | None:
-    """Return the JSON object of a request; None if it has no body or another one."""
+    """Return the JSON object in a request's body; None if there is no body, or its JSON is no object."""
     if not raw:
         return None
     try:

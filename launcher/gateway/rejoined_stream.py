@@ -43,7 +43,7 @@ class RejoinedStream:
     ) -> bytes | None:
         """Return the frame of an event of Anthropic's API.
 
-        Its engine continues the blocks of a message under their numbers, and opens again those that it adds text to.
+        The engine continues the message's blocks under the same numbers; a block that it adds text to is opened again.
         """
         kind = event["type"]
         if kind == "message_start":

@@ -7,7 +7,7 @@ import psutil
 
 _MOST_NAMES = 2
 _LEAST_SHARE = 0.15
-"""Share of the time that all counted programs used, from which one is worth naming."""
+"""A program is named if it used at least this share of the CPU time of all counted programs."""
 
 
 class ProgramTime(NamedTuple):

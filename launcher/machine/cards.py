@@ -111,7 +111,7 @@ def typical_card(memory_gb: float, *, unified: bool = False) -> Card | None:
 
 
 def is_same_memory(one_gb: float, other_gb: float) -> bool:
-    """Return whether two memory sizes may be those of one card, as its maker and its driver state them."""
+    """Return whether two memory sizes may be of the same card: one as its maker states it, one as its driver does."""
     return max(one_gb, other_gb) <= _SAME_MEMORY * min(one_gb, other_gb)
 
 

@@ -451,7 +451,8 @@ class _Chunk:
 def buffer_bytes(buffer: BufferEvents, units: Size, chunk_bytes: int | None = None) -> int:
     """Return the size of `buffer` in bytes. `chunk_bytes` is the backend's limit for one chunk, None without one.
 
-    The result is that of `place_tensors`, which is slower: nearly all buffers fit into one chunk.
+    The result is the same as that of `place_tensors`, which is slower and needed only for more than one chunk: nearly
+    all buffers fit into one.
     """
     sizes = _tensor_bytes(buffer, units)
     peak = _measure_peak(buffer.events, sizes)

@@ -26,8 +26,8 @@ LEAST_UBATCH = 256
 CACHE_STEP_MIB = 256
 """Step of the expert cache's size."""
 _CACHE_GAIN = 1.1
-"""Least speed with an expert cache, as a multiple of that without, for which one is chosen; a smaller gain may be an
-error of the forecast."""
+"""An expert cache is chosen if it multiplies the speed by at least this; a smaller gain may be an error of the
+forecast."""
 ROOM_MIB = 1_024
 """Host memory, in MiB, left to the system besides the engine's share."""
 _CACHES_MIB = (4_096, 2_048, 1_024, 512, 256, 0)

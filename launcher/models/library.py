@@ -200,7 +200,7 @@ class _Places:
 
 
 def _folder_text(path: Path) -> str:
-    """Return a path as a text that is the beginning of those of all paths below it."""
+    """Return the text with which all paths below `path` begin."""
     return os.path.normcase(path) + os.sep
 
 

@@ -1,8 +1,8 @@
 """Three plans for one model: the recommended one, a faster one, and one of better quality.
 
-The recommended plan is that for the intent `balanced`, better quality that for `best-quality`. Faster is the plan with
-the highest forecast among those that keep enough quality and context. If that is the recommended plan itself, or not
-clearly better than it, the choice cannot be chosen, and says why.
+The recommended plan is made for the intent `balanced`, the plan of better quality for `best-quality`. The faster plan
+has the highest speed forecast among the plans that keep enough quality and context. If one of these two is the
+recommended plan itself, or not clearly better than it, the user cannot choose it and reads why.
 """
 
 from __future__ import annotations

@@ -66,7 +66,8 @@ _ORIGINAL = ("F32", "F16", "BF16")
 _QUALITY = 0.009
 """Loss per square of the number of other tokens in 100. Squared, because errors add up in an answer of many steps."""
 _SHORTENED, _HALVED = 0.2, 0.12
-"""Loss for any context below the longest one, and loss for one halving of it; n halvings count n ** 1.3 times."""
+"""Loss for any context shorter than the longest one, and loss for half the context; n halvings lose n ** 1.3 times
+that."""
 _KV_LOSS = MappingProxyType({"f32": 0.0, "f16": 0.0, "bf16": 0.0, "q8_0": 0.03})
 _SMALL_KV_LOSS = 0.5
 """Loss for a KV cache of fewer than 8 bits, the last resort: long agent work fails with it (docs/models.md)."""
@@ -83,8 +84,8 @@ _HOST_UNKNOWN, _USUAL_HOST_MIB = 0.3, available_mib(32)
 _DOUBLE_SIZE = 0.015
 """Loss per doubling of the bits per weight: such a file takes twice as long to download and to load."""
 _DESKTOP_SHARE, _LARGEST_DESKTOP_GB = 0.115, 24
-"""Share of a card to leave to a desktop: 0.8 to 1.0 GiB for Windows alone, as much for a browser (docs/models.md).
-On larger cards it takes no more than on one of that size."""
+"""Share of a card's memory to leave to a desktop, which takes 0.8 to 1.0 GiB for Windows alone and as much for a
+browser (docs/models.md); and the size in GB from which larger cards leave no more than a card of that size."""
 _MISSING_ROOM = 0.25
 """Loss per GiB of that share that would not be free."""
 _USUAL_BANDWIDTH_GB_S = 400.0
@@ -108,7 +109,7 @@ _OFFLOADED_CONTEXTS = (131_072, 65_536, LEAST_CONTEXT)
 
 
 class IntentWeights(NamedTuple):
-    """Weights of quality, context and speed for an intent, and the least context in tokens where it fits.
+    """Weights of quality, context and speed for an intent, and the least context in tokens, if that fits.
 
     `risks_margin`: a longer context may leave less memory free than the margin.
     """
@@ -361,9 +362,10 @@ class _Ranker:
         return best._replace(loss=best.loss._replace(speed=speed))
 
     def _keeps_mtp(self, ranked: RankedFile, moved: int) -> bool:
-        """Return whether settings with MTP have enough context, so that those without MTP need not be considered.
+        """Return whether settings with MTP have enough context, so that settings without MTP need not be considered.
 
-        Those are considered if they need no experts in host memory (`moved` is 0) and `ranked` does.
+        Settings without MTP are considered nevertheless if they need no experts in host memory (`moved` is 0) and
+        `ranked` does.
         """
         enough = ranked.context >= min(_ENOUGH_CONTEXT, self.base.context)
         return ranked.draft > 0 and enough and (moved > 0 or not ranked.n_cpu_moe)

@@ -82,9 +82,9 @@ def make_situation(
     """Return the situation of this machine with its current memory; given arguments replace values that were read.
 
     `servers` are this user's running servers, whose memory counts as free: see Situation. Without a usable GPU the
-    model runs on the processor, in host memory. The overhead of driver and process is that of earlier loads on a GPU,
-    else that of published runs on such a card. `environ` (default: this process's) may hide GPUs, as
-    CUDA_VISIBLE_DEVICES does. Raises BadOption for the backend of a GPU if there is no GPU.
+    model runs on the processor, in host memory. The overhead of driver and process was measured in earlier loads on
+    this GPU, else in published runs on such a card. `environ` (default: the environment of this process) may hide GPUs,
+    as CUDA_VISIBLE_DEVICES does. Raises BadOption for the backend of a GPU if there is no GPU.
     """
     host, read_at = machine.host, time.time()
     host_mib = host.available_bytes // _MIB if host_gib is None else available_mib(host_gib)

@@ -133,7 +133,7 @@ def _find_candidates(path: Path, trunk_bytes: int) -> list[Path]:
 
 
 def _list_files(path: Path) -> Iterable[Path]:
-    """Return the GGUF files in a model's folder, and in its repository's where it lies in one."""
+    """Return the GGUF files in a model's folder; in all folders of its repository if it lies in one."""
     folder = _repository_folder(path)
     try:
         return sorted(folder.rglob("*.gguf") if folder else path.parent.glob("*.gguf"))

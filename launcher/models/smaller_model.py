@@ -14,9 +14,9 @@ from launcher.models.situation import Situation
 def replace_misfits(
     plans: tuple[Plan, ...], catalogue: Catalogue, situation: Situation, criteria: PlanCriteria
 ) -> tuple[tuple[Plan, ...], Plan | None]:
-    """Return the plans, and the plan that fits instead if the best of them is too big or poor (else None).
+    """Return `plans` and None; if the best of them is too big or poor, offer a plan that fits.
 
-    If `criteria` name no model, the plan that fits replaces the plans. Otherwise it is the second value.
+    If `criteria` name no model, the plan that fits replaces `plans`. Otherwise it is returned in place of None.
     """
     if not plans or plans[0].group == 0 or criteria.intent == "as-published":
         return plans, None

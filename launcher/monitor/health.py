@@ -465,7 +465,7 @@ _MOST_OTHERS_PERCENT = 25.0
 _FIRST_REPLIES = 6
 """Replies of one kind whose median is its usual speed."""
 _LAST_REPLIES, _NEWEST_REPLIES = 5, 3
-"""The fewest replies to compare with the usual speed, and how many of them give the speed in the message."""
+"""The fewest replies to compare with the usual speed. The message has the speed of the newest three of them."""
 _RECENT_S, _LAST_S, _LEAST_SPAN_S = 60.0, 600.0, 30.0
 """Seconds. All replies of the last minute are compared, or the last five within ten minutes if there are fewer; they
 must span half a minute."""

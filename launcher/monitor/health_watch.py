@@ -233,7 +233,7 @@ class HealthWatch:
         self._finished: list[tuple[float, FinishedReply]] = []
         """Replies that ended since the last check, with the times at which they began."""
         self._prompts: deque[Reread | None] = deque(maxlen=_MOST_PROMPTS)
-        """The re-read part of each request that ended since the last check. Without a check, the last ones."""
+        """The re-read part of each request that ended since the last check, or of the last ones if no check runs."""
         self._others_shares: deque[tuple[float, float | None]] = deque(maxlen=300)
         """Processor share of other programs at the last checks, with their times."""
 
@@ -270,9 +270,9 @@ class HealthWatch:
         return CheckInput(snapshot, others_percent, on_battery, setup, host_memory, busy_programs)
 
     def _list_busy_programs(self, others_percent: float | None, engine_pid: int) -> tuple[str, ...]:
-        """Return the busiest other programs while they take the processor from an engine that needs it.
+        """Return the busiest other programs while they take the processor from an engine that needs it, else ().
 
-        All processes are read for that, which is not worth its time otherwise.
+        All processes of the computer must be read for this, which takes time.
         """
         needs_processor = self.health is not None and self.health.setup.on_gpu is False
         if not needs_processor or others_percent is None or others_percent < BUSY_PERCENT:
@@ -291,7 +291,7 @@ class HealthWatch:
     ) -> None:
         """Run the detectors, and pass their events to the listener. `machine` is None if no server is ready.
 
-        `held_requests` wait for a slot in the gateway, and those in the engine besides.
+        `held_requests` is how many requests wait for a slot in the gateway, not yet in the engine.
         """
         since_s, self._last_check_s = self._last_check_s, now_s
         self._next_check_s = now_s + self.period_s

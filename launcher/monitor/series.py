@@ -36,7 +36,7 @@ class Series:
         self._first = 0  # index of the oldest valid sample; older ones are deleted in blocks, which is cheaper
 
     def add(self, time_s: float, reading: Reading) -> None:
-        """Append a reading, which must not be older than the last one. `absent` becomes its reason if unknown."""
+        """Append a reading, which must not be older than the last one. If it is unknown, `absent` gets its reason."""
         self._times.append(time_s)
         self._values.append(nan if reading.value is None else reading.value)
         self.absent = None if reading.value is not None else (reading.absent or message("Unknown."))

@@ -11,7 +11,7 @@ from launcher.base.messages import Message, message
 from launcher.machine.host_load import HostCounters, HostLoad, measure_load
 
 BUSY_SHARE = 0.2
-"""Share of the processor from which other programs disturb a reply, and by which it must exceed the usual share."""
+"""Other programs disturb a reply if they use this share of the processor, and this much more than usual."""
 _WAITING_SHARE = 0.1
 """Share of the time in which a program must have waited for a core: otherwise there were cores left.
 

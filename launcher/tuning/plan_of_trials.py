@@ -35,8 +35,9 @@ def grace_s(budget_s: float) -> float:
 def probe_lengths(drafts: Sequence[int]) -> tuple[int, ...]:
     """Return the draft lengths to begin with: a long one, the shortest, and one in the middle.
 
-    The long one shows the acceptance at all positions up to it, and the step times of the three predict those of the
-    others. It is the longest whose batch engines verify with their usual kernels, so that it is on their line.
+    The long one shows the acceptance at all positions up to it. The step times of the three predict the step times of
+    all other lengths, along a line. The long one is the longest whose batch engines verify with their usual kernels:
+    with other kernels its step time would not be on that line.
     """
     usual = [draft for draft in drafts if draft <= LONGEST_USUAL] or drafts
     return tuple(dict.fromkeys((usual[-1], usual[0], usual[(len(usual) - 1) // 2])))

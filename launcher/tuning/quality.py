@@ -233,7 +233,7 @@ class QualityRow:
 def compare_answers(
     reference: ServerAnswers, other: ServerAnswers, *, quant: str, file: str, kv: str, draft: int
 ) -> QualityRow:
-    """Return how the answers of a server differ from those of the reference, which was another start."""
+    """Return how the answers of a server differ from the reference's answers."""
     divergences = [kl_divergence(*pair) for pair in zip(reference.next_tokens, other.next_tokens, strict=False)]
     same = [
         max(mine, key=mine.__getitem__) == max(theirs, key=theirs.__getitem__)

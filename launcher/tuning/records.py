@@ -82,11 +82,11 @@ class Bench(Protocol):
         ...
 
     async def become(self, settings: RunSettings, *, fresh: bool = False) -> float:
-        """Start the server with `settings` and return the seconds that took.
+        """Start the server with `settings` and return the seconds that the start took.
 
-        If they are already in use, nothing is started and that is 0, unless a `fresh` start is wanted.
+        If the settings are already in use, nothing is started and 0 is returned, unless a `fresh` start is wanted.
 
-        Raises LauncherError if it cannot start with them (out of memory, refused); no server runs then.
+        Raises LauncherError if the server cannot start with them (out of memory, refused); no server runs then.
         """
         ...
 

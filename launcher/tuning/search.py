@@ -157,7 +157,7 @@ class Search:
         clear[0] = True
         worth = np.zeros(len(allowed))
         for trials in _TRIALS_AHEAD:
-            # The rows are the measured settings, the columns those whose scores change.
+            # Each row is for settings that are measured, each column for settings whose scores change by that.
             learned = covariance / np.sqrt(variance + noise**2 / trials)[:, None]
             left = np.sqrt(np.maximum(gain_variance - (learned - learned[:, [0]]) ** 2, 0) + floor)
             needed = _GAIN_DEVIATIONS * left
@@ -300,7 +300,7 @@ class Search:
 
 
 def _log_costs(trial: Trial, cost: Callable[[Run], float | None]) -> _LogCosts:
-    """Return the logarithm of the cost of each prompt that has one."""
+    """Return each prompt whose cost is known, with the logarithm of the cost."""
     costs = ((run.prompt, cost(run)) for run in trial.runs)
     return [(prompt, math.log(value)) for prompt, value in costs if value]
 

@@ -123,7 +123,7 @@ def _find_free_mib(lines: Iterable[str], backend: Backend) -> int | None:
 def add_fix_values(
     diagnosis: Diagnosis, launch: Launch, *, backend: Backend, free_mib: int | None = None
 ) -> tuple[Action, ...]:
-    """Return the diagnosis's fixes, with values in those that save memory; others stay unchanged.
+    """Return the diagnosis's fixes. Fixes that save memory get the values to apply; others stay unchanged.
 
     `backend` holds the weights, `free_mib` is the free memory there before the start, by default the figure in the log.
     The fix that shortens the context gets the longest usual length that fits by the memory estimate, or the next

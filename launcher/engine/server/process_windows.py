@@ -182,7 +182,7 @@ class _Pipes:
         self._transports.append(transport)
 
     def close(self) -> None:
-        """Close those that are connected, and those that are not."""
+        """Close all three pipes, also those that the event loop does not read or write yet."""
         for transport in self._transports:
             transport.close()
         pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
