@@ -68,7 +68,7 @@ def _store(history: History, number: int) -> None:
 
 
 def _analyse() -> tuple[float, float]:
-    """Return the seconds of the whole analysis, and those of the list alone."""
+    """Return the seconds of the whole analysis, and the seconds for the list of sessions, which is a part of it."""
     began_s = time.perf_counter()
     with History() as history:
         found = history.find_sessions()

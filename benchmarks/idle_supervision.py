@@ -64,8 +64,8 @@ def _find_keeper_and_engine(launcher: psutil.Process) -> tuple[psutil.Process, p
 
 
 def _measure_shares(processes: list[psutil.Process], rate: float, seconds: float) -> list[float]:
-    """Return the share of a core in percent of each process, and of one beside them that wakes `rate` times a
-    second."""
+    """Return the share of a core that each process uses, in percent; the last is of a process that does nothing but
+    wake `rate` times a second."""
     waker = Waker(rate, seconds)
     before, began_s = [sum(each.cpu_times()[:2]) for each in processes], time.perf_counter()
     beside = waker.end()

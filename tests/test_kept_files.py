@@ -68,7 +68,7 @@ class Circumstances:
 class Kind:
     """A kind of kept file: the glob of its place in the home, how it is made, and what is read of it.
 
-    `bears` are faults that are none for it.
+    `bears` names the faults that do this kind of file no harm.
     """
 
     place: str
@@ -244,7 +244,8 @@ def test_any_damage_to_a_kept_file_is_reported_once_and_survived(
         assert os.path.lexists(bad), fault
         assert bad.is_dir() == (fault == "a folder"), fault
         received = [record.getMessage() for record in caplog.records if str(bad) in record.getMessage()]
-        assert len(received) == (name != "downloads"), fault  # whose damage is handed to who looks at the queue
+        # The download queue reports damage in its snapshot, not in the log.
+        assert len(received) == (name != "downloads"), fault
         kind.read(circumstances)
         kind.make(circumstances)
         assert kind.read(circumstances) == whole, fault

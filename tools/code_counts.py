@@ -81,7 +81,7 @@ def _complexity_of(function: Function) -> int:
 
 
 def _comment_lines(source: str) -> Iterator[int]:
-    """Yield the numbers of lines that are comments alone, or end with one that is not for a tool."""
+    """Yield the numbers of lines with a comment, unless the comment is for a tool (such as noqa)."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and not re.match(r"#\s*(noqa|type:|pragma|!)", token.string):
             yield token.start[0]

@@ -391,7 +391,7 @@ class Controller(QObject):
         )
 
     def _record_stop(self, stopped: bool) -> None:
-        """Report the end of a stop, and first one that the server does not report, because it had not started."""
+        """Report the end of a stop. If the server had not started, it reports no status, so report that first."""
         if stopped and not self.view.resting:
             self._handle_status(ServerStatus())
         self.stopped.emit()

@@ -59,7 +59,7 @@ class ScreenshotTaker(QObject):
     @Slot(object, str)
     def _on_reply(self, reply: object, footer: str) -> None:
         if reply is None:
-            self._take_picture_soon(footer)  # the next question would end like this one
+            self._take_picture_soon(footer)  # this question failed, and another one would fail, too
 
     @Slot(list)
     def _count_samples(self, samples: list[object]) -> None:

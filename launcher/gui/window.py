@@ -174,7 +174,7 @@ class Window(QMainWindow):
         self._specs = {spec.name: spec for spec in PAGES}
         self._page_name = self._previous_name = ""
         self._kept: dict[str, object] = {}
-        """What pages have handed over to those that are built in their place."""
+        """By name, what a page has handed over to the page that is built in its place."""
         self._changed_look: dict[str, AppSettingValue] = {}
         """New values of settings for which the pages are to be built anew."""
         self._crash: LauncherError | None = None

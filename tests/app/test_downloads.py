@@ -146,7 +146,7 @@ async def test_discarding_a_split_model_deletes_its_finished_parts(hub: Hub, tmp
     whole = sorted(folder.iterdir())
     await add_pull(f"queued/Split-GGUF:{first.name}")
     here.mkdir(parents=True)
-    for part in whole[:-1]:  # as if the program had ended before the last one
+    for part in whole[:-1]:  # as if the program had ended before it could copy the last part
         shutil.copy(part, here)
     await add_pull(f"queued/Split-GGUF:{first.name}", to=tmp_path / "mine")
     shutil.copytree(here, tmp_path / "mine")

@@ -128,7 +128,7 @@ def test_only_updates_by_the_program_are_compared(tmp_path: Path) -> None:
     assert find_uncompared_update() is None  # the user's own choice
     use_engine("auto")
     switch_after_install(new.name)
-    assert find_uncompared_update() is None  # no engine was in use before the new one
+    assert find_uncompared_update() is None  # with "auto" no particular engine was in use before
 
 
 @pytest.mark.parametrize(

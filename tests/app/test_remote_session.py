@@ -507,7 +507,8 @@ async def test_requests_can_name_other_models_and_a_start_of_the_window_goes_fir
             settings.change_setting(MEMORY_LIMIT, 1)
             await session.stop()
             await session.start(options)
-            # Nothing fits beside it now, so it goes for the other one, and comes back when it is started again.
+            # With this memory limit no model fits beside the main one. So a request for another model unloads the main
+            # one, which is back when it is started again.
             assert (await ask(client, "second")).status_code == 200
             await session.supervisor.wait_for_state(ServerState.STOPPED)
             assert not session.is_idle

@@ -287,7 +287,7 @@ async def test_prompts_get_their_size_from_the_tokenizer_of_the_model(
     assert {run.prompt_tokens for run in runs} == {200}
     kept = load_tune()
     assert kept is not None
-    assert kept.workload.sized_tokens == 0  # the kept prompt is the one that was sent, not one to be filled again
+    assert kept.workload.sized_tokens == 0  # the prompt is stored as it was sent, and must not be filled again
 
 
 async def test_a_failed_baseline_leaves_no_tune_to_continue(options: ServeOptions, session: ServerSession) -> None:

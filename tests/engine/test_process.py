@@ -48,7 +48,7 @@ def test_a_process_is_stopped_before_the_cancelled_task_that_watches_it_has_ende
         await started.wait()
         assert _list_left(tmp_path)
         made = asyncio.all_tasks() - {using, asyncio.current_task()}
-        for task in (using, *made):  # as the end of the event loop does, in an order that only it knows
+        for task in (using, *made):  # as the end of the event loop cancels all tasks, in no particular order
             task.cancel()
         async with asyncio.timeout(60):
             await asyncio.wait([using])

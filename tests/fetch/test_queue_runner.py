@@ -144,7 +144,7 @@ async def test_progress_is_reported_four_times_a_second_at_most_with_totals() ->
             steady_s += 0.25
             received.put_nowait(Progress(done, 10_000, 1_000.0, 2.0, "from a mirror"))
             await recorder.wait_for_progress(done)
-        received.put_nowait(Progress(8_001, 10_000))  # too soon after the last one
+        received.put_nowait(Progress(8_001, 10_000))  # not reported, because it is too soon after the last report
         queue.add_job("steered", {"n": 3}, "c")
         await recorder.wait_for_event(lambda event: isinstance(event, JobAdded) and event.job.id == 3)
         received.put_nowait(None)

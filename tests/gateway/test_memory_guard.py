@@ -34,7 +34,7 @@ WORDS = ("bread", "wheel", "river", "stone", "green", "quick", "house", "light",
 
 
 class MemoryLimit:
-    """A limit on engines' memory, in files like those of a control group: `ROOM_MIB` more than the first one has."""
+    """A limit on engines' memory, in files like a control group's: `ROOM_MIB` more than the first engine uses."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

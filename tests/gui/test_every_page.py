@@ -81,7 +81,7 @@ def test_no_page_raises_or_warns(
 
 
 def _shown_widgets(page: QWidget) -> Iterator[QWidget]:
-    """Yield the widgets of a page that can be used, also while others of them go."""
+    """Yield the usable widgets of a page. The caller may use them one by one, even if that deletes others."""
     for widget in page.findChildren(QWidget):
         if isValid(widget) and widget.isVisible() and widget.isEnabled():
             yield widget

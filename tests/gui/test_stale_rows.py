@@ -25,7 +25,7 @@ ROLES = (
 
 
 def read_data(model: QAbstractItemModel, *, of_old: QAbstractItemModel) -> list[object]:
-    """Return what a model says of the first row of another one, which has more rows."""
+    """Return the data that `model` has for an index of another model, whose row may not exist in `model`."""
     index = of_old.index(0, 0)
     assert index.isValid()
     return [model.data(index, role) for role in ROLES]

@@ -50,7 +50,8 @@ def errors(text: str) -> list[int]:
 
 @pytest.mark.parametrize("script", [INSTALL, IN_WSL, *PROOFS], ids=lambda path: path.name)
 def test_a_script_has_no_syntax_error(script: Path) -> None:
-    assert errors(script.read_text("ascii")) == []  # Windows PowerShell takes other letters for those of a code page
+    # Scripts are ASCII, because Windows PowerShell reads a script in the computer's code page, not in UTF-8.
+    assert errors(script.read_text("ascii")) == []
 
 
 @pytest.mark.parametrize("broken", ["if ($a { 1 }", "function f { 'open }", "$x = @(1, 2"])

@@ -114,7 +114,7 @@ OTHERS: list[tuple[str, str, dict[str, Value | None]]] = [
     # Sliding windows of a pattern that is not in the header, or of an architecture that is not known.
     ("step35", "llama-8b-q4_k", {"attention.sliding_window": 128}),
     ("cohere2", "llama-8b-q4_k", {"attention.sliding_window": 4_096}),
-    # A header by which all layers share a cache, and none has one.
+    # By this header all layers share the KV cache of another layer, but there is no other layer.
     ("gemma4", "gemma4-31b-iq4_xs", {"attention.shared_kv_layers": 60}),
 ]
 

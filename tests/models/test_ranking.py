@@ -310,7 +310,7 @@ class TestDesktop:
         assert desktop_share_mib(describe_machine(96)) == desktop_share_mib(describe_machine(24))
 
     def test_memory_used_by_the_desktop_counts_towards_its_share(self) -> None:
-        """A card with 22,500 MiB free is one of 24 GB with a desktop: it gets the plan of one."""
+        """With 22,500 MiB free, a desktop uses a 24 GB card already. So the plan is that for 24 GB with a desktop."""
         situation = describe_machine(24, free_mib=22_500)
         whole = desktop_share_mib(describe_machine(24))
         assert desktop_share_mib(situation) == whole - (describe_machine(24).free_mib - 22_500)

@@ -119,7 +119,10 @@ def write_quantized(source: Path, path: Path, quant: GGMLQuantizationType, file_
 
 
 def _begin_copy(source: Path, path: Path, leave_out: Sequence[str] = ()) -> tuple[GGUFWriter, list[ReaderTensor]]:
-    """Return what writes a model with the same fields, but those in `leave_out`, or of its architecture there."""
+    """Return a writer of a model file with the fields of `source`, and the tensors of `source`.
+
+    Fields whose name is in `leave_out`, with or without the architecture before it, are left out.
+    """
     reader = GGUFReader(source)
     architecture = reader.fields["general.architecture"].contents()
     writer = GGUFWriter(path, architecture)

@@ -88,9 +88,9 @@ def test_earlier_predictions_agree_with_the_formula() -> None:
             file = entry.file(preset.quant)
             assert file is not None
             assert -(entry.expert_layer_mib(file) or 0) <= result - preset.predicted_mib <= 5, (entry.id, preset)
-        else:  # that of four slots was made for a cache that they share; the engine is started with one for each
+        else:  # the preset for four slots assumes one KV cache that they share; here each slot has its own
             near = 0.005 if preset.slots == 1 else 0.04
-            near = 0.02 if entry.id == DENSE else near  # the files were replaced by smaller ones since
+            near = 0.02 if entry.id == DENSE else near  # its publisher has replaced the files by smaller ones
             assert result == pytest.approx(preset.predicted_mib, rel=near), (entry.id, preset)
 
 

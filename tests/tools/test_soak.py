@@ -24,7 +24,8 @@ def forbidden_growths(name: str, grows_by: float) -> set[str]:
     return {growth.what for growth in compute_growths(samples(name, grows_by)) if not growth.is_allowed}
 
 
-# From the middle of the second fifth to that of the last are three fifths of the run, or of the engine's last half.
+# Growth is measured from the middle of the second fifth to the middle of the last fifth. So it covers three fifths of
+# the run, or of its second half for the engine.
 @pytest.mark.parametrize(
     ("name", "least"),
     [

@@ -44,7 +44,7 @@ def extract_texts() -> Catalog:
 
 @functools.cache
 def source_texts() -> frozenset[str | tuple[str, ...]]:
-    """The texts of the source, those with a plural as two."""
+    """The texts of the source. A text with a plural is a tuple of both."""
     return frozenset(message.id for message in extract_texts() if message.id)
 
 

@@ -36,7 +36,7 @@ def test_measured_energy_goes_before_power_over_time() -> None:
 
 
 def test_streams_share_the_energy_of_their_time() -> None:
-    """Each of four streams sees the power of the whole GPU, and has its energy counted with all of it."""
+    """Four simultaneous streams each report the power of the whole GPU; the energy must not be counted four times."""
     runs = tuple(run(100, 9.0, power_w=200.0, energy_j=1_800.0) for _ in range(4))
     result = calculate_cost([(runs, 10.0)], Prices(0.30))
     assert isinstance(result, Cost)

@@ -165,7 +165,7 @@ def test_rounds_and_not_replies_are_counted() -> None:
     found = speedup_of_runs(runs, after, together=False)
     assert not found.paired
     assert found.ratio.n == 6
-    # With all 12 replies as independent ones it would be 1.37.
+    # It would be 1.37 if all 12 replies counted as independent.
     assert found.ratio.high / found.ratio.estimate == pytest.approx(1.229, abs=0.001)
 
 

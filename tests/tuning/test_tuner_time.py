@@ -65,7 +65,7 @@ async def test_a_paused_tune_continues_unchanged(after: int) -> None:
 async def test_trials_outside_the_plan_are_kept_and_not_repeated() -> None:
     """An update of the program or other free memory may change the plan."""
     bench, state = await pause_tune(MTP_WINS, 8, HOUR_S)
-    earlier = replace(state, trials=(*state.trials[:3], *state.trials[4:]))  # 7 trials, of which 4 would be another one
+    earlier = replace(state, trials=(*state.trials[:3], *state.trials[4:]))  # the plan's trial 4 was not made
     recorder = EventRecorder()
     verdict = await tune(bench, bench.machine.space(), WORK, Goal(), 600.0, on_event=recorder, resume=earlier, seed=3)
     assert verdict.trials[:7] == earlier.trials

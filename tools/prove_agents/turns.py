@@ -58,8 +58,8 @@ class Reuse(NamedTuple):
 class Outcome:
     """Results of an agent: whether it read the file by a tool, its exit codes, and the reuse of its later prompts.
 
-    `reuse` is, for each prompt, the share reused of what it has in common with earlier ones, `turns` the reuse in each
-    later turn. `steps` are the parts of the transcript.
+    `reuse` has a number for each prompt: of the tokens that it shares with earlier prompts, the share that was reused.
+    `turns` is the reuse in each later turn. `steps` are the parts of the transcript.
     """
 
     agent: Agent
@@ -168,7 +168,7 @@ def type_turns(place: Workplace, outcome: Outcome) -> list[list[dict[str, Any]]]
 
 
 def find_reuse(requests: list[dict[str, Any]]) -> Iterator[float]:
-    """Yield for each later prompt in `requests` the reused share of what it has in common with earlier ones."""
+    """Yield a number for each later prompt: of the tokens that it shares with earlier ones, the share reused."""
     for each in requests:
         lost = count_lost(each)
         if each["reused_tokens"] or lost:
@@ -176,7 +176,7 @@ def find_reuse(requests: list[dict[str, Any]]) -> Iterator[float]:
 
 
 def count_lost(request: Mapping[str, Any]) -> int:
-    """Return the number of tokens that a prompt had in common with earlier ones, but that were read again."""
+    """Return how many tokens of a prompt were read again although an earlier prompt has them, too."""
     return int((request["reread"] or {"tokens": 0})["tokens"])
 
 

@@ -297,7 +297,7 @@ def _take_cockpit(tour: Tour) -> None:
 
 
 def _take_plans(tour: Tour) -> None:
-    """Take the three plans of a model that is not here, when nothing runs, and the choice of one."""
+    """Take the three plans of a model that is not downloaded, while no server runs, and the choice of one plan."""
     if not tour.wants("cockpit"):
         return
     controller, page = tour.window.controller, tour.window.page("cockpit")

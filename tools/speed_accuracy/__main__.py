@@ -103,7 +103,7 @@ _COMMON_SPREADS = {
     "watts": 0.4,
     "watts_compute": 0.4,
 }
-"""Spread of the factors around the usual ones that is assumed before any run is seen, as a logarithm."""
+"""Spread of each factor around its usual value, as a logarithm, as it is assumed before any run is seen."""
 _USUAL = GenerationFactors(0.9, 70.0, 0.27)
 _USUAL_COMMON = CommonFactors(
     few_bits=1.1, experts_us=1.4, more_experts=0.75, mixture_us=10.0, vulkan=1.0, watts=0.7, watts_compute=0.7

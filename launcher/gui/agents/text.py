@@ -47,7 +47,7 @@ class Fix(Enum):
 class VerdictView:
     """The verdict card: colour role, glyph ("" for none), caption, the sentence in two parts, and a button.
 
-    `command` is one to run in a terminal, or a page to read, with a button that copies it.
+    `command` is a command to run in a terminal, or the address of a page to read; a button copies it.
     """
 
     meaning: str

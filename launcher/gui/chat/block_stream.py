@@ -22,7 +22,7 @@ from launcher.gui.chat.text import LEVEL_WIDTH, ProseBlock
 _LONGEST_LINE = 2_000
 """Longer lines are broken: Qt's layout time grows with the square of a line's length."""
 _SEGMENT, _LONGEST_SEGMENT = 3_000, 6_000
-"""Characters after which the next paragraph begins a new prose block, and after which one is broken."""
+"""Length in characters after which a new paragraph begins a new prose block, and the greatest length of a block."""
 _NEXT_LINE = (UNKNOWN_OFFSET, UNKNOWN_OFFSET)
 """Offsets of the parts of a line end: that of the next line follows with its first character."""
 _MOST_ROWS = 100
@@ -47,7 +47,7 @@ class BlockStream:
         self._leaf: Leaf | None = None
         """The tail's first leaf as it is shown."""
         self._begin_line = self._first_line = 0
-        """The lines of the prose block where that leaf begins, with and without the gap above it."""
+        """The line of the prose block where `_leaf` begins, with and without the gap above the leaf."""
         self._prose: ProseBlock | None = None
         """The last block, if it is prose."""
         self._framed: FramedBlock | None = None

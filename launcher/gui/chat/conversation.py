@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _UnansweredQuestion:
-    """A last question without a reply. `reply_id` is that of its stored empty reply, if there is one."""
+    """A last question without a reply. `reply_id` is the ID of its empty reply, if one was stored."""
 
     question_id: str
     text: str

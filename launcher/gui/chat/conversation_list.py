@@ -44,7 +44,7 @@ from launcher.gui.widgets.glyphs import paint_glyph
 
 _SEARCH_MS = 150
 _ROW_HEIGHT, _GROUP_HEIGHT, _GLYPH = 48, 32, 16
-"""In pixels: height of a conversation, height of the day above the first one of it, and size of the menu's glyph."""
+"""In pixels: height of a conversation, height of a day's heading, and size of the menu's glyph."""
 _DAYS_OF_LAST_WEEK = 7
 _ID_ROLE, _LINE_ROLE, _GROUP_ROLE = (Qt.ItemDataRole.UserRole + number for number in range(3))
 _Index = QModelIndex | QPersistentModelIndex
@@ -72,7 +72,7 @@ class _ConversationDelegate(QStyledItemDelegate):
     """Paints a title with a second line below it. The first conversation of a group has a heading above it."""
 
     def sizeHint(self, _option: QStyleOptionViewItem, index: _Index) -> QSize:  # noqa: N802 -- Qt's name
-        """Return the height of a row, with that of a heading."""
+        """Return the size of a row, including the heading above it, if there is one."""
         heading = _GROUP_HEIGHT if index.data(_GROUP_ROLE) else 0
         return QSize(theme.px(120), theme.px(_ROW_HEIGHT) + theme.px(heading))
 

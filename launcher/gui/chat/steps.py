@@ -38,7 +38,8 @@ class VerificationSteps:
         if timings is not None or not self._starts:
             counters = None if timings is None else (timings.predicted_ms, timings.draft_n)
             if self._starts and counters == self._last_counters:
-                self._positions[-1] = min(self._step_tokens, _LAST_POSITION)  # it was not the last one of its step
+                # The token before this one was not the last of its step, as was assumed.
+                self._positions[-1] = min(self._step_tokens, _LAST_POSITION)
             else:
                 self._step_tokens = 0
             self._begin_token()

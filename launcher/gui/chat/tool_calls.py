@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class ToolCallWriter:
-    """Puts the tool calls of one reply into its text, as models write them that were given no tools.
+    """Puts the tool calls of one reply into its text, as a model writes tool calls if its request offers no tools.
 
-    So they are shown, kept, searched and exported with the reply, and sent back with it.
+    So the calls are shown, kept, searched and exported with the reply, and sent back with it.
     """
 
     def __init__(self) -> None:

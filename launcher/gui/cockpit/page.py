@@ -475,8 +475,8 @@ _PANE_LAYOUTS = {
     ),
 }
 _LEAST_PLOTS_HEIGHT, _TABLE_FROM_HEIGHT, _LINE_FROM_HEIGHT = 300, 700, 440
-"""In pixels: least height of the plots, page height from which requests are shown below them, and from which their
-summary is."""
+"""In pixels: least height of the plots, page height from which the table of requests is shown below them, and page
+height from which at least a summary of the requests is."""
 _REQUESTS_SHARE, _LEAST_REQUESTS, _MOST_REQUESTS = 0.29, 190, 460
 """Share of the page's height that the requests get until the user moves the line above them, and its limits in pixels:
 from three rows to ten."""

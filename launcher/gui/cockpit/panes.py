@@ -17,7 +17,7 @@ _SAVE_AFTER_MS = 500
 """Milliseconds without a move after which the widths are saved."""
 _TAB_WIDTH, _GLYPH = 36, 16
 _MAIN_WIDTH = 600
-"""Width in pixels that the main pane gets before those beside it have their usual width."""
+"""Width in pixels that the main pane gets before the panes beside it get their usual widths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +111,14 @@ class PaneSplitter(QSplitter):
         self._save_state()
 
     def set_state(self, suppressed: set[str], needed: list[str]) -> None:
-        """Set the panes that are hidden, and those that are shown, whatever the user chose.
+        """Set the panes that are hidden (`suppressed`) and shown (`needed`), whatever the user chose.
 
-        They depend on the state of the server: before the first start there are no sliders, but a welcome.
+        The state of the server decides it: before the first start there are no sliders, but a welcome.
         """
         if (suppressed, needed) != (self._suppressed, self._needed):
             self._suppressed, self._needed = suppressed, needed
             self.fit_panes()
-            self.fitted.emit()  # a tab may be there now, or no longer
+            self.fitted.emit()  # a pane's tab may have appeared or disappeared
 
     def fit_panes(self, *, changed: bool = False) -> None:
         """Show as many of the layout's panes as fit, at least one. `changed`: the layout is another one."""

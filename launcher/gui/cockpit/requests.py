@@ -126,7 +126,7 @@ class _RequestDelegate(QStyledItemDelegate):
             option.icon = self._find_icon(cell)
 
     def sizeHint(self, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex) -> QSize:  # noqa: N802
-        """Return the size of the text, with that of a bar."""
+        """Return the size of a cell: of its text and, if it has a bar, of both."""
         size = super().sizeHint(option, index)
         if self._rows.cell_at(index).share is None:
             return size
@@ -339,7 +339,7 @@ def _client_cell(record: Record) -> Cell:
 
 
 def _abbreviate_name(name: str) -> str:
-    """Return two letters for a client: those of its first two words, or the first two of its only one."""
+    """Return two letters for a client: the first letters of two words, or the first two letters of a single word."""
     words = re.split(r"[\s_-]+", name.strip())
     return (words[0][:1] + words[1][:1].lower() if len(words) > 1 else name[:1].upper() + name[1:2]).strip()
 

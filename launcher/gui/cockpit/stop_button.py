@@ -76,7 +76,7 @@ class StopButton(QPushButton):
         self._show_labels()
 
     def _show_labels(self) -> None:
-        """Leave out the range in a row, where there is no room for it, and the dash beside "not measured"."""
+        """Hide the range if the labels form a row, which has no room for it, and the dash beside "not measured"."""
         is_row = self._box.direction() is QBoxLayout.Direction.LeftToRight
         says_why = bool(self._range.text()) and not self._is_measured
         self._range.setVisible(says_why or not is_row)

@@ -35,7 +35,7 @@ class Welcome(EmptyState):
     def request_last_model(self) -> None:
         """Find the last model, and offer it."""
         if self._finding is not None:
-            self._finding.cancel()  # it might end after this one, with an older answer
+            self._finding.cancel()  # the earlier search might end after the new one, with an older answer
         self._finding = self._controller.bridge.run(lambda _report: _find_last_model(), done=self._show_model)
 
     @Slot(object)

@@ -44,7 +44,7 @@ class _LineDelegate(QStyledItemDelegate):
         self.show_times(shows=True)
 
     def show_times(self, *, shows: bool) -> None:
-        """Reserve room for times, or none if no line has one."""
+        """Reserve room for the times of lines, or no room if no line has a time."""
         self.time_width = self._full_time_width if shows else 0
         self.text_left = theme.px(theme.GAP) + self.time_width + self.glyph_side + theme.px(theme.GAP)
 

@@ -36,7 +36,7 @@ _MODEL_HEIGHT, _FILE_HEIGHT, _HEAD_HEIGHT = 56, 34, 32
 _EDGE, _TILE, _NAME_LEFT, _FILE_LEFT = 16, 32, 60, 66
 _WIDTHS = {"fit": 106, "file": 104, "speed": 96, "context": 56, "size": 78}
 _DROPPED = (("context", 250), ("size", 200), ("speed", 200), ("file", 200))
-"""Columns that are left out in a narrow list, in this order, unless the name has this many pixels beside them."""
+"""Columns that a narrow list leaves out, in this order, each while the name's column has fewer pixels than this."""
 _CHEVRON = 36
 _BUTTON_HEIGHT = 22
 _NAME_PX, _SPEED_PX, _SMALL_PX = 14, 15, 12

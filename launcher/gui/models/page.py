@@ -660,9 +660,10 @@ class ModelsPage(QWidget):
     def _plan_beside(
         self, model: LibraryModel, file: LibraryFile | None, situation: Situation | None
     ) -> LibraryFile | None:
-        """Return a file as it would be loaded beside the running model; None while that is being planned, or useless.
+        """Return a file with the plan by which it would be loaded beside the running model.
 
-        The plan is for one reading of the free memory. After another one the old plan stays until there is a new one.
+        None while that is being planned, or if the file cannot be loaded there. When the free memory is read again, the
+        old plan stays until the new one is made.
         """
         is_loaded = self._serving.find_status(model, file) is not None
         if file is None or not file.is_usable or situation is None or self._serving.rests or is_loaded:

@@ -67,7 +67,7 @@ def rate_aside(state: PlotState) -> Aside:
 
 
 def _format_span(seconds: float) -> str:
-    """Return a time span in whole seconds, or minutes where it has more than one: the text changes seldom then."""
+    """Return a time span in whole seconds, from a minute on in whole minutes, so that the text changes seldom."""
     return format_duration(max(seconds, 1) if seconds < 60 else 60 * round(seconds / 60))
 
 

@@ -19,7 +19,7 @@ the last line gets a tick instead."""
 _FREQUENT_MARKS = frozenset({MarkKind.REQUEST, MarkKind.FIRST_TOKEN})
 """Marks of every request. Their lines are faint, or a few minutes of short requests would hide the curves."""
 _FAINT, _STRONG = 0.8, 0.45
-"""Shares of the background's colour in that of a mark's line."""
+"""Share of the background's colour that is mixed into the colour of a faint and of a strong mark's line."""
 _PAUSE_OPACITY, _LEAST_PAUSE = 0.16, 6.0
 """Opacity of the band of a pause, and its least width in pixels."""
 _LABEL_GAP = 12

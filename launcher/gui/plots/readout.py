@@ -13,7 +13,7 @@ from launcher.gui.translation import render, tr
 from launcher.machine.gpu import Reading
 
 _REMEMBERED_WIDTHS = 30
-"""The unit stands behind the widest of so many last numbers, so that it seldom moves: some ten seconds of a reply."""
+"""The unit's place follows the widest of this many recent numbers (some ten seconds of a reply), so it seldom moves."""
 _WIDEST = 100_000
 """Width in pixels in which any text stands in one line."""
 

@@ -169,7 +169,7 @@ class PlotRow(QWidget):
     ) -> None:
         """Draw a time span. `group_samples` groups its samples into a number of pixel columns.
 
-        `is_idle`: no server runs, so that the newest values are not those of now.
+        `is_idle`: no server runs, so that the newest values are out of date.
         """
         chart = self.chart
         if chart is None or not chart.isVisible():
@@ -313,7 +313,7 @@ def find_reading(
 
 
 def _is_shown(curve: Quantity, samples: Samples) -> bool:
-    """Return whether a curve has ever had a value, unless the one that it stands for has had one."""
+    """Return whether a curve has had a value, and the curve in whose place it may be shown has not."""
     return curve.name in samples.names and curve.stands_for not in samples.names
 
 

@@ -231,7 +231,7 @@ class NumberBox(QDoubleSpinBox):
 
 
 class NumberFieldControl(SettingControl):
-    """A number to type, or a word for no number where the setting has one."""
+    """A field for a number. Some settings also accept a word, such as "never", in place of a number."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)

@@ -30,7 +30,7 @@ class SectionButton(QPushButton):
         self.updateGeometry()
 
     def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
-        """Return the width of the list, or of the text in bold, which it has when it is checked."""
+        """Return the width of the list; in rows, the width of the text in bold, as it is when the button is checked."""
         text = QFontMetrics(theme.font(theme.BODY_PX, bold=True)).horizontalAdvance(self.text())
         width = text + 2 * theme.px(theme.GAP_M) + _BORDER if self._is_narrow else theme.px(_WIDTH)
         return QSize(width, theme.px(theme.CONTROL_HEIGHT))

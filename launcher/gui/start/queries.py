@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from launcher.models.situation import Situation
 
 _MOST_PLANS, _MOST_OTHER_FITS = 8, 3
-"""Limits for the plans that are listed, and for those of one family whose fit differs from the recommended one's."""
+"""The most plans to list, and the most plans of one family that fit otherwise than the recommended plan."""
 _PAINT_S = 0.05
 """Time that the window gets to paint a plan."""
 

@@ -42,7 +42,7 @@ def starting_card(buttons: "Sequence[ButtonAction]") -> VerdictText:
 
 
 def trial_texts(planned: "TrialPlanned", setting: str, trials: int) -> tuple[str, str, str]:
-    """Return kicker, sentence and detail during a trial of `setting`, as text, one of about `trials`."""
+    """Return kicker, sentence and detail during a trial. `setting` is a text, `trials` the expected number of them."""
     stages = {
         "probe": tr("First trials: MTP off and a few draft lengths."),
         "explore": tr("Exploring promising settings."),

@@ -197,7 +197,7 @@ class TuneControl(QObject):
                 self._settings_to_serve = None
             return
 
-        # Without trials, the stored tune is an earlier one, which is kept.
+        # A tune without trials was not stored: the file has an earlier tune, which must not be deleted.
         path_to_delete = self._model_path if self._view is not None and self._view.trials else None
 
         def delete_saved() -> None:
