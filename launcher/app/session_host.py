@@ -65,7 +65,8 @@ _log = logging.getLogger(__name__)
 
 
 class OwnerStream:
-    """An update for the owner: the session's state where it changed, new log lines, events, and prompts that ended."""
+    """Messages for the owner: changed parts of the session's state, new log lines, events, and the prompts of requests
+    that ended."""
 
     def __init__(self, session: ServerSession) -> None:
         self._session = session
@@ -211,9 +212,9 @@ class SessionHost:
 
     It answers these verbs: own; start, stop, share, fix (number, and the arguments of the session's methods); cancel;
     unload (model); foresee; note (processing, quiet_since, findings); quit. `number` counts the owner's requests: an
-    older one that comes late does nothing. It ends by itself after `idle_limit_s` seconds without an owner and without
-    a request, or with None when its server has failed and nobody owns it. Requests can name other models, as they can
-    with `serve`.
+    older one that comes late does nothing. The host ends by itself after `idle_limit_s` seconds without an owner and
+    without a request. If `idle_limit_s` is None, it ends by itself only when its server has failed and it has no owner.
+    Requests can name other models, as they can with `serve`.
     """
 
     def __init__(self, idle_limit_s: float | None) -> None:
@@ -454,7 +455,7 @@ async def host_session(idle_limit_s: float) -> None:
     try:
         sys.stdout.write(entry.to_json() + "\n")
         sys.stdout.flush()
-        # The window closes its end: nothing may be printed any more.
+        # The window reads only this line and closes the pipe, so printing anything more would fail.
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, sys.stdout.fileno())
         os.close(devnull)

@@ -37,7 +37,8 @@ class HostLoad:
     """Processor use of other programs over a time, as shares of 0 to 1. Unknown values are None.
 
     `others` are other programs, `stolen` other virtual machines. `waiting` is the share of the time in which a program
-    waited for a core, `throttled` that in which a core was throttled. `cap_mhz` and `queue` are those at the end.
+    waited for a core, `throttled` the share in which a core was throttled. `cap_mhz` and `queue` are the values of
+    HostCounters at the end of the time.
     """
 
     others: float

@@ -1,8 +1,8 @@
 """Host memory that an engine or other programs use up: what is left, for how long it lasts, and what takes it.
 
-llama-server keeps prompts of earlier conversations and checkpoints of recurrent models in host memory, by default up to
-8 GiB and 32 a slot; some builds exceed these limits (llama.cpp #21690, #25437, #25953). On Linux the kernel then kills
-the program that has most.
+llama-server keeps prompts of earlier conversations in host memory, by default up to 8 GiB, and checkpoints of recurrent
+models, by default up to 32 in each slot. Some builds exceed these limits (llama.cpp #21690, #25437, #25953). When no
+memory is left, the Linux kernel kills the program that uses most.
 """
 
 import re
@@ -96,7 +96,7 @@ class EngineCaches:
 _WINDOWS_S = (10.0, 30.0, 60.0, 180.0)
 """Spans over which the slope is measured: growth may begin suddenly, or come in steps a minute apart."""
 _SURE_S = 60.0
-"""The shortest span whose slope is a finding unless a restart is urgent: each long prompt takes memory for seconds."""
+"""A slope over a shorter span is a finding only if a restart is urgent: each long prompt takes memory for seconds."""
 _FEWEST_CHECKS = 4
 _STEADY_SHARE = 0.2
 """The least share of a window's fall in each of its halves: a single step, such as a program's start, does not count as
@@ -192,7 +192,7 @@ class HostMemoryDetector:
             if unexplained > caches:
                 cause = Cause.LEAK
             elif to_come is not None and 0 < to_come < left:
-                return None  # caches that are at their limit and still grow exceed it
+                return None  # the caches will reach their limits before memory is used up
             else:
                 cause = Cause.PROMPT_CACHE if prompts >= checkpoints else Cause.CHECKPOINTS
         urgent = left_s <= _URGENT_S and (cause is Cause.OTHER_PROGRAMS or frees >= left)

@@ -160,7 +160,7 @@ def test_an_interpreter_is_built_from_the_named_source_only(tmp_path: Path) -> N
 
 
 def test_unneeded_libraries_of_the_interpreter_may_be_listed(tmp_path: Path) -> None:
-    """In an empty tree no library is needed; only unneeded libraries of the program's own are an error."""
+    """In an empty tree no library is needed. A listed library that only the interpreter would need is then no error."""
     with pytest.raises(SystemExit, match="names what nothing needs") as caught:
         prune.depends(tmp_path)
     assert "libX11.so.6" in str(caught.value)

@@ -40,7 +40,7 @@ def test_by_default_only_this_computer_has_access(demo_server: Served) -> None:
 
 def test_a_shared_server_listens_everywhere_and_prints_its_addresses(shared_server: Served) -> None:
     assert listens_on(shared_server.launcher_pid) == {"0.0.0.0"}
-    assert listens_on(shared_server.pid) == {"127.0.0.1"}, "the engine is the gateway's alone"
+    assert listens_on(shared_server.pid) == {"127.0.0.1"}, "other computers could reach the engine past the gateway"
     port = shared_server.url.rpartition(":")[2]
     assert shared_server.lan == tuple(f"https://{address}:{port}" for address in list_lan_addresses())
     trusting = ssl.create_default_context(cafile=str(shared_server.home / "state" / "certificate.pem"))
