@@ -25,7 +25,7 @@ from launcher.models.locate import select_model
 from launcher.models.memory import KV_TYPES
 from launcher.models.plan import PlanCriteria, make_plans
 from launcher.models.server_settings import ROWS, Value, to_fields
-from tests.plumbing import without_plumbing
+from tests.plumbing import leave_out_start_flags
 from tools.sparse_models.models import model
 from tools.sparse_models.write import write
 
@@ -137,30 +137,30 @@ async def compare_all(name: str, card: Path | None, home: Path) -> None:
     for number in range(SETTINGS_EACH // 2 + (card is None)):
         settings = random_settings(chance, can_draft="35" in name, offloads=moe and card is not None)
         served = await prepare_launch(change_settings(ServeOptions(path), settings), ENDPOINT)
-        wanted = without_plumbing(served.command.arguments)
+        wanted = leave_out_start_flags(served.command.arguments)
         assert str(path) in wanted
 
         plan = make_plans(catalogue, here, PlanCriteria(model="own", **to_fields(settings)))[0]
         engine = await planner.planned_engine(machine, here)
-        assert without_plumbing(planner.plan_arguments(plan, engine)) == wanted, f"plan {number}: {settings}"
+        assert leave_out_start_flags(planner.plan_arguments(plan, engine)) == wanted, f"plan {number}: {settings}"
         environment = planner.plan_environment(engine)
         assert environment.items() <= served.command.environment.items()
 
         recipe = (
             await recipes.recipe_of_options(change_settings(ServeOptions(path), settings), port=None, backend=None)
         ).recipe
-        exported = without_plumbing([*recipe.program, *recipe.build_arguments()])
+        exported = leave_out_start_flags([*recipe.program, *recipe.build_arguments()])
         assert exported == wanted, f"export {number}: {settings}"
 
         tuned = await prepare_launch(options_with_settings(ServeOptions(path, draft=0), settings), ENDPOINT)
-        assert without_plumbing(tuned.command.arguments) == wanted, f"tune {number}: {settings}"
+        assert leave_out_start_flags(tuned.command.arguments) == wanted, f"tune {number}: {settings}"
 
         if card is not None:
             await planner.compare_with_engine(source, plan.setting, None, machine)
             arguments = card.read_text().splitlines()
             model_at = arguments.index("--model") + 1
             arguments[model_at] = str(path)
-            assert [wanted[0], *without_plumbing(arguments)] == wanted, f"ask {number}: {settings}"
+            assert [wanted[0], *leave_out_start_flags(arguments)] == wanted, f"ask {number}: {settings}"
 
 
 @pytest.mark.cases(1)
@@ -184,24 +184,24 @@ def test_all_ways_to_start_an_embedding_model_or_reranker_give_it_the_same_argum
         for named in ("own", str(source)):
             options = (await resolve_start(named, settings)).options
             served = await prepare_launch(options, ENDPOINT)
-            wanted = without_plumbing(served.command.arguments)
+            wanted = leave_out_start_flags(served.command.arguments)
             assert [word for word in wanted if word in ("--embeddings", "--reranking")] == [flag]
             assert not any(word.startswith("--spec") for word in wanted)
             recipe = (await recipes.recipe_of_options(options, port=None, backend=None)).recipe
-            assert without_plumbing([*recipe.program, *recipe.build_arguments()]) == wanted
+            assert leave_out_start_flags([*recipe.program, *recipe.build_arguments()]) == wanted
 
             selection = select_model(named, load_catalogue())
             criteria = PlanCriteria(model=selection.entry.id, **to_fields(settings))
             plan = make_plans(selection.catalogue, here, criteria)[0]
             assert plan.setting.draft == 0
             engine = await planner.planned_engine(machine, here)
-            assert without_plumbing(planner.plan_arguments(plan, engine)) == wanted
+            assert leave_out_start_flags(planner.plan_arguments(plan, engine)) == wanted
 
             if card is not None:
                 await planner.compare_with_engine(planner.read_source(named), plan.setting, None, machine)
                 arguments = card.read_text().splitlines()
                 arguments[arguments.index("--model") + 1] = str(served.options.model)
-                assert [wanted[0], *without_plumbing(arguments)] == wanted
+                assert [wanted[0], *leave_out_start_flags(arguments)] == wanted
 
     asyncio.run(compare())
 
@@ -214,14 +214,14 @@ def test_the_built_in_engine_is_asked_with_the_arguments_of_its_server(home: Pat
         from launcher.engine.engine_estimate import dry_run_command
 
         command = dry_run_command(launch.build, path, launch.plan_settings("cpu"), gpu=False)
-        assert without_plumbing(command.arguments) == without_plumbing(launch.command.arguments)
+        assert leave_out_start_flags(command.arguments) == leave_out_start_flags(launch.command.arguments)
 
     asyncio.run(compare())
 
 
 def test_without_plumbing_removes_address_key_name_and_log() -> None:
     words = "llama-server --model m --host h --port 1 --alias a --api-key-file k --verbosity 4 --log-jsonl --log-file f"
-    assert without_plumbing(f"{words} --slot-save-path s --metrics -- x".split()) == (
+    assert leave_out_start_flags(f"{words} --slot-save-path s --metrics -- x".split()) == (
         ["llama-server", "--model", "m", "--metrics", "--", "x"]
     )
 

@@ -12,7 +12,7 @@ import pytest
 
 from launcher.engine.settings import load_model_settings, save_model_settings
 from tests import forked
-from tests.plumbing import without_plumbing
+from tests.plumbing import leave_out_start_flags
 
 pytestmark = pytest.mark.usefixtures("no_engine_here")
 
@@ -34,7 +34,7 @@ def engine_arguments(*arguments: str) -> Iterator[list[str]]:
 
 def common_arguments(command: Sequence[str]) -> list[str]:
     """The arguments that a plan and its server have in common, without the program and what differs between runs."""
-    return without_plumbing(command[next(at for at, word in enumerate(command) if word.startswith("--")) :])
+    return leave_out_start_flags(command[next(at for at, word in enumerate(command) if word.startswith("--")) :])
 
 
 def plan_arguments(file: Path, *arguments: str) -> tuple[dict[str, Any], list[str]]:

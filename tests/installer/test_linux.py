@@ -101,20 +101,20 @@ def test_wslg_accepts_the_menu_entry() -> None:
     assert not [line for line in lines if line.startswith(("NoDisplay", "Hidden", "OnlyShowIn", "NotShowIn"))]
 
 
-def packages() -> dict[str, str]:
+def read_packages_by_soname() -> dict[str, str]:
     """Return the Debian packages of dependencies.txt by soname."""
     lines = (LINUX / "dependencies.txt").read_text("utf-8").splitlines()
     return dict(line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
 
 
 def test_the_package_depends_on_all_libraries_that_the_program_loads() -> None:
-    listed = packages()
+    listed = read_packages_by_soname()
     for library in known_libraries():
         if library.purpose != "official":
             assert library.package in listed[library.soname].split(" | ")
 
 
-def loads(library: Path) -> str:
+def find_load_error(library: Path) -> str:
     """Return the loader's complaints about a shared object, or an empty text."""
     code = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
     done = subprocess.run([sys.executable, "-c", code, library], capture_output=True, text=True, check=False)
@@ -129,7 +129,7 @@ def test_wheels_can_be_loaded_after_pruning(tmp_path: Path) -> None:
     (site / "PySide6" / "Qt" / "lib").mkdir(parents=True)
     prune.prune(tmp_path)
     (library,) = libraries.glob("libscipy_openblas*")
-    assert loads(library) == ""
+    assert find_load_error(library) == ""
 
 
 def test_a_library_that_cannot_be_loaded_fails_the_build(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_library_that_cannot_be_loaded_fails_the_build(tmp_path: Path) -> None
     (offset,) = struct.unpack_from("<Q", image, last + 8)
     struct.pack_into("<Q", image, last + 8, offset + 8)
     library.write_bytes(image)
-    assert "not page-aligned" in loads(library)
+    assert "not page-aligned" in find_load_error(library)
     with pytest.raises(SystemExit, match=r"not page-aligned: broken\.so"):
         prune.check_load_commands(tmp_path)
 

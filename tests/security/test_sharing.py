@@ -162,7 +162,9 @@ def test_a_port_in_use_on_another_address_cannot_be_shared() -> None:
         ("linux", 1, False, ["New-NetFirewallRule"]),
     ],
 )
-def test_the_program_on_the_port_is_named(system: str, wsl: int | None, mirrored: bool, words: list[str]) -> None:
+def test_the_hint_opens_the_port_in_the_firewall(
+    system: str, wsl: int | None, mirrored: bool, words: list[str]
+) -> None:
     hint = firewall_hint(20_001, system=system, wsl=wsl, wsl_mirrored=mirrored)
     assert all(word in hint for word in words)
     assert firewall_hint(20_001, system="linux", wsl=None) == ""
