@@ -124,7 +124,7 @@ class KeptFile(NamedTuple, Generic[Value]):
 
 def add_checksum(body: bytes) -> bytes:
     """Return `body` after a line with its SHA-256."""
-    import hashlib  # late: it loads OpenSSL, and the window's first paint needs no such file
+    import hashlib  # imported here, because it loads OpenSSL, which would delay the window's first paint
 
     return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
@@ -198,10 +198,10 @@ def _file_identity(path: Path) -> tuple[int, ...] | None:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-# Version copies: files as they were before another version of this program changed them. A file has one, made by the
-# last update. After a downgrade it has two: that one, and one of the newer version's file. A version copy is in the
-# folder of its file and is named NAME.old-VERSION: the schema version if the file has one, such as v2, else the version
-# of the program that wrote it.
+# Version copies: files as they were before another version of this program changed them. A file has one version copy,
+# made by the last update. After a downgrade there is a second one, of the file as the newer version has left it. A
+# version copy is in the folder of its file and is named NAME.old-VERSION: the schema version if the file has one, such
+# as v2, else the version of the program that wrote it.
 
 _VERSION_COPY = re.compile(r"(?P<name>.+)\.old-(?P<version>v?\d+(?:\.\d+)*)")
 

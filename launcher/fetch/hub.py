@@ -222,7 +222,7 @@ def search_repos(text: str, limit: int = 20) -> tuple[FoundRepo, ...]:
 
 
 def _parse_found(item: Any) -> FoundRepo | None:  # noqa: ANN401 -- what the hub sent
-    """Return a repository that a search has found, None for an entry that names none."""
+    """Return the repository in an entry of a search's result; None if the entry names no repository."""
     if not isinstance(item, dict) or not _REPO.fullmatch(str(item.get("id", ""))):
         return None
     downloads, modified = item.get("downloads"), item.get("lastModified")

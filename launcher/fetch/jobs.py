@@ -221,9 +221,10 @@ class JobList:
     def add_job(
         self, kind: str, arguments: dict[str, Any], title: str, *, size_bytes: int | None, now_s: float
     ) -> tuple["JobList", AddedJob]:
-        """Append a job to the queue. A job that is queued already stays unchanged; one that has ended starts again.
+        """Append a job to the queue. If there is the same job already, no second one is added.
 
-        A job that is being cancelled continues instead.
+        Then a job that is queued or runs stays unchanged, a job that is just being cancelled goes on, and a job that
+        has ended starts again.
         """
         same = next((job for job in self.jobs if (job.kind, job.arguments) == (kind, arguments)), None)
         if same is not None and same.is_changing and same.requested is not RequestedState.PAUSE:
@@ -317,7 +318,8 @@ class JobList:
         if outcome.temporary:
             tries = 1 if has_new_bytes else job.tries + 1
             pause_s = max(_FIRST_PAUSE_S * 2 ** min(tries - 1, 16), (outcome.until_s or now_s) - now_s)
-            # This may be before `until_s`: then the retry fails again without a request, by the saved rate limit.
+            # If `until_s` is later than that, the retry fails without sending a request, because the rate limit is
+            # saved.
             pause_s = min(pause_s, _LONGEST_PAUSE_S)
             job = replace(job.without_owner(), failure=outcome, tries=tries, retry_at_s=now_s + pause_s)
             return self._replace_job(job)

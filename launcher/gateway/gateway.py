@@ -42,9 +42,10 @@ _http_log = logging.Logger("aiohttp", logging.CRITICAL + 1)
 class Gateway:
     """Serves clients at one address. A request goes through the gate of the model that it names.
 
-    `gate` is that of the model that the server was started with; `open_gate` makes others. `router` chooses, and is
-    replaced where there can be several. Belongs to one asyncio loop. `on_exchange` is called whenever a request for a
-    reply begins, is paused or ends. `own_metrics` returns the gateway's part of /metrics, which follows the engine's.
+    `gate` is the gate of the model that the server was started with; `open_gate` makes further ones. `router` finds the
+    gate for a request; a server that can load several models replaces it. Belongs to one asyncio loop. `on_exchange` is
+    called whenever a request for a reply begins, is paused or ends. `own_metrics` returns the gateway's part of
+    /metrics, which follows the engine's part.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Gateway:
         self._accepting: list[asyncio.Task[None]] = []
 
     async def listen(self, sockets: Sequence[socket.socket], context_for: ContextFor | None = None) -> None:
-        """Accept requests on listening sockets; with `context_for`, those of other computers with TLS only."""
+        """Accept requests on listening sockets. With `context_for`, other computers must use TLS."""
         runner = self._runner or await self._open_runner()
         for each in sockets:
             if context_for is None:
@@ -90,7 +91,7 @@ class Gateway:
         return runner
 
     async def stop_listening(self) -> None:
-        """Accept no more connections, and end those of other computers. This computer's own requests go on."""
+        """Accept no more connections, and close connections to other computers. This computer's own requests go on."""
         accepting, self._accepting = self._accepting, []
         for each in accepting:
             each.cancel()
@@ -130,9 +131,9 @@ class Gateway:
             self._end_measurements()
 
     def _give_way(self, exchange: Exchange) -> None:
-        """End requests that give way if `exchange` is a client's for a reply.
+        """If `exchange` is a client's request for a reply, end the measurements' requests, which give way to it.
 
-        Raises Refusal if it gives way itself, and clients ask.
+        Raises Refusal if `exchange` is a measurement's request, and clients' requests wait or run.
         """
         if exchange.path not in GENERATING_PATHS:
             return

@@ -192,7 +192,7 @@ class HostMemoryDetector:
             if unexplained > caches:
                 cause = Cause.LEAK
             elif to_come is not None and 0 < to_come < left:
-                return None  # the caches reach their limits before that. With 0 to come they already exceed them.
+                return None  # the caches will reach their limits first; with 0 to come they exceed them already
             else:
                 cause = Cause.PROMPT_CACHE if prompts >= checkpoints else Cause.CHECKPOINTS
         urgent = left_s <= _URGENT_S and (cause is Cause.OTHER_PROGRAMS or frees >= left)

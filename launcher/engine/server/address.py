@@ -30,7 +30,7 @@ class ServerAddress:
 def parse_address(text: str) -> ServerAddress:
     """Parse an address as users write it.
 
-    Raises BadOption for an invalid one, for a single word that could be something else, and for one with a password.
+    Raises BadOption if the address is invalid or has a password, and for a single word, which may be no address at all.
     """
     no_address = BadOption(
         message("`{text}` is not the address of a server.", text=shown_address(text)),
