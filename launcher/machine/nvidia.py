@@ -55,7 +55,7 @@ class Nvml:
         # Under WSL the library's folder may be unknown to the dynamic linker. Outside WSL there is no such file.
         with contextlib.suppress(OSError):
             ctypes.CDLL(str(root / WSL_LIBRARY), mode=ctypes.RTLD_GLOBAL)
-        if sys.platform == "linux":  # without the driver, pynvml's import would be the slowest part
+        if sys.platform == "linux":  # checked first, because pynvml takes long to import, and is useless without NVML
             try:
                 ctypes.CDLL(_LIBRARY)
             except OSError:

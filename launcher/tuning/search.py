@@ -22,7 +22,7 @@ _LogCosts = list[tuple[str, float]]
 _DRAWS = 128
 """Random draws of the value of every setting."""
 _MODEL_SPREAD = 0.006
-"""Standard deviation of a forecast gain for what the model of effects does not describe."""
+"""Standard deviation of a forecast gain due to what the model of effects leaves out."""
 _NOISE_SHARE = 0.05
 """Uncertainty of a gain because the noise itself is estimated from few replies, as a share of the noise of a reply."""
 _GAIN_DEVIATIONS = statistics.NormalDist().inv_cdf(GAIN_CHANCE)
@@ -102,7 +102,7 @@ class Search:
         self._failures[key] = self._failures.get(key, 0) + 1
         started = any(settings_key(done.settings) == key for done in self._trials)
         if started and (self._failures[key] < 2 or not self.find_index(trial.settings)):
-            return  # everything is compared with the baseline
+            return  # the baseline is never excluded, because all other settings are compared with it
         if key in self._index:
             self.excluded[self._index[key]] = True
         if trial.fault is Fault.MEMORY and not started:
@@ -138,11 +138,11 @@ class Search:
     def choose_next(self, assessment: Assessment, noise: float, seconds: Array) -> RunSettings:
         """Return the settings whose measurement is expected to improve the answer most per second.
 
-        `noise` is the standard deviation of a trial's score, `seconds` the duration of a trial for each settings in the
-        grid. The answer's value is the score of the best settings that are likely to beat the baseline. For each
-        settings the method computes how much one or several trials of them are expected to raise that value (knowledge
-        gradient, P. Frazier and W. Powell 2010). If no trial is expected to raise it, the best settings of a random
-        draw are returned (Thompson sampling).
+        `noise` is the standard deviation of a trial's score, `seconds` the duration of a trial at each point of the
+        grid. The answer's value is the score of the best point that is likely to beat the baseline. For each point the
+        method computes how much one or several trials there are expected to raise that value (knowledge gradient, P.
+        Frazier and W. Powell 2010). If no trial is expected to raise it, the best point of a random draw is returned
+        (Thompson sampling).
         """
         allowed = self._most_promising(assessment)
         scores, seconds = assessment.scores[:, allowed], seconds[allowed]

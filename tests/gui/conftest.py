@@ -65,7 +65,8 @@ def window(
 ) -> Iterator[Window]:
     """A painted window that shows the Cockpit, or the FIRST_PAGE of the test module. It is closed at the end.
 
-    Modules that test other pages start with a small one, because the Cockpit takes most of the time to open a window.
+    A module that tests another page sets FIRST_PAGE to a small page, because the Cockpit takes most of the time in
+    which a window opens.
     """
     collect_widgets()
     theme.apply_theme(qapp, theme.current())

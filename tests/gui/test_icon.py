@@ -1,4 +1,4 @@
-"""The icon: what the window draws, what installers put into menus, and the drawing of both."""
+"""The program's icon: the files for menus and the window's own drawing are the same picture."""
 
 import pytest
 from PySide6.QtGui import QImage

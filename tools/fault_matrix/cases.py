@@ -10,9 +10,9 @@ class Case:
     """A fault: its description, the fake server's behaviour, and the known facts of the file.
 
     `earlier_faults` are the faults of an earlier run that is resumed. `most_lost` limits the bytes that are lost, if
-    their number depends on when a connection is cut. With `disk_room` 0 the disk is full when it begins; below 0, how
-    much may be written before a quota is used up. `obstacle` is `closed` where nothing listens, `tls` where TLS is
-    asked of a server that has none.
+    their number depends on when a connection is cut. With `disk_room` 0 the disk is full when the download begins;
+    below 0, it is how much may be written before a quota is used up. `obstacle` is `closed` if nothing listens, `tls` if https is
+    used with a server that has no TLS.
     """
 
     description: str
@@ -33,7 +33,7 @@ CASES = (
     Case("the server goes silent in the middle", "stalls=300000*1"),
     Case("every connection goes silent before a byte", "stalls=0"),
     Case("nothing listens at the address", "none", obstacle="closed"),
-    Case("TLS asked of a server that has none", "none", obstacle="tls"),
+    Case("https at a server without TLS", "none", obstacle="tls"),
     Case("a redirect in circles", "circle"),
     Case("HTTP 401", "401"),
     Case("HTTP 403", "403"),
