@@ -134,7 +134,7 @@ class TestAddresses:
         assert not parse_address("https://models.example").exposes_key
 
 
-class TestOffers:
+class TestFeatures:
     async def test_a_server_with_only_models_and_chat_is_recognised(self) -> None:
         async with serve_answers({"/v1/models": MODELS}) as (url, _):
             features = (await detect_features_of(f"{url}/v1")).features
@@ -186,7 +186,7 @@ async def endless_headers(writer: asyncio.StreamWriter) -> None:
         await writer.drain()
 
 
-async def drip(writer: asyncio.StreamWriter) -> None:
+async def drip_spaces(writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n")
     while True:
         writer.write(b" ")
@@ -207,7 +207,7 @@ async def send_nothing(writer: asyncio.StreamWriter) -> None:
 
 STRANGE: dict[str, Answer] = {
     "endless headers": endless_headers,
-    "drip": drip,
+    "drip": drip_spaces,
     "endless body": endless_body,
     "silence": send_nothing,
     "closes at once": b"",
@@ -346,7 +346,7 @@ class TestWatching:
         seen = asyncio.Event()
         rates: list[float] = []
 
-        def take(sample: MonitorSnapshot) -> None:
+        def note_rate(sample: MonitorSnapshot) -> None:
             rate = sample.readings["tokens_per_second"].value
             if rate is not None:
                 rates.append(rate)
@@ -354,7 +354,7 @@ class TestWatching:
 
         routes: dict[str, Answer] = {"/v1/models": MODELS, "/metrics": counters, "/health": reply({})}
         async with serve_answers(routes) as (url, _), attach_server(parse_address(url)) as server:
-            monitor = Monitor(take, periods=MonitorPeriods(metrics_s=0.05))
+            monitor = Monitor(note_rate, periods=MonitorPeriods(metrics_s=0.05))
             monitor.watch_server(server)
             try:
                 async with asyncio.timeout(60):

@@ -87,7 +87,7 @@ class EventRecorder:
         self.enough = asyncio.Event()
         self._trials = trials
 
-    async def enough_of(self, tuning: "asyncio.Task[Verdict]") -> None:
+    async def wait_for_trials(self, tuning: "asyncio.Task[Verdict]") -> None:
         """Wait until that many trials have ended; a tune that ends earlier fails the test."""
         enough = asyncio.create_task(self.enough.wait())
         await asyncio.wait([enough, tuning], return_when=asyncio.FIRST_COMPLETED)
@@ -107,7 +107,7 @@ async def pause_tune(session: ServerSession, options: ServeOptions, *, trials: i
     """Begin a tune, and pause it after a number of trials."""
     result = EventRecorder(trials)
     tuning = asyncio.create_task(run_tune(session, await prepare_demo_tune(options, budget_s=3_600.0), result))
-    await result.enough_of(tuning)
+    await result.wait_for_trials(tuning)
     tuning.cancel()
     with pytest.raises(asyncio.CancelledError):
         await tuning
@@ -157,11 +157,11 @@ async def test_a_kv_cache_type_that_changes_the_answers_is_not_recommended_silen
 async def test_the_effect_of_mtp_on_the_answers_is_shown_beside_the_verdict(
     options: ServeOptions, session: ServerSession
 ) -> None:
-    tuned, recorder = await prepare_demo_tune(options), EventRecorder()
+    prepared, recorder = await prepare_demo_tune(options), EventRecorder()
     reply = Run("p", {"draft": 2}, 0.0, 1.0, prefill_rate=20.0)
     trial = Trial(0, Stage.VERIFY, {"draft": 2}, 0.0, 1.0, 0.5, (reply,))
     verdict = Verdict("on", {"draft": 2}, 1.4, 1.3, 1.5, 0.95, "Draft 2.", "Why.", None, {}, (), (trial,), "tokens/s")
-    judged = await judge_answers(SessionBench(session, options), tuned, verdict, recorder)
+    judged = await judge_answers(SessionBench(session, options), prepared, verdict, recorder)
     assert session.is_idle
     assert judged.mtp_quality is not None
     assert (judged.mtp_quality["draft"], judged.mtp_quality["answer"]) == (2, "shown")
@@ -172,7 +172,9 @@ async def test_the_effect_of_mtp_on_the_answers_is_shown_beside_the_verdict(
         " of context is not found without MTP either. No usable tool call is made without MTP either."
     )
     assert [event.settings for event in recorder.of(AnswersCompared)] == ["F16, KV f16", "F16, KV f16, draft 2"]
-    assert await judge_answers(SessionBench(session, options), tuned, replace(verdict, settings={"draft": 0}), recorder)
+    assert await judge_answers(
+        SessionBench(session, options), prepared, replace(verdict, settings={"draft": 0}), recorder
+    )
     assert len(recorder.of(AnswersCompared)) == 2  # without drafts there is nothing more to compare
 
 
@@ -190,13 +192,13 @@ async def test_an_early_verdict_that_changes_the_answers_is_not_used(
 async def test_a_tune_ends_with_a_verdict_in_the_history_and_no_server(
     options: ServeOptions, session: ServerSession
 ) -> None:
-    recorder, tuned = EventRecorder(), await prepare_demo_tune(options)
-    assert find_rate_without_mtp(tuned.launch) is None
-    verdict = await run_tune(session, tuned, recorder)
+    recorder, prepared = EventRecorder(), await prepare_demo_tune(options)
+    assert find_rate_without_mtp(prepared.launch) is None
+    verdict = await run_tune(session, prepared, recorder)
     assert session.is_idle
     assert verdict.trials
     rates = [run.decode_rate for trial in verdict.trials if not trial.settings["draft"] for run in trial.runs]
-    assert find_rate_without_mtp(tuned.launch) == pytest.approx(fmean(rate for rate in rates if rate))
+    assert find_rate_without_mtp(prepared.launch) == pytest.approx(fmean(rate for rate in rates if rate))
     assert verdict.mtp in ("on", "off", "undecided")
     assert [event.verdict for event in recorder.of(VerdictReached)] == [verdict]
     with History() as history:
@@ -219,7 +221,7 @@ async def test_the_earlier_server_is_restored(options: ServeOptions, session: Se
     await session.start(before)
     result = EventRecorder(trials=2)
     tuning = asyncio.create_task(run_tune(session, await prepare_demo_tune(options, budget_s=3_600.0), result))
-    await result.enough_of(tuning)
+    await result.wait_for_trials(tuning)
     assert session.supervisor.options != before
     tuning.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -267,7 +269,7 @@ async def test_the_winner_is_served_and_stored(options: ServeOptions, session: S
 async def test_another_user_of_the_session_keeps_the_server(options: ServeOptions, session: ServerSession) -> None:
     result = EventRecorder(trials=1)
     tuning = asyncio.create_task(run_tune(session, await prepare_demo_tune(options, budget_s=3_600.0), result))
-    await result.enough_of(tuning)
+    await result.wait_for_trials(tuning)
     theirs = replace(options, draft=1, context=512)
     await session.start(theirs)
     with pytest.raises(Superseded):

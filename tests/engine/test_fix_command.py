@@ -30,7 +30,7 @@ def test_a_start_command_has_the_options_that_the_user_gave() -> None:
     assert quote_command(start(port=9_001).command_words) == wanted
 
 
-def test_a_start_command_without_a_user_has_all_other_than_default_options() -> None:
+def test_a_start_command_without_a_users_choices_has_every_option_that_is_not_default() -> None:
     options = replace(OPTIONS, engine=Path("/e/llama-server"), rpc=("a:1", "b:2"), extra=())
     words = RepeatableStart.from_options(options, model_name=None, chosen=None, port=None, shared=True).command_words
     wanted = "--engine /e/llama-server --ctx 65536 --kv q8_0 --draft 3 --rpc a:1,b:2 --lan"
