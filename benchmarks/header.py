@@ -55,8 +55,9 @@ def run(*, quick: bool) -> Iterator[Row]:
 
 
 def _write_header(path: Path) -> None:
-    """Write a file whose tokens have the lengths and merges of a byte-pair tokenizer's. A merge is two tokens and a
-    blank.
+    """Write a GGUF header with random tokens and merges, as long as those of a byte-pair tokenizer.
+
+    A merge is two tokens with a blank between them.
     """
     choose = random.Random(1)
     words: dict[str, None] = {}

@@ -2,9 +2,9 @@
 
     python manifest.py DIST CHANGELOG DEB_CONTENTS WINDOWS_CONTENTS
 
-DEB_CONTENTS is what linux/contents.py wrote, WINDOWS_CONTENTS what windows/build.py did. Runs where the release's own
-wheel and all requirements are installed: their metadata name their licences. Programs that look for a newer version
-read the part that launcher.updates.check declares.
+DEB_CONTENTS is the file that linux/contents.py wrote, WINDOWS_CONTENTS the file of windows/build.py. Runs where the
+release's own wheel and all requirements are installed: their metadata name their licences. Programs that look for a
+newer version read the part that launcher.updates.check declares.
 """
 
 import json

@@ -119,7 +119,10 @@ def _open_windows_terminal(words: Sequence[str], folder: Path) -> bool:
 
 
 def _has_failed(process: subprocess.Popen[bytes]) -> bool:
-    """Return whether a terminal ends with an error at once. Some end without one: they hand the command on."""
+    """Return whether a terminal ends with an error at once.
+
+    Some terminals end at once without an error, because they hand the command on to a running process of theirs.
+    """
     until = time.monotonic() + _FAILURE_S
     while process.poll() is None and time.monotonic() < until:
         time.sleep(_POLL_S)

@@ -84,11 +84,12 @@ def plan_recommended(catalogue: Catalogue, situation: Situation, criteria: PlanC
 def keep_running_settings(
     stop: PlanStop, running: PlanSettings, catalogue: Catalogue, situation: Situation, criteria: PlanCriteria
 ) -> PlanStop:
-    """Return a choice with the settings of the server that runs its file, if only free memory moved them by a step.
+    """Return a choice with the settings of the running server, if both differ only by a step that free memory explains.
 
-    A plan that is made while a server runs may differ from the one that it was started with, because the memory that
-    the engine takes is not exactly what was estimated, and other programs come and go. Without this the running plan
-    would be none of the three. A choice that differs in more than one step, or in another setting, stays as it is.
+    A plan that is made while a server runs may differ from the plan that the server was started with, because the
+    engine takes a little more or less memory than estimated, and other programs come and go. If the choice kept its own
+    settings, the running plan would be none of the three. A choice that differs by more than one step, or in another
+    setting, stays as it is.
     """
     if stop.lack or not _differs_by_steps(stop.plan.setting, running):
         return stop

@@ -319,7 +319,7 @@ async def test_each_unauthorised_request_gets_the_documented_answer(
         assert not any(each in shown for each in (ENGINE_KEY.encode(), KEY.encode(), str(front.engine.port).encode()))
     assert tried
     assert not front.engine.requests
-    assert not caplog.records, "nobody fills the log from outside"
+    assert not caplog.records, "strangers could fill the disk with log lines"
 
 
 async def test_documented_and_tested_requests_are_the_same(front: Front) -> None:

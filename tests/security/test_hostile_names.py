@@ -26,7 +26,7 @@ def text(words: bytes) -> bytes:
 
 
 def rename(model: Path, words: bytes) -> bytes:
-    """Return the demo model's bytes with another general.name; the padding before the data follows."""
+    """Return the demo model's bytes with another general.name, and the padding before the data adjusted to it."""
     data = model.read_bytes()
     header = read_header(model)
     key = text(b"general.name") + struct.pack("<I", 8)

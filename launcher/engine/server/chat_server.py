@@ -159,8 +159,8 @@ class ChatServer(ABC):
     async def chat(self, request: ChatRequest, *, measured: bool = False) -> AsyncIterator[AsyncIterator[Delta]]:
         """Stream a reply: see EngineClient.chat. Stopping the server ends the stream with Unreachable.
 
-        The reply continues across a restart, unless it is `measured`: then the request goes to the engine itself, so
-        that its end is an error and not a pause. Raises ModelWritesNoText for an embedding model.
+        The reply continues across a restart, unless it is `measured`: then the request goes to the engine itself, past
+        the gateway, and a restart ends it with an error. Raises ModelWritesNoText for an embedding model.
         """
         if self.launch is not None and self.launch.options.embeddings:
             raise no_text_error(self.launch.header.name, is_reranker=self.launch.options.reranking)

@@ -147,7 +147,8 @@ def claim_endpoint(port: int | None, *, taken: frozenset[int] = frozenset(), sha
 
 
 def preferred_port() -> int | None:
-    """Return the port that a server gets unless another one is chosen or it is in use; None if none is saved."""
+    """Return the saved port that a server gets, unless the port is in use or the user chose another; None if none is
+    saved."""
     with _locked_endpoints() as kept:
         return next((entry.port for entry in kept.endpoints if entry.port in _PORTS), None)
 
@@ -216,7 +217,7 @@ def revoke_key(port: int | None, name: str) -> Endpoint:
 
 
 def _find_entry(kept: _KeptEndpoints, port: int | None, name: str = DEFAULT_KEY) -> _KeptEndpoint:
-    """Return the entry of a port, or of the only one, that has a key of this name. Raises BadOption."""
+    """Return the entry of `port`, or if None the only entry. Raises BadOption, also if it has no key of this name."""
     ports = ", ".join(str(entry.port) for entry in kept.endpoints)
     if port is None and len(kept.endpoints) != 1:
         if not ports:
