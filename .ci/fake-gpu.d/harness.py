@@ -76,7 +76,7 @@ def launcher(*arguments: str) -> tuple[int, str]:
     return ended.returncode, ended.stdout.decode()
 
 
-def planned(cards: str, *flags: str, tables: int) -> list[list[Row]]:
+def read_memory_tables(cards: str, *flags: str, tables: int) -> list[list[Row]]:
     """Start the engine and return the rows of its first `tables` memory tables; it is killed before it loads weights.
 
     The first table is the target's, the second the MTP context's. Raises RuntimeError, with the end of its log, if it

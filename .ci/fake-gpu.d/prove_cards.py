@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 
-from harness import engine, launcher, model, planned, proof, records, run
+from harness import engine, launcher, model, read_memory_tables, proof, records, run
 
 from launcher.engine.builds.probe import list_devices, probe_engine
 from tools.sparse_models.models import NAMES, n_bytes
@@ -84,7 +84,7 @@ def _models() -> str:
         head = "nextn_predict_layers" in shape.metadata
         mtp = ["--spec-type", "draft-mtp", "--spec-draft-n-max", "2"] if head else []
         flags = ["-m", str(model(name)), "-ngl", "99", "-c", "32768", "-np", "1", "-fa", "on", *mtp]
-        tables = planned("32g", *flags, tables=2 if head else 1)
+        tables = read_memory_tables("32g", *flags, tables=2 if head else 1)
         device, host = tables[0]
         input_mib = n_bytes(*shape.tensors["token_embd.weight"]) / 2**20
         tied = "output.weight" not in shape.tensors  # the output matrix is then the embedding, so the card has it, too

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
-from harness import FOLDER, engine, launcher, model, planned, planned_flags, proof, run
+from harness import FOLDER, engine, launcher, model, read_memory_tables, planned_flags, proof, run
 
 from launcher.app.planner import estimate_by_formula, read_source
 from launcher.engine.builds.probe import list_devices, probe_engine
@@ -66,7 +66,7 @@ def _shares() -> str:
             setting = PlanSettings(context=context, kv=kv, draft=draft, ubatch=512, backend="vulkan", gpus=2)
             setting = replace(setting, gpu_free_mib=free)
             flags = ["-m", str(model(name)), *planned_flags(setting, build)]
-            target, *head = planned(cards, *flags, tables=2 if draft else 1)
+            target, *head = read_memory_tables(cards, *flags, tables=2 if draft else 1)
             ours = estimate_by_formula(read_source(str(model(name))), setting).by_gpu
             for card, in_bytes in enumerate(ours):
                 # The head's table has the weights, too, which are there once.
@@ -89,7 +89,7 @@ def _host() -> str:
         source = read_source(str(model(name)))
         for setting in settings:
             flags = ["-m", str(model(name)), *planned_flags(setting, build)]
-            target, head = (table[-1] for table in planned("80g", *flags, tables=2))
+            target, head = (table[-1] for table in read_memory_tables("80g", *flags, tables=2))
             host = estimate_by_formula(source, setting).host
             assert 0 <= host.weights / 2**20 - target["model"] < 2, (name, setting, host, target)
             buffers = target["compute"] + head["compute"]

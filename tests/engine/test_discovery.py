@@ -20,7 +20,7 @@ def no_engines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("launcher.engine.builds.discovery._LINUX_FOLDERS", ())
 
 
-async def names() -> dict[str, FoundEngine]:
+async def find_engines_by_name() -> dict[str, FoundEngine]:
     return {engine.name: engine for engine in (await find_engines())[0]}
 
 
@@ -30,7 +30,7 @@ def copy_program(program: Path, folder: Path) -> Path:
 
 
 async def test_the_built_in_engine_is_always_listed() -> None:
-    (engine,) = (await names()).values()
+    (engine,) = (await find_engines_by_name()).values()
     assert (engine.name, engine.origin, engine.backends, engine.mtp) == ("built-in", "built-in", ("cpu",), True)
 
 
@@ -46,7 +46,7 @@ async def test_engines_on_path_in_usual_folders_and_of_the_user_are_listed_once(
     own = copy_program(fake_engine, tmp_path / "fork")
     installed.add_engine(own)
     installed.pin_engine("fork")
-    found = await names()
+    found = await find_engines_by_name()
     assert {name: engine.origin for name, engine in found.items()} == {
         "fork": "yours",
         str(on_path): "PATH",
@@ -64,7 +64,7 @@ async def test_a_program_that_does_not_work_is_reported(tmp_path: Path, monkeypa
     broken.write_text("#!/bin/sh\nexit 3\n")
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'a'}:/usr/bin:/bin")
-    engine = (await names())[str(broken)]
+    engine = (await find_engines_by_name())[str(broken)]
     assert engine.build is None
     assert engine.error is not None
     assert "exit code 3" in engine.error.title
@@ -76,9 +76,9 @@ async def test_each_program_is_probed_once(fake_engine: Path, tmp_path: Path, mo
     program = copy_program(fake_engine, tmp_path / "a")
     program.write_text(program.read_text().replace("exec", f"echo >> {calls}\nexec"))
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-    await names()
+    await find_engines_by_name()
     times = calls.read_text()
-    await names()
+    await find_engines_by_name()
     assert calls.read_text() == times
 
 
@@ -87,10 +87,10 @@ async def test_backends_are_recognised_by_the_libraries_beside_the_program(
 ) -> None:
     program = copy_program(fake_engine, tmp_path / "a")
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-    assert (await names())[str(program)].backends is None, "they may be inside the program"
+    assert (await find_engines_by_name())[str(program)].backends is None, "they may be inside the program"
     for name in ("libggml-cuda.so", "libggml-vulkan.so.0.9", "ggml-hip.dll", "libggml-cpu-x64.so", "libggml-base.so"):
         (program.parent / name).touch()
-    assert (await names())[str(program)].backends == ("cuda", "rocm", "vulkan")
+    assert (await find_engines_by_name())[str(program)].backends == ("cuda", "rocm", "vulkan")
 
 
 async def test_a_known_bad_build_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,14 +100,14 @@ async def test_a_known_bad_build_is_marked(tmp_path: Path, monkeypatch: pytest.M
     program.write_text(text)
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-    engine = (await names())[str(program)]
+    engine = (await find_engines_by_name())[str(program)]
     assert engine.fault is not None
     assert engine.fault.reason.startswith("it cannot start MTP")
     assert engine.mtp is False
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sets Windows's places on another system")
-def test_folders_on_windows_follow_its_variables(
+def test_folders_on_windows_follow_environment_variables(
     fake_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "platform", "win32")

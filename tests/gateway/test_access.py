@@ -406,10 +406,10 @@ async def test_a_shared_gateway_accepts_its_addresses_and_names(host: str, statu
 )
 async def test_a_web_page_of_this_computer_may_use_it_with_the_key(front: Front, origin: str) -> None:
     asks = ("Access-Control-Request-Method: POST", "Access-Control-Request-Headers: authorization, content-type")
-    leave = await front.ask("OPTIONS /v1/chat/completions", f"Origin: {origin}", *asks, key=None)
-    assert leave.status == 204
+    preflight = await front.ask("OPTIONS /v1/chat/completions", f"Origin: {origin}", *asks, key=None)
+    assert preflight.status == 204
     for header in (f"Allow-Origin: {origin}", "Allow-Methods: GET, POST", "Allow-Headers: authorization, content-type"):
-        assert f"\r\nAccess-Control-{header}\r\n".encode() in leave.head
+        assert f"\r\nAccess-Control-{header}\r\n".encode() in preflight.head
     assert not front.engine.requests
     for answer in (
         await front.ask("POST /v1/chat/completions", f"Origin: {origin}", body=CHAT),
@@ -419,7 +419,7 @@ async def test_a_web_page_of_this_computer_may_use_it_with_the_key(front: Front,
         assert re.findall(rb"Access-Control-Allow-Origin: ([^\r]*)", answer.head) == [origin.encode()]
 
 
-async def test_its_own_origin_is_accepted(front: Front) -> None:
+async def test_the_origin_of_the_gateway_itself_is_accepted(front: Front) -> None:
     assert (await front.ask("GET /v1/models", f"Origin: http://127.0.0.1:{front.port}")).status == 200
     async with open_gateway(shared=True) as shared:
         own = f"desktop:{shared.port}"

@@ -88,7 +88,7 @@ def apply_changes(page: CockpitPage, qtbot: QtBot, window: Window, wait_for: Wai
     qtbot.waitUntil(lambda: page.state.change_count == 0 and not page.state.applying)
 
 
-def test_the_running_plan_is_checked_and_none_is_for_settings_of_the_user(
+def test_the_running_plan_is_checked_and_no_plan_is_checked_after_a_change(
     demo_stops: PlanStops, demo: Window, qtbot: QtBot
 ) -> None:
     page: CockpitPage = demo.page("cockpit")
@@ -105,7 +105,7 @@ def test_the_running_plan_is_checked_and_none_is_for_settings_of_the_user(
     assert not page.controls.changes.isVisible()
 
 
-def test_a_server_with_a_context_one_step_from_the_plan_of_now_runs_the_recommended_one(
+def test_a_running_context_one_step_from_the_recommended_one_counts_as_recommended(
     window: Window, demo_model: Path, qtbot: QtBot, wait_for: Wait
 ) -> None:
     """Free memory may have been a little different when the server was started."""

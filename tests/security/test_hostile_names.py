@@ -17,7 +17,7 @@ from launcher.fetch.file_names import local_path
 from launcher.models.gguf import read_header
 from tests.security.conftest import CONTROL_CHARACTERS, in_terminal
 
-ACTS = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egpj.exe\u200b\rFORGED\nFORGED line"
+HOSTILE_NAME = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egpj.exe\u200b\rFORGED\nFORGED line"
 SHELL = "$(touch owned) `touch owned`; touch owned & | > owned 'x' \"y\" %PATH% ${HOME}"
 
 
@@ -78,8 +78,8 @@ def _header_end(data: bytes, offset: int) -> int:
 @pytest.fixture
 def hostile(tmp_path: Path, demo_model: Path) -> Path:
     """A complete model with control characters in its name and file name."""
-    path = tmp_path / f"{ACTS.replace('/', '')}.gguf"
-    path.write_bytes(rename(demo_model, ACTS.encode()))
+    path = tmp_path / f"{HOSTILE_NAME.replace('/', '')}.gguf"
+    path.write_bytes(rename(demo_model, HOSTILE_NAME.encode()))
     return path
 
 
@@ -125,7 +125,9 @@ def test_serving_a_hostile_name_prints_no_control_characters(hostile: Path, tmp_
     check_harmless(result)
 
 
-@pytest.mark.parametrize("words", [ACTS, "n" * 2**20, SHELL, "\0\0", "\ud800".encode("utf-8", "replace").decode()])
+@pytest.mark.parametrize(
+    "words", [HOSTILE_NAME, "n" * 2**20, SHELL, "\0\0", "\ud800".encode("utf-8", "replace").decode()]
+)
 def test_json_preserves_the_name_without_control_characters(demo_model: Path, tmp_path: Path, words: str) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(rename(demo_model, words.encode()))
