@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 
-from harness import engine, launcher, model, read_memory_tables, proof, records, run
+from harness import engine, launcher, model, proof, read_memory_tables, records, run
 
 from launcher.engine.builds.probe import list_devices, probe_engine
 from tools.sparse_models.models import NAMES, n_bytes

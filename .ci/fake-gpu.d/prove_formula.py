@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
-from harness import FOLDER, engine, launcher, model, read_memory_tables, planned_flags, proof, run
+from harness import FOLDER, engine, launcher, model, planned_flags, proof, read_memory_tables, run
 
 from launcher.app.planner import estimate_by_formula, read_source
 from launcher.engine.builds.probe import list_devices, probe_engine
