@@ -77,7 +77,7 @@ def test_systemd_accepts_the_unit(systemd: Path) -> None:
     assert "%%h" in unit.read_text("utf-8")
 
 
-def test_without_systemd_the_desktop_starts_it(login: Path) -> None:
+def test_without_systemd_the_desktop_starts_the_server(login: Path) -> None:
     state = autostart.switch_on(NASTY)
     entry = login / "config" / "autostart" / "mtp-launcher.desktop"
     assert state.places == (str(entry),)

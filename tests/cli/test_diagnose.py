@@ -85,7 +85,7 @@ def test_a_pipe_and_a_device_do_not_block(tmp_path: Path) -> None:
         assert "- to read standard input" in result.stderr
 
 
-def test_sigterm_ends_it_while_it_waits_for_standard_input() -> None:
+def test_sigterm_ends_diagnose_while_it_waits_for_standard_input() -> None:
     command = [sys.executable, "-m", "launcher", "diagnose", "-"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         while not _catches_signal(process.pid, signal.SIGTERM):

@@ -48,7 +48,7 @@ def serve_model(model: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen
             process.kill()
 
 
-def test_it_answers_a_probe_like_a_llama_server() -> None:
+def test_the_built_in_engine_answers_a_probe_like_a_llama_server() -> None:
     result = ask("--version")
     assert result.stderr.startswith(f"version: xllamacpp {version('xllamacpp')}")
     assert ask("--list-devices").stdout == "Available devices:\n  (none)\n"
@@ -119,7 +119,7 @@ def stream_forever(client: httpx.Client) -> httpx.Response:
 
 @pytest.mark.parametrize("streaming", [False, True], ids=["idle", "streaming"])
 @pytest.mark.parametrize("way", ["SIGTERM", "exit line", "end of input"])
-def test_it_ends_without_a_delay(demo_model: Path, way: str, streaming: bool) -> None:
+def test_the_built_in_engine_ends_without_a_delay(demo_model: Path, way: str, streaming: bool) -> None:
     with serve_model(demo_model) as (process, client):
         assert process.stdin is not None
         response = stream_forever(client) if streaming else None

@@ -67,7 +67,9 @@ async def test_an_encoder_is_served(session: ServerSession, tmp_path: Path) -> N
     assert len(await embed(session, "w1 w2", "w3")) == 2
 
 
-async def test_a_text_model_can_replace_it(session: ServerSession, embedding_model: Path, demo_model: Path) -> None:
+async def test_a_text_model_can_replace_an_embedding_model(
+    session: ServerSession, embedding_model: Path, demo_model: Path
+) -> None:
     await session.start((await resolve_start(str(embedding_model))).options)
     await session.start((await resolve_start(str(demo_model))).options)
     assert (await session.send_request(QUESTION)).reasoning

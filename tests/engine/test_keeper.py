@@ -66,19 +66,19 @@ def gone_within(identity: ProcessId, seconds: float) -> bool:
     return True
 
 
-def test_it_reports_the_exit_code() -> None:
+def test_the_keeper_reports_the_exit_code() -> None:
     with run_under_keeper("/bin/sh", "-c", "exit 7") as engine:
         engine.status.readline()
         assert engine.status.readline() == b"exited 7\n"
 
 
-def test_it_reports_the_signal_that_ended_the_engine() -> None:
+def test_the_keeper_reports_the_signal_that_ended_the_engine() -> None:
     with run_under_keeper("/bin/sh", "-c", "kill -SEGV $$") as engine:
         engine.status.readline()
         assert engine.status.readline() == f"exited {-signal.SIGSEGV}\n".encode()
 
 
-def test_without_a_start_command_it_ends_with_the_launcher_and_runs_nothing(tmp_path: Path) -> None:
+def test_without_a_start_command_the_keeper_ends_with_the_launcher_and_runs_nothing(tmp_path: Path) -> None:
     with run_under_keeper("/bin/sh", "-c", f"echo up > {tmp_path}/run", starts=False) as engine:
         assert engine.keeper.stdin is not None
         engine.keeper.stdin.close()
@@ -87,7 +87,7 @@ def test_without_a_start_command_it_ends_with_the_launcher_and_runs_nothing(tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_reports_why_a_program_cannot_be_started() -> None:
+def test_the_keeper_reports_why_a_program_cannot_be_started() -> None:
     with run_under_keeper("/no/such/program") as engine:
         assert engine.status.readline() == b"failed 2\n"
 
@@ -163,7 +163,7 @@ def test_a_terminated_keeper_ends_the_engine() -> None:
         assert gone_within(identity, 2)
 
 
-def test_it_uses_little_memory() -> None:
+def test_the_keeper_uses_little_memory() -> None:
     with run_under_keeper("/bin/sleep", "600") as engine:
         engine.started()
         assert psutil.Process(engine.keeper.pid).memory_info().rss < 16 * 2**20

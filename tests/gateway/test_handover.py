@@ -215,7 +215,7 @@ async def test_the_token_limit_of_the_engine_holds_over_a_handover(options: Serv
         assert (cut.counts[1], cut.finish_reason) == (900, "length")
 
 
-async def test_the_outlook_of_a_handover_is_known_before_it(options: ServeOptions) -> None:
+async def test_the_outlook_of_a_handover_is_known_beforehand(options: ServeOptions) -> None:
     async with serve_model(replace(options, slots=2)) as (session, client):
         assert await session.foresee_handover() == HandoverOutlook()
         free, seeded = ReadReply(), ReadReply()

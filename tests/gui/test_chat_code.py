@@ -41,7 +41,7 @@ def blocks_of(code: CodeBlock) -> list[QTextBlock]:
 
 
 @pytest.mark.parametrize("size", [1, 7, 1_000])
-def test_code_has_colours_while_it_comes(qtbot: QtBot, size: int) -> None:
+def test_code_has_colours_while_it_arrives(qtbot: QtBot, size: int) -> None:
     code = CodeBlock("python")
     qtbot.addWidget(code)
     for begin in range(0, len(SOURCE), size):

@@ -150,7 +150,7 @@ def test_scrolling_up_in_another_width_does_not_jump(column: TurnColumn, qtbot: 
     assert "Paragraph 0 " in read_shown_text(answer)
 
 
-def test_what_is_built_later_is_coloured_too(column: TurnColumn) -> None:
+def test_text_that_is_built_later_is_coloured_too(column: TurnColumn) -> None:
     (answer,), bar = column.replies, column.verticalScrollBar()
     column.set_coloured(coloured=True)
     bar.setValue(bar.maximum() // 2)
@@ -164,7 +164,7 @@ def test_what_is_built_later_is_coloured_too(column: TurnColumn) -> None:
     assert theme.current().drafted[0] in tints
 
 
-def test_the_user_who_scrolls_away_stays_there(column: TurnColumn, qtbot: QtBot) -> None:
+def test_the_view_stays_where_the_user_has_scrolled(column: TurnColumn, qtbot: QtBot) -> None:
     (answer,), bar = column.replies, column.verticalScrollBar()
     answer.append_text("\n\nmore\n\nand more", "")
     bar.setValue(3_000)

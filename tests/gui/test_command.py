@@ -174,7 +174,7 @@ def test_a_signal_closes_the_window_and_stops_the_server(number: signal.Signals)
     assert status() == []
 
 
-def test_without_a_display_it_says_what_to_do() -> None:
+def test_without_a_display_the_command_says_what_to_do() -> None:
     environment = {key: value for key, value in os.environ.items() if key not in ("DISPLAY", "WAYLAND_DISPLAY")}
     environment.pop("QT_QPA_PLATFORM", None)
     command = [*COMMAND, "gui"]

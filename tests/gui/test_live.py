@@ -71,7 +71,7 @@ def test_the_column_shows_current_values_and_those_of_the_open_chat(
     qtbot.waitUntil(lambda: texts(live)["context"] == f"{tokens} of 8K")
 
 
-def test_it_is_updated_only_while_it_is_visible(live: LiveColumn, demo: Window, qtbot: QtBot) -> None:
+def test_the_column_is_updated_only_while_it_is_visible(live: LiveColumn, demo: Window, qtbot: QtBot) -> None:
     page: CockpitPage = demo.page("cockpit")
     page.panes.choose_layout("watch")
     before = live.updates

@@ -16,7 +16,7 @@ def busy_moments(
     return repeat_moment(count, start_s, others_percent=others, generating=generating)
 
 
-def test_it_is_raised_after_ten_seconds_and_cleared_when_they_end() -> None:
+def test_the_finding_is_raised_after_ten_seconds_and_cleared_when_other_programs_end() -> None:
     health = Health(ON_PROCESSOR)
     events = run(
         health,

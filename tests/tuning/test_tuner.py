@@ -155,7 +155,7 @@ async def test_workloads_have_equal_weight() -> None:
     assert (all_the_same.mtp, by_workload.mtp) == ("on", "off")
 
 
-async def test_where_mtp_loses_it_is_turned_off() -> None:
+async def test_mtp_is_turned_off_where_it_is_slower() -> None:
     machine, verdict, _ = await tune_machine(MTP_LOSES, HOUR_S * draw_machine(MTP_LOSES).step_s / 0.01)
     assert verdict.mtp == "off"
     assert verdict.draft == 0
@@ -270,7 +270,7 @@ async def test_without_a_working_draft_length_mtp_stays_off() -> None:
     assert verdict.because == "It ended while it loaded."
 
 
-async def test_a_baseline_that_cannot_be_measured_ends_it() -> None:
+async def test_a_baseline_that_cannot_be_measured_ends_the_tune() -> None:
     machine = draw_machine(MTP_WINS)
     with pytest.raises(NothingMeasured, match="It ended while it loaded"):
         await tune(Fails(machine, lambda _: True), machine.space(), WORK, Goal(), HOUR_S)
