@@ -82,7 +82,7 @@ def plan_for(gb: int, file: tuple[str, str], **settings: int | str) -> Plan:
     return make_plans(CATALOGUE, machine, wish)[0]
 
 
-def fitted(gb: int, name: str, setting: PlanSettings, free: set[str]) -> PlanSettings:
+def fit_by_our_code(gb: int, name: str, setting: PlanSettings, free: set[str]) -> PlanSettings:
     """Return a setting fitted by our own code, from the model's header; only the fields in `free` may change."""
     source = read_source(str(model(name)))
     fixed = frozenset(each.name for each in fields(PlanSettings)) - free
@@ -92,7 +92,7 @@ def fitted(gb: int, name: str, setting: PlanSettings, free: set[str]) -> PlanSet
 
 
 def engine_target_mib(name: str, setting: PlanSettings) -> int:
-    """Return the margin that gives the engine as much room as `fitted` has: the engine counts states twice."""
+    """Return the margin that gives the engine as much room as `fit_by_our_code` has: the engine counts states twice."""
     return OVERHEAD + HEADLESS_MARGIN_MIB - int(state_mib(name, setting))
 
 
@@ -170,7 +170,7 @@ def _placements() -> str:
     figures = []
     for gb, name in product((10, 12, 16), ("qwen35moe-35b-q3_k_xl", "qwen35moe-35b-q4_k_m")):
         setting = PlanSettings(context=65_536, kv="q8_0", draft=2, ubatch=512, backend="vulkan")
-        ours = fitted(gb, name, setting, free={"n_cpu_moe"})
+        ours = fit_by_our_code(gb, name, setting, free={"n_cpu_moe"})
         alone = fit(f"{gb}g", name, setting, engine_target_mib(name, setting), place=True, wait=True)
         assert alone.overflowing is not None, (ours, alone)
         # The engine begins at the last layers, which are smaller in these models, and counts partly overflowing ones.
@@ -190,7 +190,7 @@ def _contexts() -> str:
         (8, "qwen35-9b-q4_k_m", "q8_0"),
     ):
         setting = PlanSettings(context=262_144, kv=kv, draft=2, ubatch=256, backend="vulkan")
-        ours = fitted(gb, name, setting, free={"context"}).context
+        ours = fit_by_our_code(gb, name, setting, free={"context"}).context
         alone = fit(
             f"{gb}g", name, replace(setting, context=0), engine_target_mib(name, setting), place=True, wait=True
         )

@@ -101,7 +101,9 @@ class TestJson:
             (["--slots", "4"], "recurrent", 753.8),
         ],
     )
-    def test_an_option_changes_its_part(self, options: list[str], part: str, wanted: float, sparse_model: Path) -> None:
+    def test_each_option_changes_its_part_of_the_memory(
+        self, options: list[str], part: str, wanted: float, sparse_model: Path
+    ) -> None:
         assert read_json(sparse_model, "--gpu-memory", "24", *options)["parts"][part] == pytest.approx(wanted, abs=0.1)
 
     @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def test_a_newer_version_is_reported_with_notes_and_the_install_command(release:
 
 
 def test_control_characters_in_notes_are_not_printed(release: Release) -> None:
-    release.tell({"version": "7.0.0", "notes": "\x1b]0;title\x07new", "artefacts": []})
+    release.publish_manifest({"version": "7.0.0", "notes": "\x1b]0;title\x07new", "artefacts": []})
     assert "\x1b" not in run("update").stdout
     assert json.loads(run("update", "--json").stdout)["notes"] == "\x1b]0;title\x07new"
 

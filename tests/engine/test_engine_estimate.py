@@ -129,7 +129,7 @@ class TestCards:
         assert (engine.draft_context_mib, engine.draft_compute_mib) == ((256, 609) if draft else (None, None))
         assert (engine.host_mib, engine.free_mib) == (515 + 553, 23_776)
 
-    def test_a_gpu_engine_without_expert_offload_is_not_used_for_it(self, tmp_path: Path) -> None:
+    def test_a_gpu_engine_without_expert_offload_is_not_asked_for_a_plan_with_it(self, tmp_path: Path) -> None:
         build = program(tmp_path, f"tables = 2\n{CARDS}\ntime.sleep(60)\n", FLAGS - {"--n-cpu-moe"})
         with pytest.raises(EngineUnsuitable, match="--n-cpu-moe"):
             estimate(build, PlanSettings(131_072, n_cpu_moe=10))

@@ -67,7 +67,7 @@ def program(request: dict[str, Any], label: str) -> bytes:
     return PROGRAM.format(says=says, devices=listing, command=request["command"]).encode()
 
 
-def tarball(top: str, members: dict[str, bytes]) -> bytes:
+def pack_tar(top: str, members: dict[str, bytes]) -> bytes:
     """Pack files below a top folder, with a library by its versions."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
@@ -82,7 +82,7 @@ def tarball(top: str, members: dict[str, bytes]) -> bytes:
     return packed.getvalue()
 
 
-def zipball(members: dict[str, bytes]) -> bytes:
+def pack_zip(members: dict[str, bytes]) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
@@ -92,7 +92,7 @@ def zipball(members: dict[str, bytes]) -> bytes:
     return packed.getvalue()
 
 
-def archives(request: dict[str, Any]) -> dict[str, bytes]:
+def make_archives(request: dict[str, Any]) -> dict[str, bytes]:
     """Make a release's files by their names."""
     tag, (system, arch) = request["tag"], request.get("platform", "ubuntu-x64").split("-")
     if "points_at" in request:
@@ -103,22 +103,22 @@ def archives(request: dict[str, Any]) -> dict[str, bytes]:
         name = f"llama-{tag}-bin-{system}-{infix}{arch}"
         text = program(request, label)
         if system == "win":
-            files[f"{name}.zip"] = zipball({"llama-server.exe": text, "ggml.dll": b"ggml", "LICENSE": b"MIT"})
+            files[f"{name}.zip"] = pack_zip({"llama-server.exe": text, "ggml.dll": b"ggml", "LICENSE": b"MIT"})
         else:
             members = {"llama-server": text, "libggml.so.0.9": b"ggml", "LICENSE": b"MIT"}
-            files[f"{name}.tar.gz"] = tarball(f"llama-{tag}", members)
+            files[f"{name}.tar.gz"] = pack_tar(f"llama-{tag}", members)
         if label.startswith("cuda") and system == "win":
-            files[f"cudart-llama-bin-win-{label}-{arch}.zip"] = zipball({"cudart64.dll": b"cudart"})
+            files[f"cudart-llama-bin-win-{label}-{arch}.zip"] = pack_zip({"cudart64.dll": b"cudart"})
         elif label.startswith("cuda"):
             runtime = f"cudart-llama-{tag}-bin-ubuntu-{label}-{arch}"
-            files[f"{runtime}.tar.gz"] = tarball(runtime, {"libcudart.so.0.9": b"cudart"})
+            files[f"{runtime}.tar.gz"] = pack_tar(runtime, {"libcudart.so.0.9": b"cudart"})
     return files
 
 
 def publish(request: dict[str, Any]) -> None:
     """Take a release in, described as the API describes it."""
     tag, changes, assets = request["tag"], request.get("asset", {}), []
-    for name, made in archives(request).items():
+    for name, made in make_archives(request).items():
         change = changes.get(name, {})
         if change.pop("lacking", False):
             continue

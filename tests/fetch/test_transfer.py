@@ -259,7 +259,7 @@ class TestExistingTarget:
         with pytest.raises(FileInTheWay):
             await download_file(place.source(bytes=None, sha256=None), place.target, settings=QUICK)
 
-    async def test_a_folder_in_its_place_is_an_error(self, place: Place) -> None:
+    async def test_a_folder_in_place_of_the_file_is_an_error(self, place: Place) -> None:
         place.target.mkdir()
         with pytest.raises(FileInTheWay):
             await download_file(place.source(), place.target, settings=QUICK)

@@ -65,7 +65,7 @@ def test_a_download_is_paused_and_resumed(
     card: UpdatesCard, release: Release, by_script: Path, qtbot: QtBot, home: Path
 ) -> None:
     wait_for_status(qtbot, card, NEWER)
-    release.at("slow=100000")
+    release.use_address("slow=100000")
     card.check_button.click()
     qtbot.waitUntil(lambda: card.check_button.isEnabled())
     card.install_button.click()
@@ -73,7 +73,7 @@ def test_a_download_is_paused_and_resumed(
     assert list_texts(card)[2:] == ["Pause"]
     card.pause_button.click()
     wait_for_status(qtbot, card, "Paused. The downloaded part is kept")
-    release.at()
+    release.use_address()
     card.check_button.click()
     wait_for_status(qtbot, card, NEWER)
     card.install_button.click()
@@ -107,7 +107,7 @@ def test_an_error_is_reported_and_can_be_retried(
     card.install_button.click()
     wait_for_status(qtbot, card, "The disk is full. Make room.")
     assert card.install_button.isVisible()
-    release.at("404")
+    release.use_address("404")
     card.check_button.click()
     wait_for_status(qtbot, card, "has no manifest.json")
 
@@ -130,7 +130,7 @@ def test_an_older_version_than_known_is_refused_and_the_known_one_stays_offered(
     card.check_button.click()
     wait_for_status(qtbot, card, f"offers version {__version__}, though version 7.0.0 is known from there.")
     assert "Download version 7.0.0 (500 kB)" in list_texts(card)
-    release.at("404")
+    release.use_address("404")
     card.check_button.click()
     wait_for_status(qtbot, card, "has no manifest.json")
 

@@ -101,7 +101,7 @@ class TestDisagreement:
         assert found.kind == "missing"
 
     @pytest.mark.parametrize("value", ["", "-1", "1", "none", "GPU-77"])
-    def test_a_variable_that_does_not_name_it_hides_it(self, value: str) -> None:
+    def test_a_variable_that_does_not_name_the_gpu_hides_it(self, value: str) -> None:
         (found,) = find_disagreements([RTX_4090], [], {"CUDA_VISIBLE_DEVICES": value})
         assert found.title == f"CUDA_VISIBLE_DEVICES={value} hides the NVIDIA GeForce RTX 4090 from the engine."
 

@@ -128,7 +128,7 @@ class TestDamage:
 
     @settings(deadline=None)
     @given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=8))
-    def test_with_any_bytes_changed_it_is_read_or_refused(
+    def test_a_header_with_any_bytes_changed_is_read_or_refused(
         self, place: Path, honest: bytes, changes: list[tuple[float, int]]
     ) -> None:
         damaged = bytearray(honest)
@@ -138,7 +138,7 @@ class TestDamage:
 
     @pytest.mark.cases(3)
     @pytest.mark.parametrize("number", [0, *HUGE])
-    def test_with_a_hostile_number_anywhere_it_is_read_or_refused(
+    def test_a_header_with_a_hostile_number_anywhere_is_read_or_refused(
         self, place: Path, honest: bytes, number: int
     ) -> None:
         end = read(place, honest).data_offset

@@ -107,7 +107,7 @@ class TestThisMachine:
             make_situation(machine(linux_host), backend="vulkan")
         assert "--gpu-memory" in wrong.value.hint
 
-    def test_free_memory_and_backend_are_those_of_now(self, linux_host: Host) -> None:
+    def test_free_memory_and_backend_are_read_anew(self, linux_host: Host) -> None:
         known = make_situation(machine(linux_host, nvidia(free=12 * GIB)))
         assert (known.free_mib, known.nominal_gb, known.backend) == (12 * 1_024, 24, "cuda")
         assert (known.gpu_name, known.bandwidth_gb_s) == ("NVIDIA GeForce RTX 4090", 1_008)

@@ -118,7 +118,7 @@ def test_the_status_holds_for_each_card(first: int, second: int, draft: int) -> 
         assert spare >= found.margin_mib / 2 - 1
 
 
-def test_free_memory_of_the_user_is_split_as_the_measured_one() -> None:
+def test_free_memory_given_by_the_user_is_split_in_proportion_to_the_measured_memory() -> None:
     cards = (replace(CARD, free_bytes=8_000 * 2**20), replace(CARD, index=1, id="GPU-1", free_bytes=4_000 * 2**20))
     found = make_situation(Machine(read_host(), cards, None, {}, (), ()), free_mib=18_000)
     assert (found.free_mib, found.gpu_free_mib) == (18_000, (12_000, 6_000))

@@ -99,7 +99,7 @@ class TestNetwork:
         later = trunk.memory(np.array(tokenizer.encode(text.make_prompt("Why is my card hot?") + question)))[-1]
         assert np.allclose(alone, later, atol=0.02)
 
-    def test_the_memory_is_led_by_the_topic_asked_for(
+    def test_the_memory_holds_mostly_the_topic_of_the_question(
         self, corpus: text.Corpus, trunk: Trunk, tokenizer: Tokenizer
     ) -> None:
         topic = [topic.title for topic in corpus.topics].index("heat and power")

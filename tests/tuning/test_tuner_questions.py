@@ -66,7 +66,7 @@ def test_two_pairs_decide_nothing() -> None:
     assert (question.answer, question.comparison) == (None, None)
 
 
-def test_once_mtp_is_decided_only_its_side_is_compared() -> None:
+def test_once_mtp_is_decided_only_settings_of_the_better_side_are_compared() -> None:
     mtp, off, on = Question(ON, OFF), Question(OFF, BASELINE), Question(ON, BASELINE)
     questions = Questions(mtp, (off, on))
     assert questions.open_questions() == [mtp, off, on]

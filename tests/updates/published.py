@@ -26,9 +26,9 @@ class Release:
         self.maintainer = Maintainer()
         monkeypatch.setenv(RELEASE_KEY_VARIABLE, self.maintainer.public_key)
         self.publish()
-        self.at()
+        self.use_address()
 
-    def at(self, faults: str = "none") -> str:
+    def use_address(self, faults: str = "none") -> str:
         """Let the program look for it at an address with faults."""
         address = self.server.url(self.run, faults, "").rstrip("/")
         self._monkeypatch.setenv(RELEASES_VARIABLE, address)
@@ -49,9 +49,11 @@ class Release:
             "size": len(content),
             "sha256": hashlib.sha256(content).hexdigest(),
         }
-        self.tell({"version": version, "notes": "Faster.\nQuieter.", "artefacts": [values | changes], "built": "anew"})
+        self.publish_manifest(
+            {"version": version, "notes": "Faster.\nQuieter.", "artefacts": [values | changes], "built": "anew"}
+        )
 
-    def tell(self, manifest: object) -> None:
+    def publish_manifest(self, manifest: object) -> None:
         """Publish a signed manifest with any content."""
         self.put_signed("manifest.json", json.dumps(manifest).encode(), self.maintainer)
 

@@ -41,7 +41,7 @@ async def test_a_newer_version_is_reported_with_its_notes(release: Release) -> N
     newest = await check_for_update()
     assert (newest.manifest.version, newest.is_newer) == ("7.0.0", True)
     assert newest.manifest.notes == "Faster.\nQuieter."
-    assert newest.folder == release.at()
+    assert newest.folder == release.use_address()
 
 
 async def test_the_running_version_is_not_newer(release: Release) -> None:
@@ -91,14 +91,14 @@ def test_programs_are_downloaded_by_https_or_from_this_computer(
 
 @pytest.mark.parametrize(("faults", "error"), [("404", ReleasesUnknown), ("500", Refused), ("drops=10", Unreachable)])
 async def test_a_server_error_is_reported(release: Release, faults: str, error: type[Exception]) -> None:
-    release.at(faults)
+    release.use_address(faults)
     with pytest.raises(error):
         await check_for_update()
 
 
 @pytest.mark.parametrize("expected", [[], {"version": "7.0.0"}, {"version": 7, "notes": "", "artefacts": []}])
 async def test_an_invalid_manifest_is_named(release: Release, expected: object) -> None:
-    release.tell(expected)
+    release.publish_manifest(expected)
     with pytest.raises(ManifestBroken, match=r"The release information of 127.0.0.1 is invalid"):
         await check_for_update()
 
@@ -136,7 +136,7 @@ async def test_no_request_is_sent_while_a_model_is_served(release: Release) -> N
 
 
 async def test_after_a_failure_the_check_runs_a_day_later(release: Release, home: Path) -> None:
-    address = release.at()
+    address = release.use_address()
     await check_for_update()
     manifest = release.server.folder / "manifest.json"
     good = manifest.read_bytes()
@@ -169,6 +169,6 @@ async def test_an_unreadable_stored_result_is_requested_again(release: Release, 
 
 async def test_the_result_of_another_server_does_not_count(release: Release) -> None:
     await check_for_update()
-    release.at("redirect")
+    release.use_address("redirect")
     assert await check_weekly() is not None
     assert len(release.record.requests) == 6  # both files, and where these two were redirected to

@@ -34,7 +34,7 @@ async def test_the_script_is_downloaded_verified_and_run_for_that_release(releas
     assert (got.method, got.version) == (InstallMethod.SCRIPT, "7.0.0")
     assert got.shell_line == f"sh {got.path}"
     assert await install_update(got)
-    assert got.path.with_name("ran").read_text() == f"{got.path} {release.at()}\n"
+    assert got.path.with_name("ran").read_text() == f"{got.path} {release.use_address()}\n"
 
 
 async def test_a_file_with_another_checksum_is_never_used(release: Release, by_script: Path, home: Path) -> None:
@@ -46,7 +46,7 @@ async def test_a_file_with_another_checksum_is_never_used(release: Release, by_s
 
 async def test_an_interrupted_download_is_resumed(release: Release, by_script: Path, home: Path) -> None:
     newest = await check_for_update()
-    release.at("slow=400000")
+    release.use_address("slow=400000")
     slow = await check_for_update()
 
     def enough(progress: Progress) -> None:
