@@ -1,10 +1,12 @@
-"""The chat while a reply of TOKENS tokens streams at 500 a second: `TOKENS`. Prints one JSON object.
+"""Measures the chat while a reply streams at 500 tokens a second. The argument is the number of tokens, TOKENS.
+
+Prints one JSON object.
 
 The tokens come over HTTP from a small server in a process of its own, through the program's own client, session and
 bridge, into the chat in a window of its own; meanwhile they are written into the file of conversations. Three things
-are measured: how late a timer of 5 ms is called; the longest processor time of the window's thread between two waits of
-its loop, which other work on the machine does not lengthen; and the growth of the process's memory from the third
-second to the end.
+are measured: how late a timer of 5 ms is called; the longest work of the window's thread without a pause, in processor
+time, so that other programs do not lengthen it; and the growth of the process's memory from the third second to the
+end.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class TurnTimes:
 
 
 def _fake_options(tokens: int) -> ServeOptions:
-    """Serve with the fake llama-server, whose replies are that long."""
+    """Return options for the fake llama-server, whose replies have `tokens` tokens."""
     from launcher.engine.demo import unpack_demo_model
     from launcher.engine.serve_options import ServeOptions
 

@@ -1,4 +1,4 @@
-"""Compares the verdicts of `plan` with those of the engine's own fit on the same cards: fits, overflows, is refused."""
+"""Compares `plan` with llama-server's own --fit on the same cards: does a model fit, partly fit, or not fit at all."""
 # ruff: noqa: S101
 
 import asyncio
@@ -51,7 +51,10 @@ class Fit:
 def fit(
     cards: str, name: str, setting: PlanSettings, target_mib: int, *, place: bool = False, wait: bool = False
 ) -> Fit:
-    """Let the engine fit a model. With `place` it chooses the layers itself; `wait` waits for its final verdict."""
+    """Let the engine fit a model by --fit.
+
+    With `place` the engine chooses itself which layers are on the card; `wait` waits for its final verdict.
+    """
     flags = planned_flags(setting, BUILD)
     if place:
         at = flags.index("--gpu-layers")
@@ -102,7 +105,7 @@ def state_mib(name: str, setting: PlanSettings) -> float:
     return recurrent_bytes(geometry, slots=setting.slots, draft=setting.draft) / 2**20
 
 
-@proof("what fits by plan fits by the engine, and what does not does not")
+@proof("a model fits by the plan exactly when it fits by the engine")
 def _verdicts() -> str:
     seen, near = {FITS: 0, CHANGES: 0}, 0
     settings = (
@@ -200,7 +203,7 @@ def _contexts() -> str:
     return f"ours (the engine's): {', '.join(figures)}"
 
 
-@proof("two cards: what fits each of them by the formula fits them by the engine")
+@proof("two cards: a model fits both by the formula exactly when it fits them by the engine")
 def _two() -> str:
     results = []
     for name, context, kv in product(

@@ -25,11 +25,11 @@ class SmallContext:
 class Agent:
     """A coding agent, and how it is pointed at a server without touching the user's own files.
 
-    `program` is its command, `install` the command that installs it, `versions` those that were tried, on the day
-    `tried`. `api` is the API that it uses. `first_prompt` are the tokens of its first prompt, `least_context` the
-    tokens of context below which it does not work, `slots` the requests that it sends at once. Without
-    `calls_tools` it reads the model's text for what to do. With `late_system` it sends a system or developer
-    message after the first user message, which some chat templates refuse.
+    `program` is its command, `install` the command that installs it. `versions` are the versions that were tried with
+    this program, on the day `tried`. `api` is the API that it uses. `first_prompt` is the number of tokens of its first
+    prompt, `least_context` the tokens of context below which it does not work, `slots` how many requests it sends at
+    once. Without `calls_tools` it finds what to do in the model's text. With `late_system` it sends a system or
+    developer message after the first user message, which some chat templates refuse.
 
     `environment`, `arguments`, `options` and `files` may contain placeholders: see configuration.py. `unset` are
     variables that it must not get. The values of `options` become arguments KEY=VALUE, each after its flag. `files` are

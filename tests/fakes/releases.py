@@ -68,7 +68,7 @@ def program(request: dict[str, Any], label: str) -> bytes:
 
 
 def pack_tar(top: str, members: dict[str, bytes]) -> bytes:
-    """Pack files below a top folder, with a library by its versions."""
+    """Pack files below a top folder. A library also gets a link to it without its version, as llama.cpp's have."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for name, content in members.items():
@@ -116,7 +116,7 @@ def make_archives(request: dict[str, Any]) -> dict[str, bytes]:
 
 
 def publish(request: dict[str, Any]) -> None:
-    """Take a release in, described as the API describes it."""
+    """Publish a release: store its files, and describe it as GitHub's API does."""
     tag, changes, assets = request["tag"], request.get("asset", {}), []
     for name, made in make_archives(request).items():
         change = changes.get(name, {})
@@ -265,7 +265,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        if not isinstance(sys.exception(), ConnectionError):  # the client had enough
+        if not isinstance(sys.exception(), ConnectionError):  # the client has closed the connection
             traceback.print_exc()
 
 

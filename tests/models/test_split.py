@@ -1,4 +1,4 @@
-"""Several GPUs: which layers each of them gets, what it then takes, and whether that fits the fullest."""
+"""Several GPUs: which layers each of them gets, how much memory it needs for them, and whether all of them have it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -90,7 +90,7 @@ def plan(situation: Situation, **criteria: int | str) -> Plan:
 
 
 def test_a_model_that_fits_in_total_may_not_fit_the_last_card() -> None:
-    """The run of 262,144 at f16 above: 25,108 MiB, of which the second card must hold 13,165."""
+    """With a context of 262,144 at f16 as above, 25,108 MiB are needed, 13,165 of them on the second card."""
     free = 13_000
     found = plan(machine(free, free), kv="f16")
     assert found.required_mib < 2 * free
@@ -192,7 +192,7 @@ def test_unequal_shares_are_counted(mode: str) -> None:
     assert found.parts.total == equal.parts.total
     assert found.by_gpu[0] > 1.8 * found.by_gpu[1]
     assert equal.by_gpu[0] < 1.1 * equal.by_gpu[1]
-    assert speed > equal_speed  # the faster card has more of it
+    assert speed > equal_speed  # with 3:1 the faster card has more of the model
 
 
 def test_without_a_split_one_card_must_hold_everything() -> None:

@@ -29,7 +29,7 @@ class Release:
         self.use_address()
 
     def use_address(self, faults: str = "none") -> str:
-        """Let the program look for it at an address with faults."""
+        """Set the address at which the program looks for the release; it has these faults. Return the address."""
         address = self.server.url(self.run, faults, "").rstrip("/")
         self._monkeypatch.setenv(RELEASES_VARIABLE, address)
         return address
@@ -41,7 +41,7 @@ class Release:
         name: str = "install.sh",
         **changes: Any,  # noqa: ANN401 -- any JSON value
     ) -> None:
-        """Put it there, with one file; `changes` are of that as the manifest tells it."""
+        """Publish the release with one file. `changes` change what the manifest says of the file."""
         (self.server.folder / name).write_bytes(content)
         values = {
             "name": name,
@@ -58,7 +58,7 @@ class Release:
         self.put_signed("manifest.json", json.dumps(manifest).encode(), self.maintainer)
 
     def put_signed(self, name: str, content: bytes, signer: Maintainer) -> None:
-        """Put a file and its signature there."""
+        """Publish a file and its signature."""
         (self.server.folder / name).write_bytes(content)
         (self.server.folder / f"{name}.minisig").write_text(signer.sign(content), "utf-8")
 

@@ -1,4 +1,4 @@
-"""The check for a newer version: over HTTP, kept, and by itself no more than once a week."""
+"""The check for a newer version: the request over HTTP, its stored result, and the automatic check once a week."""
 
 import json
 import time
@@ -26,7 +26,7 @@ DAY_S = 86_400
 
 
 def age_last_check(home: Path, seconds: float) -> None:
-    """Let the last check be so long ago."""
+    """Change the stored result as if the last check had been `seconds` ago."""
     path = home / "state" / "updates.json"
     kept = json.loads(path.read_text())
     path.write_text(json.dumps(kept | {"asked_s": time.time() - seconds}))

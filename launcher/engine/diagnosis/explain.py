@@ -182,7 +182,11 @@ def _has_evidence(fault: FaultSignature, run_text: str) -> bool:
 
 
 def _make_diagnosis(match: FaultMatch, matches: list[FaultMatch], run_text: str) -> Diagnosis:
-    """Make the diagnosis of a match, with facts from the lines around it and from a narrower one among `matches`."""
+    """Make the diagnosis of a match.
+
+    It has facts from the lines around the match, and from a match that names the cause more closely: see
+    `_find_narrower`.
+    """
     data = match.fault.data
     facts = _parse_facts(match.facts)
     narrower = _find_narrower(match, matches)
@@ -195,7 +199,7 @@ def _make_diagnosis(match: FaultMatch, matches: list[FaultMatch], run_text: str)
             nearest = regex.search(below) or next(reversed(list(regex.finditer(above))), None)
             if nearest is not None:
                 facts = _parse_facts({name: value for name, value in nearest.groupdict().items() if value}) | facts
-    if _needed_was_free(facts):  # the forecast is no cause, and beside "not enough" it would read as a contradiction
+    if _needed_was_free(facts):  # a forecast that fits would contradict the message that there is not enough memory
         facts["expected_mib"] = facts.pop("needed_mib")
     advice = narrower.fault.data if narrower else data
     actions = [*advice.actions, *data.actions] if narrower else data.actions

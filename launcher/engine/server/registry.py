@@ -120,9 +120,9 @@ class ServerEntry(BaseModel):
     `pid` and `created_s` identify the launcher process that supervises it, `engine_pid` and `engine_created_s` the
     engine's process; `engine_port` is the engine's own port behind the gateway. `model` is the model's name in the API,
     `engine` the name of the engine build. `shared` means that the server listens on all addresses, `encrypted` that
-    other computers must use TLS, `embeddings` that it turns texts into vectors and generates none, `reranking` that it
-    ranks them instead. `control` and `control_token` are the address and secret of the launcher's control socket.
-    `formula_inputs` are the arguments of the memory estimate: see own_memory.py. `models` are the further ones that are
+    other computers must use TLS, `embeddings` that it turns texts into vectors instead of generating text, `reranking`
+    that it ranks texts. `control` and `control_token` are the address and secret of the launcher's control socket.
+    `formula_inputs` are the arguments of the memory estimate: see own_memory.py. `models` are further models that are
     loaded, `takes_models` is whether another start can load its model here.
     """
 
