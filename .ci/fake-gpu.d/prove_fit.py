@@ -105,7 +105,7 @@ def state_mib(name: str, setting: PlanSettings) -> float:
     return recurrent_bytes(geometry, slots=setting.slots, draft=setting.draft) / 2**20
 
 
-@proof("a model fits by the plan exactly when it fits by the engine")
+@proof("what fits by plan fits by the engine, and what does not does not")
 def _verdicts() -> str:
     seen, near = {FITS: 0, CHANGES: 0}, 0
     settings = (
@@ -203,7 +203,7 @@ def _contexts() -> str:
     return f"ours (the engine's): {', '.join(figures)}"
 
 
-@proof("two cards: a model fits both by the formula exactly when it fits them by the engine")
+@proof("two cards: what fits each of them by the formula fits them by the engine")
 def _two() -> str:
     results = []
     for name, context, kv in product(
