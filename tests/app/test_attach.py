@@ -369,7 +369,7 @@ class TestWatching:
         async with serve_answers({}) as (url, _):
             pass
         with pytest.raises(Unreachable, match="cannot be reached") as error:
-            await detect_features_of(url.replace("http:", "https:"))  # which is read like a server on another computer
+            await detect_features_of(url.replace("http:", "https:"))  # an https address counts as another computer's
         assert error.value.hint == "Check the address, and whether the server runs."
 
     async def test_a_server_that_goes_away_is_reported(self) -> None:

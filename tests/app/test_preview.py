@@ -126,7 +126,8 @@ def test_a_preview_fits_is_tight_or_too_big_and_knows_the_largest_context() -> N
     small = Previewer(replace(roomy, available_mib=needed - 100))
     assert (small.preview({}).status, small.preview({}).missing_mib) == (Status.TOO_BIG, 100)
     assert small.preview({"n_cpu_moe": 40}).status is Status.OFFLOADS
-    between = Previewer(replace(roomy, available_mib=needed + 1_024 + 1))  # what runs fits by a MiB, the next step not
+    # The running settings fit with 1 MiB to spare, the next step does not fit.
+    between = Previewer(replace(roomy, available_mib=needed + 1_024 + 1))
     assert between.preview({"ctx": 4_096}).largest_context == 65_536
     assert between.preview({"draft": 0}).largest_context is not None
     assert Previewer(replace(roomy, available_mib=1_000)).preview({}).largest_context is None

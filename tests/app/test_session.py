@@ -79,7 +79,7 @@ async def test_a_start_can_be_followed_by_a_stop_or_a_start_at_any_moment(option
 
 async def test_a_program_that_locks_the_list_of_servers_blocks_no_other(options: ServeOptions) -> None:
     _, registration = await asyncio.to_thread(registry.register_server, None, model="m", engine="e", draft=0)
-    registration.remove()  # the folder is there now
+    registration.remove()  # registering the server has created the folder
     async with session() as mine:
         with FileLock(runtime_dir() / "lock"):
             first = asyncio.create_task(mine.start(options))

@@ -170,7 +170,8 @@ async def run_disturbed(bench: SessionBench, asking: Awaitable[Run], tokens: int
 
 
 @pytest.mark.parametrize("slots", [1, pytest.param(2, marks=pytest.mark.thorough)])
-@pytest.mark.parametrize(("tokens", "programs"), [(4, 3), (400, 1)])  # one of three waits for its turn at any time
+# With three programs, one of their requests waits at any time.
+@pytest.mark.parametrize(("tokens", "programs"), [(4, 3), (400, 1)])
 async def test_a_request_of_another_program_during_a_run_spoils_it(
     options: ServeOptions, slots: int, tokens: int, programs: int
 ) -> None:
@@ -192,7 +193,8 @@ async def test_only_a_request_of_another_program_spoils_runs_at_the_same_time(
         both = await asyncio.gather(bench.run(PROMPT, seed=1), bench.run(PROMPT, seed=2))
         assert [run.spoilt for run in both] == [None, None]
         both = await asyncio.gather(bench.run(PROMPT, seed=1), run_disturbed(bench, bench.run(PROMPT, seed=2)))
-        assert OTHER_REQUESTS_SEEN in [run.spoilt for run in both]  # mostly in both, in the last to end at least
+        # At least the run that ended last is spoilt, mostly both are.
+        assert OTHER_REQUESTS_SEEN in [run.spoilt for run in both]
 
 
 @pytest.mark.thorough

@@ -91,7 +91,7 @@ async def test_a_model_that_fails_does_not_stop_the_running_one(
 
     with pytest.raises(SettingsFailed) as failed:
         await session.start(broken, chosen={"ctx": 1_024})
-    await session.apply_fix(failed.value.actions[0])  # what was proposed is done to the start that failed
+    await session.apply_fix(failed.value.actions[0])  # the proposed fix changes the start that failed
     assert (running_launch(session).options.model, running_launch(session).options.extra) == (other, ())
 
 

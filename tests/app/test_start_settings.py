@@ -203,7 +203,7 @@ class TestKeptSettingsThatNoLongerFit:
         local_situation[0] = replace(this_computer(), host_mib=4_096)
         start = await resolve_start("own")
         assert values(start, "draft") == [3]
-        assert start.options.cache_ram is None  # the launch finds one that fits
+        assert start.options.cache_ram is None  # the launch chooses a limit that fits
         assert (start.chosen, start.set_aside) == ({"draft": 3}, {"cache_ram": 6_000})
         assert "cache-ram 6000" in start.notices[0].text
 
@@ -367,7 +367,7 @@ class TestFileWithoutHead:
         assert error.value.actions  # the window shows buttons for the error's actions
         await session.stop()
         start = await resolve_start(str(headless_model), {"draft": 0})
-        assert start.notices == ()  # the user knows
+        assert start.notices == ()  # no notice is needed, because the user chose this
 
     async def test_kept_drafts_are_replaced(self, headless_model: Path, tuned_values: dict[str, int | str]) -> None:
         tuned_values |= {"draft": 4}

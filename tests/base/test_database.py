@@ -47,7 +47,7 @@ def test_a_copy_is_kept_before_a_migration(path: Path) -> None:
     third = "CREATE TABLE c (x)"
     with closing(
         open_database(path, (FIRST,), WHAT).db
-    ) as other:  # it stays open, and what it wrote is in the log only
+    ) as other:  # while this connection is open, its data is in the write-ahead log only
         other.execute("INSERT INTO a VALUES (1)")
         with closing(open_database(path, (FIRST, SECOND), WHAT).db) as db:
             db.execute("INSERT INTO a (x) VALUES (2)")
@@ -62,7 +62,7 @@ def test_a_copy_is_kept_before_a_migration(path: Path) -> None:
         assert [each.name for each in find_version_copies([path.parent])] == [kept]
     with pytest.raises(WrittenByNewer) as caught:
         open_database(path, (FIRST,), WHAT)
-    assert "before the update" not in caught.value.hint  # the copy is newer, too
+    assert "before the update" not in caught.value.hint  # the copy is of a newer version, too, so it is not offered
     with pytest.raises(WrittenByNewer) as caught:
         open_database(path, (FIRST, SECOND), WHAT)
     assert "move file.db, file.db-wal and file.db-shm away, and rename file.db.old-v2 to file.db" in caught.value.hint

@@ -23,7 +23,7 @@ def test_two_measurements_are_compared_and_their_differences_listed(two_sessions
     assert "different: the model was Qwen3.6-35B-A3B UD-Q3_K_XL and is demo" in result.stdout
     assert "MTP off" in result.stdout
     found = answer("compare", "aaa", "bbb")
-    (row,) = found["rows"]  # the settings that both have measured
+    (row,) = found["rows"]  # a row for settings that both sessions have measured
     assert row["ratio"]["estimate"] == pytest.approx(0.4007, abs=0.001)
     assert row["second"]["settings"]["draft"] == 0
 
@@ -39,7 +39,7 @@ def test_single_starts_give_no_interval(two_sessions: tuple[str, str]) -> None:
 
 
 def test_settings_of_one_measurement_are_compared_in_pairs(two_sessions: tuple[str, str]) -> None:
-    with History() as history:  # two starts more of each, in turns
+    with History() as history:  # two more starts with each of the settings, in turns
         history.add_runs(
             two_sessions[1], [measured(rate, ON if rate > 25 else OFF) for rate in (20.1, 28.9, 20.0, 29.1)]
         )

@@ -205,7 +205,7 @@ class TestEstimateSource:
             f"The memory figures are the engine's own ({plan['estimated_by']}), because"
         )
         described = first_plan(str(path), *CARD)
-        assert not described["compute_exact"]  # the engine here computes by cpu
+        assert not described["compute_exact"]  # the engine that was asked computes on the processor
         assert described["low_mib"] < described["high_mib"]
 
     def test_the_engine_is_asked_about_an_unknown_graph(self, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def write_zip(path: Path, *members: tuple[str, bytes], mode: int = stat.S_IFREG 
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members:
             info = zipfile.ZipInfo(name)
-            info.filename = name  # as it is, also where zipfile would correct it
+            info.filename = name  # unchanged, because zipfile corrects names such as this
             info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, mode << 16
             with warnings.catch_warnings(action="ignore"):  # zipfile warns of duplicate names
                 archive.writestr(info, content)

@@ -34,7 +34,7 @@ def test_a_start_that_the_end_of_the_event_loop_cancels_leaves_no_process(tmp_pa
         using = asyncio.create_task(_use_process(_waiting_command(tmp_path), asyncio.Event()))
         for _ in range(turns):
             await asyncio.sleep(0)
-        return using  # asyncio.run cancels it, and each task that it has made, all at once
+        return using  # asyncio.run then cancels this task and all tasks that it has started
 
     using = asyncio.run(begin_start())
     assert using.cancelled()

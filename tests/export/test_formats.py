@@ -32,7 +32,7 @@ def test_no_format_has_the_key_by_default(recipe: ExportRecipe) -> None:
         usual: Any = {Subject.SERVER: recipe, Subject.LIBRARY: (recipe,), Subject.GATEWAYS: gateways}[each.subject]
         text = render_export(each, usual)
         assert text.endswith("\n")
-        if each.name in ("grafana", "router-ini"):  # have no place for a key
+        if each.name in ("grafana", "router-ini"):  # these formats have no place for a key
             continue
         with_key = replace(usual, api_key=KEY) if usual is recipe else (replace(usual[0], api_key=KEY),)
         assert KEY not in text

@@ -248,10 +248,11 @@ class Handler(BaseHTTPRequestHandler):
 
 class Server(ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = 64  # all models at once: what finds no place waits for seconds
+    # For requests about all models at once; a connection beyond the queue would wait for seconds.
+    request_queue_size = 64
 
     def handle_error(self, *_: object) -> None:
-        if not isinstance(sys.exception(), ConnectionError):  # the client had enough
+        if not isinstance(sys.exception(), ConnectionError):  # the client has closed the connection
             traceback.print_exc()
 
 

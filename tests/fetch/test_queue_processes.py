@@ -111,7 +111,7 @@ async def test_two_processes_never_run_the_same_job(at_once: int, tmp_path: Path
         assert server.sent_bytes == len(names) * len(DATA)
     if at_once == 1:
         assert [name for name, _ in server.requests] == list(names)
-    for events in received:  # whoever did it, both tell it
+    for events in received:  # both processes report the end, whichever of them ran the job
         assert {each["job"]["id"] for each in events if each["event"] == "JobFinished"} == {1, 2, 3, 4, 5, 6}
     assert all((tmp_path / name).read_bytes() == DATA for name in names)
 

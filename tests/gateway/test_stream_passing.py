@@ -55,7 +55,7 @@ async def test_headers_are_sent_before_the_first_token() -> None:
     async with begin_stream() as (front, steps):
         reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
         writer.write(front.request(CHAT_LINE, body=STREAM))
-        head = await reader.readuntil(b"\r\n\r\n")  # while the engine reads the prompt
+        head = await reader.readuntil(b"\r\n\r\n")  # comes while the engine still reads the prompt
         assert head.startswith(b"HTTP/1.1 200 ")
         assert b"text/event-stream" in head
         progress = {"choices": [], "prompt_progress": {"total": 9, "cache": 0, "processed": 9, "time_ms": 1}}

@@ -115,7 +115,8 @@ def read_all(window: Window, models: list[str]) -> dict[str, Any]:
         "models": read_models(window, models),
         **read_verbs(models),
     }
-    some = [*models[::4], models[-1]]  # what is read of a described computer is worked out in the same way
+    # Some are enough, because plans for a described computer are made in the same way.
+    some = [*models[::4], models[-1]]
     described = {"start": read_start(window, some, described=True), **read_verbs(some, "--gpu-memory", "24")}
     memory = {
         "plan": run_json("plan", "--model", models[0])["machine"].get("memory"),

@@ -395,7 +395,8 @@ def test_an_error_that_no_restart_fixes_has_a_button_to_the_page_that_does(
         [Action(ActionKind.REPORT, "Report it"), Action(ActionKind.OTHER_MODEL, "Choose another model")]
     )
     page.notices.show_applied(error)
-    (button,) = page.notices.problem_banner.buttons  # nothing here can report, so there is no button for it
+    # No button to report the problem, because no program for that is installed.
+    (button,) = page.notices.problem_banner.buttons
     with qtbot.waitSignal(window.controller.page_requested) as requested:
         qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
     assert requested.args == ["start"]

@@ -73,7 +73,7 @@ def test_the_failure_of_an_earlier_start_is_not_shown_for_a_newer_one(
     def start_again(_view: object) -> None:
         if controller.view.problem:
             problems.append(controller.view.problem)
-            controller.start(DEMO)  # at once: what ended before has yet to be put away
+            controller.start(DEMO)  # started at once, while the events of the earlier server still wait
 
     controller.view_changed.connect(start_again)
     options = ServeOptions(demo_model, built_in=True, extra=("--no-such-flag",))

@@ -35,7 +35,7 @@ def test_a_closed_dialog_is_destroyed_in_the_thread_of_the_window(owner: QObject
     dialog.itself = dialog  # type: ignore[attr-defined] -- a cycle, as the slots of a dialog make
     weakref.finalize(dialog, lambda: destroyed_in.append(threading.get_ident()))
     del dialog
-    kept: list[list[object]] = []  # so that as many stay as make a collection due
+    kept: list[list[object]] = []  # keeps enough objects alive for a collection to be due
     runtime = Runtime()
     ended = threading.Event()
     try:

@@ -167,7 +167,7 @@ def test_with_motion_off_nothing_is_animated(
         return window.style().styleHint(hint, None, window.rail)
 
     blinks, moves_ms = qapp.cursorFlashTime(), duration_ms()
-    monkeypatch.setattr(theme, "_system_effects", [True])  # as a system has it that lets lists unroll
+    monkeypatch.setattr(theme, "_system_effects", [True])  # as on a system with animated lists
     theme.apply_theme(qapp, theme.current())
     qapp.setEffectEnabled(Qt.UIEffect.UI_AnimateCombo)
     page = on_page(window, qtbot)

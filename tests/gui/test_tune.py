@@ -251,7 +251,7 @@ def test_a_verdict_is_shown_and_removed(qtbot: QtBot) -> None:
     qtbot.addWidget(card)
     card.show()
     empty = card.sentence.text()
-    assert empty == "No measurement is running."  # whether anything was is not known yet
+    assert empty == "No measurement is running."  # the page does not know yet whether there was a measurement
     result = VerdictText(
         "MTP is better left off.", "3 min · 9 runs", "Why so.", "attention", [("Keep", lambda: pressed.append(1))]
     )
@@ -449,7 +449,7 @@ def test_no_text_is_clipped_with_figures(
 
         for show in (*(partial(page.verdict.show_verdict, each) for each in steps), lambda: fill(page)):
             show()
-            qtbot.waitUntil(check_nothing_is_clipped)  # once what was found meanwhile has its room, too
+            qtbot.waitUntil(check_nothing_is_clipped)  # waits until texts that arrived meanwhile are laid out, too
             assert area.widget().width() == area.viewport().width()
         with qtbot.waitSignal(window.shut_down):
             window.quit()

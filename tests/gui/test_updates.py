@@ -50,7 +50,7 @@ def wait_for_status(qtbot: QtBot, card: UpdatesCard, text: str) -> None:
 def test_a_newer_version_is_shown_with_its_notes_and_installed(
     card: UpdatesCard, by_script: Path, qtbot: QtBot, home: Path
 ) -> None:
-    wait_for_status(qtbot, card, NEWER)  # as it is shown, a week has gone by
+    wait_for_status(qtbot, card, NEWER)  # the page checks when it is shown, because the last check was a week ago
     assert list_texts(card) == [NEWER, "Faster.\nQuieter.", "Download version 7.0.0 (500 kB)", "Check for updates"]
     card.install_button.click()
     wait_for_status(qtbot, card, "Version 7.0.0 is installed and used from the next start.")

@@ -71,7 +71,7 @@ def test_busy_programs_count_as_load_by_others() -> None:
     reader = HostCounterReader()
     before = reader.read(None)
     share = 0.0
-    while share < 0.5:  # this loop itself takes time from them, so it may need several readings
+    while share < 0.5:  # the loop itself competes with the programs, so several readings may be needed
         load = measure_load(before, reader.read(None))
         share = load.others + load.stolen if load is not None else 0.0
 

@@ -199,7 +199,7 @@ class TestAmd:
         folder = pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", CARD, status="suspended", control="auto")
         for name in ("mem_info_vram_total", "gpu_metrics", "gpu_busy_percent", "hwmon/hwmon5/temp1_input"):
             (folder / name).unlink()
-            (folder / name).mkdir()  # a read would fail, and show as another reason
+            (folder / name).mkdir()  # a folder: reading it would fail with another reason
         source = amd(root)
         (gpu,) = source.read_gpus()
         assert gpu.asleep

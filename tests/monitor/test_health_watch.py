@@ -195,7 +195,7 @@ async def test_a_queue_at_a_real_engine_is_raised_and_cleared(demo_model: Path) 
         assert raised.finding in session.monitor.health_watch.open_findings
         while [server.entry.health for server in await read_running_servers()] != [(raised.finding.as_json(),)]:
             await asyncio.sleep(0.05)
-        for each in requests:  # an engine sees that the one which waits was cancelled only when its turn has come
+        for each in requests:  # the engine notices that a waiting request was cancelled only when its turn comes
             each.cancel()
         over = await received.get()
         assert (over.finding.code, over.cleared) == (FindingCode.REQUESTS_WAIT, True)

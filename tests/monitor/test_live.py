@@ -119,7 +119,7 @@ async def test_the_rate_of_a_stream_to_another_client_is_known_while_it_goes_on(
                 rate = server.monitor.series.get("tokens_per_second")
                 if rate is not None and rate.last:
                     break
-        assert server.monitor.traffic is None  # the engine's counters do not have it yet
+        assert server.monitor.traffic is None  # the engine's counters do not include the running reply yet
         assert server.monitor.series["acceptance_percent"].absent == (
             "Other clients' drafts are known when their reply ends."
         )

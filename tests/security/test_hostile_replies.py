@@ -229,7 +229,8 @@ class TestInTheWindow:
     def test_a_very_long_line_does_not_freeze_the_chat(
         self, pane: ChatPane, qapp: QApplication, monkeypatch: pytest.MonkeyPatch, letters: str, shown: int
     ) -> None:
-        monkeypatch.setattr(reply_widgets, "SHOWN_CHARACTERS", shown)  # as many as are shown take Qt half a minute
+        # Fewer, because Qt takes half a minute for the usual number.
+        monkeypatch.setattr(reply_widgets, "SHOWN_CHARACTERS", shown)
         reply = (letters * (2 * shown // len(letters) + 1))[: 2 * shown]
         longest_s = 0.0
         step = shown // 10
@@ -239,7 +240,7 @@ class TestInTheWindow:
             longest_s = max(longest_s, time.thread_time() - began_s)
         deadline_s = time.monotonic() + 300
         answer = pane.findChildren(ReplyView)[-1]
-        awake = QTimer(interval=100)  # an end to each wait, whatever the pane does
+        awake = QTimer(interval=100)  # wakes the loop, so that each wait ends whatever the pane does
         awake.start()
         while answer.waiting and time.monotonic() < deadline_s:
             began_s = time.thread_time()

@@ -198,7 +198,7 @@ class TestAnotherUser:
         (demo_server.home.parent / "open").chmod(0o644)
         secrets = [path for path in (demo_server.home / "state").rglob("*") if path.is_file()]
         assert len(secrets) >= 3
-        if os.geteuid() != 0:  # without root no other user can be taken on, so the modes are checked
+        if os.geteuid() != 0:  # only root can act as another user; without root the file modes are checked
             assert not (demo_server.home / "state").stat().st_mode & 0o077
             return
         script = (

@@ -104,7 +104,7 @@ def test_every_marked_text_is_a_literal() -> None:
     for file, line, name, texts in find_text_calls():
         assert len(texts) == TEXTS[name], f"{file}:{line}"
         fits = all(is_text(text) for text in texts)
-        if name == "tr":  # of what was marked where it was declared, too
+        if name == "tr":  # `tr` also translates texts that were marked where they are declared
             fits = fits or isinstance(texts[0], ast.Name | ast.Attribute | ast.Subscript)
         assert fits, f"{file}:{line}: the text cannot be read from the source"
 

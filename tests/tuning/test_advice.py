@@ -97,7 +97,8 @@ def test_the_best_length_is_left_alone() -> None:
         (use_counts(1), runs_at((1, 4), draft_sampling="probabilistic")),
         (use_counts(1, extra="--spec-draft-p-min 0.5"), runs_at((1, 4))),
         (use_counts(1), runs_at((1, 4))[::3]),  # too few runs
-        (use_counts(1), runs_at((1, 4), times={1: 0.060, 4: 0.070})),  # a step of real use is another thing
+        # Steps of real use took another time than the measured ones.
+        (use_counts(1), runs_at((1, 4), times={1: 0.060, 4: 0.070})),
         (replace(use_counts(1), accepted=()), runs_at((1, 4))),
         (use_counts(1), [replace(run, spoilt="Too hot.") for run in runs_at((1, 4))]),
     ],

@@ -84,7 +84,7 @@ def personal_session() -> Session:
 
 @pytest.mark.parametrize("workload", ["/home/jane.doe/p.txt", ""])
 def test_nothing_personal_is_in_a_shared_file(workload: str) -> None:
-    result = replace(personal_session(), workload=workload)  # "": of prompts that no workload has
+    result = replace(personal_session(), workload=workload)  # "": the prompts belong to no workload
     shared = anonymize(result, user=USER, host=HOST, home=HOME)
     text = session_json(shared).lower()
     assert [secret for secret in SECRETS if secret.lower() in text] == []

@@ -135,7 +135,7 @@ async def test_a_memory_error_of_another_program_is_recognised() -> None:
     number, too_large = next(
         (number, settings)
         for number in range(100)
-        for settings in draw_machine(number).space().fitting_settings()  # those of which it is believed that they fit
+        for settings in draw_machine(number).space().fitting_settings()  # the settings that fit by the plan's belief
         if draw_machine(number).runs_out_of_memory(settings)
     )
     bench = HttpBench(number)

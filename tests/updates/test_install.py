@@ -133,7 +133,8 @@ async def test_cancelling_ends_a_script_with_its_child_processes(
     with pytest.raises(asyncio.CancelledError):
         async with asyncio.timeout(120):
             await work
-    _, left = psutil.wait_procs(processes, timeout=60)  # who is no child of ours is collected by another
+    # Processes that are not our children are reaped by another process.
+    _, left = psutil.wait_procs(processes, timeout=60)
     assert left == []
 
 
