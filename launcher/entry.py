@@ -24,7 +24,7 @@ def run() -> NoReturn:
 
 
 def _open_window(options: argparse.Namespace) -> int:
-    gc.disable()  # run_window has a way of its own, and imports leave no garbage
+    gc.disable()  # imports leave no garbage, and run_window collects garbage itself
     from launcher.gui.application import run_window
 
     return run_window(options)

@@ -481,7 +481,7 @@ class MachineProof:
         hottest = f", {heat.most:.0f} °C" if heat else ""
         for name, is_known in (("spill", spill_known), ("throttling", throttling_known)):
             if name in self._outcomes:
-                continue  # refuted under load
+                continue  # the check has failed under load already
             if self._backend == "cpu":
                 self._skip(name, _ON_PROCESSOR)
             elif not is_known:

@@ -239,7 +239,7 @@ async def read_shelf(machine: MachineDescription, known: ModelShelf | None = Non
     shelf = replace(shelf, situation=situation)
     if known is not None and known.situation is not None and _is_same_memory(known.situation, situation):
         shelf = _keep_plans(shelf, known)
-        yield replace(shelf, is_complete=known.is_complete)  # else the rows would move, and back at the end
+        yield replace(shelf, is_complete=known.is_complete)  # else rows would be sorted otherwise until all plans are made
     else:
         yield shelf
     since_s = time.monotonic()
@@ -364,7 +364,7 @@ def _read_files(catalogue: Catalogue) -> ModelShelf:
                 released.get(family_key(entry.family or entry.name), ""),
             )
         )
-    for model_id, group in of_entries.items():  # of an entry that is gone from the catalogue
+    for model_id, group in of_entries.items():  # these models' entries are gone from the catalogue
         others.setdefault(model_id.casefold(), []).extend(group)
     for key, group in sorted(others.items(), key=lambda each: _name_group(each[1]).casefold()):
         files = tuple(LibraryFile(local=each, size_bytes=each.record.bytes) for each in group)
@@ -423,7 +423,7 @@ def _read_speeds() -> dict[tuple[str, int | None], MeasuredSpeed]:
     try:
         with History() as history:
             return history.read_speeds()
-    except LauncherError:  # the Tune page says so
+    except LauncherError:  # the Tune page reports the error
         return {}
 
 

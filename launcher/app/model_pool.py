@@ -531,7 +531,7 @@ class ModelPool:
     def _forget_task(self, task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # its waiters get it, and there may be none
+            task.exception()  # retrieved, because otherwise asyncio logs that it never was
 
     async def _load(self, model: PooledModel, asked: Settings, *, keeps_others: bool) -> None:
         """Load a model, by its plan, after making room for it. Raises Refusal or LauncherError."""

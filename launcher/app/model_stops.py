@@ -108,7 +108,7 @@ def _measure_missing(plan: Plan) -> int | None:
     """Return the bytes of a plan's files that are not here, None if their size is not known."""
     size = expect_size(plan.entry, plan.file)
     missing = size.size_bytes if size is not None else None
-    with suppress(LauncherError):  # the start reports it
+    with suppress(LauncherError):  # the start reports the error
         files = find_local_files(make_first_start_request(plan))
         if files.path is not None:
             return 0

@@ -44,7 +44,7 @@ async def select_named(name: str, catalogue: Catalogue) -> ModelSelection:
 
     selection: ModelSelection | None = None
     if "/" in name and not expand_user(name).exists():
-        from launcher.models.hub_model import select_hub_model  # late: it needs the network's modules
+        from launcher.models.hub_model import select_hub_model  # imported late: it needs the network's modules
 
         selection = await asyncio.to_thread(select_hub_model, name, catalogue)
     if selection is None and "://" in name:

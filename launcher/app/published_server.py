@@ -184,7 +184,8 @@ class RemoteControl:
     async def _preview_restart(self, fields: Mapping[str, Any]) -> Mapping[str, object]:
         """Return the effects of a restart with other settings, without changing anything."""
         from launcher.app.pause_estimate import estimate_pause
-        from launcher.app.preview import Previewer, read_basis  # with all of planning, which most servers never need
+        # Imported late, because most servers never need planning.
+        from launcher.app.preview import Previewer, read_basis
 
         supervisor, chosen = self._session.supervisor, _parse_changes(fields)
         launch = _require_launch(supervisor)
@@ -380,7 +381,7 @@ async def _resolve_context(options: ServeOptions, chosen: Settings, engine_pid: 
     """Return `chosen`; a context that is reset to the default gets the value that a new start would choose."""
     if "ctx" not in chosen or chosen["ctx"] is not None:
         return chosen
-    from launcher.app.start_settings import resolve_start  # like previews
+    from launcher.app.start_settings import resolve_start  # imported late, like previews above
 
     options = change_settings(options, chosen)
     # resolve_start recommends a value for each setting that is None. So settings for which llama-server's default is

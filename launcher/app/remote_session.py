@@ -434,7 +434,8 @@ class RemoteSession:
         """Return the connection to the process, which is found or started if there is none."""
         if self._link is not None:
             return self._link
-        return await asyncio.shield(self._begin_connecting())  # one that is cancelled must not lose the process
+        # Shielded, so that a cancelled caller does not lose the process.
+        return await asyncio.shield(self._begin_connecting())
 
     def _begin_connecting(self) -> "asyncio.Task[_Link]":
         if self._connecting is None:

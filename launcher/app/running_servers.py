@@ -318,7 +318,7 @@ async def read_requests(
 
 
 def _load_requests(count: int) -> "list[RequestRecord]":
-    from launcher.tuning.history import History, history_file  # late: `status` and `stop` must be quick
+    from launcher.tuning.history import History, history_file  # imported late: `status` and `stop` must be quick
 
     if not history_file().exists():
         return []

@@ -100,7 +100,7 @@ def open_process(idle_limit_s: float | None = None) -> tuple[ProcessEntry, Popen
     One that is started gets `idle_limit_s` in place of IDLE_LIMIT_S. Blocks until it listens. Raises EngineFailed if it
     ends before that, or takes longer than a minute.
     """
-    from filelock import FileLock, Timeout  # late: finding a process needs no lock
+    from filelock import FileLock, Timeout  # imported late: finding a process needs no lock
 
     global _opened
     if idle_limit_s is None:

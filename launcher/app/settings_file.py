@@ -91,7 +91,7 @@ def write_setting(name: str, value: AppSettingValue | None) -> None:
 
 
 def _parse_file(data: bytes) -> Mapping[str, AppSettingValue]:
-    import tomllib  # late: most users have no such file
+    import tomllib  # imported late: most users have no such file
 
     return _flatten_tables(tomllib.loads(data.decode("utf-8-sig").replace("\r\n", "\n")))
 

@@ -498,7 +498,7 @@ def _choose_drafting(options: ServeOptions, entry: ModelEntry) -> ServeOptions:
 
 async def _drop_foreign_kv_type(own: OwnSettings, path: Path) -> OwnSettings:
     """Return the settings without a fork's KV cache type if the engine in use does not have it."""
-    if not _is_foreign("kv", own.kept.get("kv")):  # most are not, so that no engine needs to be probed
+    if not _is_foreign("kv", own.kept.get("kv")):  # usually, and then no engine needs to be probed
         return own
     with suppress(LauncherError, OSError):
         build = await choose_build(ServeOptions(path))

@@ -219,7 +219,8 @@ class SpaceBuilder:
         """Return the search space: the settings in `vary`, or those that are likely to matter here."""
         on_cpu = self.on_cpu
         if vary is not None and "moe_cache_mib" in vary:
-            vary = {*vary, "n_cpu_moe"}  # both share the GPU's memory, and a cache is for experts on the host
+            # Varied with it: cache and layers share the GPU's memory, and a cache serves experts on the host.
+            vary = {*vary, "n_cpu_moe"}
         caches = self._is_cache_varied(vary)
         expert_layer_counts = () if on_cpu else self._expert_layers_to_try(caches=caches)
         offloads = len(expert_layer_counts) > 1

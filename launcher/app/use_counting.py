@@ -81,7 +81,8 @@ def find_advice(launch: Launch) -> "Advice | None":
 
     Blocks while it reads files, so call it in a worker thread.
     """
-    from launcher.tuning.advice import advise_draft_length  # late: this imports numpy, which counting does not need
+    # Imported late: this imports numpy, which counting does not need.
+    from launcher.tuning.advice import advise_draft_length
 
     with suppress(LauncherError, OSError):
         if not settings.stored_value(ADVICE):

@@ -211,6 +211,6 @@ def state_dir() -> Path:
 
 def runtime_dir() -> Path:
     """Return the folder of the registry of running servers: one per computer, because computers may share a home."""
-    import platform  # late: few need more than the name of a folder
+    import platform  # imported late: few need more than the name of a folder
 
     return state_dir() / "run" / (platform.node() or "localhost")

@@ -75,7 +75,7 @@ class _Parser(argparse.ArgumentParser):
     """
 
     def error(self, message: str) -> NoReturn:
-        from launcher.base.text import hide_logins  # late: most commands are typed correctly
+        from launcher.base.text import hide_logins  # imported late: most commands are typed correctly
 
         self.exit(2, f"{self.prog}: error: {hide_logins(message)}\n`{self.prog} --help` shows the usage.\n")
 
@@ -129,7 +129,7 @@ def main(arguments: list[str], open_window: OpenWindow) -> int:
     if extra:
         options.extra = extra
     if options.verb in (None, "demo", "gui"):
-        from launcher.cli import gui  # late: the other verbs do not need it
+        from launcher.cli import gui  # imported late: the other verbs do not need it
 
         if options.verb is None:
             if not gui.can_show_window():

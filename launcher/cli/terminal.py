@@ -60,7 +60,7 @@ async def confirm(question: str, *, default: bool = False) -> bool:
 
 async def _read_typed_line() -> bytes:
     """Return a line that the user types. Uses a daemon thread, because Ctrl-C would wait for a thread of the pool."""
-    import asyncio  # late: every command imports this module, and few ask a question
+    import asyncio  # imported late: every command imports this module, and few ask a question
 
     loop, typed = asyncio.get_running_loop(), asyncio.Queue[bytes]()
 

@@ -639,7 +639,7 @@ def describe_answers(verdict: Mapping[str, Any], baseline: Mapping[str, object])
     """Yield a verdict's sentence, and a table of the answers for each of several workloads."""
     parts = verdict.get("workloads") or ()
     yield wrap_text(str(verdict["overall"] if parts and "overall" in verdict else verdict["sentence"]))
-    if not parts or "overall" not in verdict:  # the sentence has all answers
+    if not parts or "overall" not in verdict:  # the sentence above is the whole answer
         return
     from launcher.tuning.verdict import chance_text
 

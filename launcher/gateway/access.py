@@ -233,7 +233,7 @@ def _check_body_headers(request: web.Request) -> None:
 
 async def read_body(request: web.Request) -> bytes:
     """Return the body of a request that `Access.check_request` has let pass. Raises Refusal."""
-    if "Expect" in request.headers:  # the client waits for leave to send it
+    if "Expect" in request.headers:  # the client waits for this answer before it sends the body
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0
     body = bytearray()

@@ -341,7 +341,7 @@ def find_raw_text(generated: str, delivered: DeliveredText) -> str | None:
 
 async def _count_prompt(link: EngineLink, tokens: list[int], prompt: str, expected: int | None) -> int | None:
     """Return how many of a slot's tokens are the prompt; None if the slot's conversation is another one."""
-    if not prompt:  # the reply that follows it is all there is to compare
+    if not prompt:  # an unknown prompt cannot be compared, only the reply after it
         return expected if expected is not None and expected <= len(tokens) else None
     if expected is None:
         text = await link.detokenize(tokens)

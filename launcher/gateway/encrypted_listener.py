@@ -46,7 +46,7 @@ async def accept_connections(
             client.close()
             raise
         limit_s = _HANDSHAKE_S if context else None
-        with suppress(OSError):  # of a client that speaks no TLS, or does not trust the certificate
+        with suppress(OSError):  # the client speaks no TLS, or does not trust the certificate
             await loop.connect_accepted_socket(make_protocol, client, ssl=context, ssl_handshake_timeout=limit_s)
 
     try:

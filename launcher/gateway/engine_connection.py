@@ -92,7 +92,7 @@ def _send_at_once(connection: socket.socket, data: bytes) -> int:
     bytes."""
     try:
         return connection.send(data)
-    except OSError:  # full, or the connection has ended, which the next write reports
+    except OSError:  # the buffers are full, or the connection has ended, which the next write reports
         return 0
 
 

@@ -196,7 +196,7 @@ def _complete_window(window: Window) -> None:
 
 
 def _look_for_update(window: Window) -> None:
-    from launcher.gui.updates import announce_newer  # late: the first paint does not need it
+    from launcher.gui.updates import announce_newer  # imported late: the first paint does not need it
 
     announce_newer(window)
 

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 def setting_text(name: str, value: "Value") -> str:
     """Return a setting, by its name in ROWS, with its value: "3 threads". Most are named as on the command line."""
-    from launcher.models.server_settings import ROWS, format_settings  # late: the first paint shows no settings
+    # Imported late: the first paint shows no settings.
+    from launcher.models.server_settings import ROWS, format_settings
 
     match name, value:
         case "ctx", int():

@@ -87,7 +87,7 @@ class SingleInstance(QObject):
         return False
 
     def _answer_start(self, on_request: Callable[[Path | None, bool], None]) -> None:
-        import hmac  # late, as hashlib below
+        import hmac  # imported late, as hashlib below
 
         socket = self._server.nextPendingConnection() if self._server else None
         if socket is None:
@@ -124,7 +124,7 @@ def _read_token(path: Path) -> str:
         with suppress(OSError):
             if stored := _TOKEN_FILE.load(path):
                 return stored
-        import secrets  # late, as hashlib below: only the first start makes a secret
+        import secrets  # imported late, as hashlib below: only the first start makes a secret
 
         token = secrets.token_urlsafe(32)
         write_atomically(path, token.encode())
@@ -150,6 +150,6 @@ def _socket_name(folder: Path, token: str) -> str:
     path = folder / "window.socket"
     if sys.platform != "win32" and len(os.fsencode(path)) < _LONGEST_PATH:
         return str(path)
-    import hashlib  # late: it loads OpenSSL, and most folders do without
+    import hashlib  # imported late: it loads OpenSSL, and most folders do without
 
     return "mtp-launcher-" + hashlib.sha256(f"{folder}\0{token}".encode()).hexdigest()[:32]

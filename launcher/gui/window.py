@@ -340,7 +340,7 @@ class Window(QMainWindow):
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802
         """Adjust the rail to the width."""
         super().resizeEvent(event)
-        if isValid(self.rail):  # it is not, for a moment, while the pages are built anew
+        if isValid(self.rail):  # while the pages are built anew, there is no rail for a moment
             self.rail.fit_width(event.size().width())
 
     def paintEvent(self, event: QPaintEvent) -> None:  # noqa: N802
@@ -384,7 +384,7 @@ class Window(QMainWindow):
 
     def add_tray(self) -> None:
         """Add a tray icon, if the system has a tray."""
-        from launcher.gui.tray import Tray  # late: the tray icon comes after the first paint
+        from launcher.gui.tray import Tray  # imported late: the tray icon comes after the first paint
 
         if self.tray is None and Tray.is_available():
             tray = Tray(self.controller, self.isActiveWindow, self)
@@ -539,7 +539,8 @@ class Window(QMainWindow):
             self._changed_look.pop(name, None)
             if appearance.needs_new_widgets(name, value):
                 self._changed_look[name] = value
-                QTimer.singleShot(0, self, self._change_look)  # not before the widget that was changed is done
+                # After the control that made the change has finished its work.
+                QTimer.singleShot(0, self, self._change_look)
         elif isinstance(application, QApplication):
             appearance.apply_setting(application, name, value)
 
@@ -616,7 +617,7 @@ class Window(QMainWindow):
 
     @Slot()
     def _choose_file(self) -> None:
-        from PySide6.QtWidgets import QFileDialog  # late: the first paint does not need it
+        from PySide6.QtWidgets import QFileDialog  # imported late: the first paint does not need it
 
         kinds = f"{tr('Models')} (*.gguf);;{tr('All files')} (*)"
         name, _ = QFileDialog.getOpenFileName(self, tr("Open a model"), "", kinds)
@@ -664,6 +665,6 @@ def _named_model(data: QMimeData) -> str:
         return ""
     if not 0 < len(text) <= _LONGEST_NAME or "/" not in text or any(map(str.isspace, text)):
         return ""
-    from launcher.models.hub_model import parse_hub_name  # late: only what is dragged or pasted needs it
+    from launcher.models.hub_model import parse_hub_name  # imported late: only what is dragged or pasted needs it
 
     return text if parse_hub_name(text) is not None else ""

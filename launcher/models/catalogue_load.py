@@ -44,7 +44,7 @@ def load_catalogue(config: Path | None = None, *, hub_figures: bool = True) -> C
     if own := sorted(folder.joinpath(_OWN_PRESETS).glob("*.toml")):
         problems += _add_presets(models, own)
     if hub_figures and (replies := figures_folder()).is_dir():
-        from launcher.models.hub_figures import fill_from_hub_cache  # late: most users have no replies
+        from launcher.models.hub_figures import fill_from_hub_cache  # imported late: most users have no replies
 
         models = {model.id: fill_from_hub_cache(model, replies) for model in models.values()}
     return Catalogue(tuple(models.values()), tuple(problems))
@@ -162,7 +162,8 @@ def _without_none(kind: Any) -> Any:  # noqa: ANN401 -- a type expression
 
 
 def _add_models(models: dict[str, ModelEntry], paths: Iterable[Path]) -> list[CatalogueProblem]:
-    from launcher.models.catalogue_schema import ModelsFile, UserFile, find_contradictions  # late: it imports pydantic
+    # Imported late: it imports pydantic.
+    from launcher.models.catalogue_schema import ModelsFile, UserFile, find_contradictions
 
     problems: list[CatalogueProblem] = []
     for path in paths:

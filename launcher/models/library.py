@@ -344,7 +344,7 @@ def describe_mismatch(entry: ModelEntry, file: ModelFile, paths: Sequence[Path])
     """
     if entry.geometry is None or entry.repo is None or file.size_bytes == _total_size(paths):
         return ""
-    from launcher.models.received import describe_differences  # late: a plan does not need it
+    from launcher.models.received import describe_differences  # imported late: a plan does not need it
 
     try:
         return describe_differences(read_model(paths[0]), entry.geometry)
@@ -523,7 +523,7 @@ async def verify_model(local: LocalModel, on_bytes: Callable[[int], None] | None
 
     `on_bytes` is called with the number of bytes read so far, over all files. Raises OSError if a file cannot be read.
     """
-    from launcher.fetch.digest import hash_file  # late: a plan does not need it
+    from launcher.fetch.digest import hash_file  # imported late: a plan does not need it
 
     results, before = [], 0
     for path, expected in zip(local.record.paths, _expected_hashes(local.record, local.store), strict=True):

@@ -286,7 +286,7 @@ def estimate_memory(
     draft_model = draft if setting.draft_model_bytes else None
     draft_buffers = draft_model_buffers(draft_model.geometry, geometry, compute_setting) if draft_model else None
     head_staging = 0
-    if compute.staging:  # the target's own may shrink, where copies replace larger results
+    if compute.staging:  # the target's compute buffer may shrink, where copies replace larger results
         head_staging = min(sum(share for _, share in compute.by_device) - compute.draft, compute.staging)
     checkpoint = recurrent_bytes(geometry, slots=1, draft=0)
     overheads = overhead_bytes(setting, gpus)

@@ -204,7 +204,8 @@ def plan_file(model: GgufModel, situation: Situation, criteria: PlanCriteria) ->
     Raises GeometryUnknown for a model whose memory cannot be estimated, BadOption for an invalid setting, and
     ModelHasNoHead for drafts with a file that has no MTP head.
     """
-    from launcher.models.file_entry import describe_file  # late: it needs the library, which other plans do not
+    # Imported late: it needs the library, which other plans do not.
+    from launcher.models.file_entry import describe_file
 
     check_criteria(criteria)
     entry = describe_file(model)

@@ -51,7 +51,8 @@ def find_side_files(trunk: GgufModel) -> SideFiles:
     quant = parse_quant(path.name)
     head = min(heads, key=lambda each: head_preference(each.path.name, each.file_bytes, quant), default=None)
     named = trunk.metadata.get("general.basename")
-    projectors.sort(key=lambda each: each.metadata.get("general.basename") != named)  # stable: then by name
+    # Projectors of the same group stay sorted by name.
+    projectors.sort(key=lambda each: each.metadata.get("general.basename") != named)
     return SideFiles(_as_companion(head) if head else None, tuple(map(_as_companion, projectors)))
 
 

@@ -190,7 +190,7 @@ class Monitor:
 
     def start_reply_meter(self) -> ReplyMeter:
         """Return a meter for a reply that we request. Until it ends, the engine's figures come from the meter."""
-        if self._server is not None:  # a sample that finds a new engine only after the reply would drop its figures
+        if self._server is not None:  # else a later sample that finds a new engine would drop the reply's figures
             self._reset_for_new_engine(self._server.engine_pid)
         self._meter = ReplyMeter()
         self.health_watch.reply_started(self._meter, self._clock())
@@ -207,7 +207,8 @@ class Monitor:
         if self._meter is meter:
             self._meter = None
             self._ended_reply, self._unsampled = (meter, self._clock()), True
-            self._client_meter.reset()  # it has counted this reply as well, and would have a rate for a moment longer
+            # The client meter has counted this reply, too, and would show its rate a moment longer.
+            self._client_meter.reset()
 
     async def _run_sampling(self, server: MonitoredServer) -> None:
         gpu = await asyncio.to_thread(GpuSensors)

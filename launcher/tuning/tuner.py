@@ -754,7 +754,8 @@ def build_verdict(runner: TrialRunner, questions: Questions) -> Verdict:
     best, gain = _confirmed_best(runner, questions)
     answer: Answer = "off" if mtp is None else _ANSWERS[mtp.answer]
     compared = mtp.comparison if mtp else None
-    if mtp is not None and answer == "on" and gain is None:  # better than without MTP, but not than the baseline
+    # MTP is better than no MTP, but not better than the baseline.
+    if mtp is not None and answer == "on" and gain is None:
         answer = "undecided"
         compared = next((each.comparison for each in questions.gains if each.candidate is mtp.candidate), None)
     more, values, because = [], None, _why_not_served(runner)

@@ -188,7 +188,8 @@ async def probe_engine(engine: Path | None, *, timeout_s: float = _PROBE_LIMIT_S
         wheel = str(spec.origin) if spec else ""
         identity = [*_file_identity(_BUILT_IN_SCRIPT), built_in_version() or "", wheel]
     else:
-        from launcher.engine.builds.installed import installed_name_of  # late: pydantic takes as long as a plan
+        # Imported late: pydantic takes as long as a plan.
+        from launcher.engine.builds.installed import installed_name_of
 
         path = _find_executable(engine)
         name, command, identity = installed_name_of(path) or path.name, [str(path)], _file_identity(path)
@@ -296,7 +297,8 @@ async def _run_and_read(command: Sequence[str], *arguments: str, timeout_s: floa
     The process cannot outlive this program. Raises EngineUnsuitable if it prints more than `_MOST_CHARACTERS` or does
     not end within `timeout_s` seconds; if it fails, raises the cause that its output names.
     """
-    from launcher.engine.server.process import EngineCommand, start_process  # late: a cached probe starts nothing
+    # Imported late: a cached probe starts nothing.
+    from launcher.engine.server.process import EngineCommand, start_process
 
     flag = arguments[-1]
     lines: list[str] = []

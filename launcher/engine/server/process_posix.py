@@ -61,7 +61,7 @@ class KeeperProcess:
         """Kill the engine's process group and poll until it is gone (waitpid is only for children of this process)."""
         if self.identity.is_running():
             descendants: list[psutil.Process] = []
-            with suppress(psutil.Error):  # those in other groups and sessions: once the engine is gone, none is found
+            with suppress(psutil.Error):  # also in other groups and sessions; found only while the engine runs
                 descendants = psutil.Process(self.identity.pid).children(recursive=True)
             with suppress(ProcessLookupError):
                 os.killpg(self.identity.pid, signal.SIGKILL)
@@ -102,7 +102,7 @@ class PreparedKeeper:
         self._status_fd, write_fd = os.pipe()
         keeper = str(Path(__file__).with_name("keeper.py"))
         try:
-            self._keeper = subprocess.Popen(  # a spawn of a millisecond; see KeeperProcess
+            self._keeper = subprocess.Popen(  # blocks for a millisecond only: see KeeperProcess
                 (sys.executable, "-I", "-S", keeper, str(write_fd), *command.arguments),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -558,7 +558,8 @@ class ModelsPage(QWidget):
         models = filter_models(all_models, text, shown)
         models = sort_models(models, order, by_fit=self.shelf.is_complete)
         if shown != HERE:
-            found = [each for each in extra if each.found is not None]  # the hub has matched their words
+            # Models that the hub found already match the words.
+            found = [each for each in extra if each.found is not None]
             named = filter_models([each for each in extra if each.found is None], text, shown)
             models += sort_models([*named, *found], order) if order != BEST else [*named, *found]
         self.list.show_models(models)

@@ -126,7 +126,7 @@ class ChartPainter:
                 x = position.x()
                 painter.drawLine(QPointF(x, max(top, area.top())), QPointF(x, min(bottom, area.bottom())))
                 for end in (top, bottom):
-                    if area.top() <= end <= area.bottom():  # one that goes on beyond the panel has no end there
+                    if area.top() <= end <= area.bottom():  # no bar is drawn for an end outside the panel
                         painter.drawLine(QPointF(x - 4, end), QPointF(x + 4, end))
             painter.setPen(QPen(colour, 1.5))
             painter.setBrush(colour if point.measured else QColor(LIGHT.card))

@@ -519,7 +519,7 @@ class PlansTable(RowTable):
         """See RowTable. Where the last column is left out, another one takes the spare width, or gives way."""
         head, last = self.horizontalHeader(), self._rows.columnCount() - 1
         others = (last - 1, _MODEL_COLUMN, _QUANT_COLUMN)
-        for column in others:  # first, or it would be counted at less than it needs
+        for column in others:  # before the columns are counted, so that each counts with the width that it needs
             head.setSectionResizeMode(column, QHeaderView.ResizeMode.ResizeToContents)
         super().show_columns()
         if self.isColumnHidden(last):

@@ -290,7 +290,8 @@ class TunePage(QWidget):
         self.tuning.apply_answer(settings)
 
     def _show_paused(self, error: LauncherError | None) -> None:
-        if error is None and self._view is not None and self._view.verdict is not None:  # the comparison was skipped
+        # There is a verdict: only the comparison of the answers was skipped.
+        if error is None and self._view is not None and self._view.verdict is not None:
             self._show_ended()
             return
         self._enable_start()

@@ -82,7 +82,7 @@ class Slider(QSlider):
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
             enabled = self.isEnabled()
             radius, thick, middle = theme.px(_RADIUS), theme.px(4), self.height() / 2
-            handle_x, width = self._position_of(self.value()), self.width()  # the line ends where the text does
+            handle_x, width = self._position_of(self.value()), self.width()  # the line is as wide as the text above it
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(theme.colour("border"))
             painter.drawRoundedRect(QRectF(0, middle - thick / 2, width, thick), thick / 2, thick / 2)
