@@ -239,7 +239,7 @@ async def read_shelf(machine: MachineDescription, known: ModelShelf | None = Non
     shelf = replace(shelf, situation=situation)
     if known is not None and known.situation is not None and _is_same_memory(known.situation, situation):
         shelf = _keep_plans(shelf, known)
-        yield replace(shelf, is_complete=known.is_complete)  # else rows would be sorted otherwise until all plans are made
+        yield replace(shelf, is_complete=known.is_complete)  # else rows would change their order twice
     else:
         yield shelf
     since_s = time.monotonic()

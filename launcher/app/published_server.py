@@ -184,6 +184,7 @@ class RemoteControl:
     async def _preview_restart(self, fields: Mapping[str, Any]) -> Mapping[str, object]:
         """Return the effects of a restart with other settings, without changing anything."""
         from launcher.app.pause_estimate import estimate_pause
+
         # Imported late, because most servers never need planning.
         from launcher.app.preview import Previewer, read_basis
 
