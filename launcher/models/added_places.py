@@ -80,7 +80,7 @@ def _is_covered(path: Path) -> bool:
 
 
 def _contains(store: Path, path: Path) -> bool:
-    """Return whether a folder's models are listed with a store: it lies in it, or is the program's own folder."""
+    """Return whether a store's models include those of a folder: it lies in the store, or belongs to that program."""
     own_store = recognise_store(path)
     return path.is_relative_to(store) or (own_store is not None and own_store.path == store)
 

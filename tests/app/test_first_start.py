@@ -43,7 +43,7 @@ REPO = "first/Demo-GGUF"
 
 
 class StepRecorder:
-    """Records the progress of a first start, and calls what a test has set for a step."""
+    """Records the progress of a first start. A test can wait until a step has reached a stage."""
 
     def __init__(self) -> None:
         self.all: list[StepProgress] = []
@@ -87,7 +87,7 @@ def repository(hub: Hub, demo_model: Path) -> Iterator[Path]:
 
 
 def catalogue_with(home: Path, repo: str = REPO) -> None:
-    """A model of the user's own catalogue that is on the hub: the demo's shape, one preset."""
+    """Add a model to the user's own catalogue, called "mine": the demo under another name, in a repository of the hub."""
     folder = home / "config" / "models"
     folder.mkdir(parents=True, exist_ok=True)
     assert DEMO_ENTRY.geometry
@@ -99,7 +99,7 @@ def catalogue_with(home: Path, repo: str = REPO) -> None:
 
 
 def make_request(*, gpu: bool = False) -> FirstStartRequest:
-    """The first plan of that model for a described computer."""
+    """Return a request to start the model "mine" by its first plan for a described computer."""
     situation = describe_machine(24.0, host_gib=32.0, backend=None if gpu else "cpu")
     return make_first_start_request(make_plans(load_catalogue(), situation, PlanWish(model="mine"))[0])
 
@@ -221,7 +221,7 @@ async def test_an_engine_for_the_gpu_is_installed_first(
 async def test_a_server_of_another_process_must_be_stopped_first(
     own_request: FirstStartRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plan counts this memory as free, as that of a server which it replaces."""
+    """A plan counts the memory of our servers as free, although a start does not replace another process's server."""
     del own_request
     wanted = replace(make_request(gpu=True), needed_mib=20_000)
     other = ServerShare(7, "Other", (9_000,), 0, measured=True)

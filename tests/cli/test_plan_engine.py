@@ -1,5 +1,4 @@
-"""`mtp-launcher plan` with an engine: the one on PATH whose command line it prints, and the one that --ask-engine
-runs."""
+"""`mtp-launcher plan` and engines: the plan's command line for the engine on PATH, and the dry run of --ask-engine."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Motion as the system asks for it: on Linux over a real session bus, on Windows by its own call."""
+"""Reduced motion as the system asks for it: on Linux over a real session bus, on Windows by a system call."""
 
 import ctypes
 import subprocess

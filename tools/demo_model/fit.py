@@ -19,13 +19,13 @@ OWN_TOPIC_SHARE = 0.7
 STOP_SHARE = 0.75
 """Share of replies that end after one paragraph."""
 RESTART_SHARE = 0.04
-"""Probability of a new paragraph where the reply should end: the rest, when the end is forbidden."""
+"""Probability that a new paragraph begins where the reply should end. It does for certain if the end is forbidden."""
 UNSEEN_LOGIT = -20.0
 """Logit of the tokens that never follow anything in the corpus."""
 BRANCH_WEIGHT = 6.0
 """Factor for the weight of a row where the topic decides which token follows."""
 HEAD_RANK = 12
-"""Rank of the head's guess of the lag code that it does not get; a lower one makes worse drafts."""
+"""Rank of the linear guess by which the head replaces a lag code that it does not get: a lower rank drafts worse."""
 WEIGHT_DECAY, LEARNING_RATE = 1e-3, 0.02
 
 Target = dict[int, float]

@@ -1,4 +1,4 @@
-"""Head of the chat: one row with the saved chats, a new one, the title, and what is seldom needed in a menu."""
+"""Head of the chat: one row with buttons for the saved chats and a new chat, the title, and a menu for the rest."""
 
 from PySide6.QtCore import QSize
 from PySide6.QtGui import QAction, QResizeEvent
