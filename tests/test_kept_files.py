@@ -68,13 +68,13 @@ class Circumstances:
 class Kind:
     """A kind of kept file: the glob of its place in the home, how it is made, and what is read of it.
 
-    `bears` names the faults that do this kind of file no harm.
+    `harmless_faults` are the faults that do this kind of file no harm.
     """
 
     place: str
     make: Callable[[Circumstances], object]
     read: Callable[[Circumstances], object]
-    bears: frozenset[str] = frozenset()
+    harmless_faults: frozenset[str] = frozenset()
 
 
 def write(path: Path, data: object) -> None:
@@ -82,31 +82,31 @@ def write(path: Path, data: object) -> None:
     path.write_text(json.dumps(data))
 
 
-def made_tune(_: Circumstances) -> None:
+def make_tune(_: Circumstances) -> None:
     work, space = load_workload("code"), Space({}, (1, 2))
     state = TuneState(tune_identity(space, work.name, work.prompts, Goal()), 1, ((0, 60.0),))
     save_tune(SavedTune("m", ServeOptions(model=MODEL), work, Goal(), 60.0, space, state, "session"))
 
 
-def made_figures(_: Circumstances) -> None:
+def make_figures(_: Circumstances) -> None:
     model = CATALOGUED
     file = {"repo": model.repo, "revision": "r", "file": model.files[0].file, "size_bytes": 7, "sha256": SHA256}
     kept = {"repo": model.repo, "asked": model.revision, "revision": "told", "files": [file]}
     write(figures_folder() / f"{model.id}.json", kept)
 
 
-def made_check(_: Circumstances) -> None:
+def make_check(_: Circumstances) -> None:
     manifest = {"version": "7.0.0", "notes": "", "artefacts": []}
     kept = {"folder": os.environ[RELEASES_VARIABLE], "asked_s": time.time(), "answered": True, "manifest": manifest}
     write(state_dir() / "updates.json", kept)
 
 
-def made_manifest(_: Circumstances) -> None:
+def make_manifest(_: Circumstances) -> None:
     values = {"tag": "b1", "backend": "cpu", "arch": "x64", "archives": {}, "version": "1", "installed_s": 0.0}
     write(data_dir() / "engines" / "b1-cpu" / installed.MANIFEST, values)
 
 
-def tags(_: Circumstances) -> object:
+def fetch_tags(_: Circumstances) -> object:
     return [release.tag for release in ReleaseClient().fetch_builds()]
 
 
@@ -164,7 +164,7 @@ KINDS = {
     ),
     "installed engine": Kind(
         "data/engines/b1-cpu/installed.json",
-        made_manifest,
+        make_manifest,
         lambda _: [each.name for each in installed.read_store().engines],
         frozenset({"unreadable"}),  # a dangling link is not a file of the folder
     ),
@@ -173,7 +173,7 @@ KINDS = {
         lambda at: installed.add_engine(at.engine, "mine"),
         lambda _: [each.name for each in installed.read_store().engines],
     ),
-    "answers about releases": Kind("cache/releases/*.json", tags, tags),
+    "answers about releases": Kind("cache/releases/*.json", fetch_tags, fetch_tags),
     "running server": Kind(
         "state/run/*/server-*.json",
         lambda _: registry.register_server(None, model="m", engine="e", draft=0),
@@ -191,7 +191,7 @@ KINDS = {
     ),
     "what the hub reported": Kind(
         f"cache/hub-figures/{CATALOGUED.id}.json",
-        made_figures,
+        make_figures,
         lambda _: hub_figures.fill_from_hub_cache(CATALOGUED).revision,
     ),
     "headers": Kind(
@@ -199,8 +199,8 @@ KINDS = {
         lambda at: header_summary.store_summary(SHA256, read_header(at.demo)),
         lambda _: header_summary.load_summary(SHA256),
     ),
-    "newer versions": Kind("state/updates.json", made_check, lambda _: asyncio.run(check_weekly())),
-    "a tune": Kind("state/tune-*.json", made_tune, lambda _: [each.record_id for each in load_tunes()]),
+    "newer versions": Kind("state/updates.json", make_check, lambda _: asyncio.run(check_weekly())),
+    "a tune": Kind("state/tune-*.json", make_tune, lambda _: [each.record_id for each in load_tunes()]),
 }
 
 
@@ -235,7 +235,7 @@ def test_any_damage_to_a_kept_file_is_reported_once_and_survived(
         path.with_name(f"{path.name}.copy").unlink(missing_ok=True)
         bring_about(path)
         caplog.clear()
-        if fault in kind.bears:
+        if fault in kind.harmless_faults:
             kind.read(circumstances)
             assert os.path.lexists(path), fault
             continue

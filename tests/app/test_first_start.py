@@ -86,7 +86,7 @@ def repository(hub: Hub, demo_model: Path) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def catalogue_with(home: Path, repo: str = REPO) -> None:
+def add_to_catalogue(home: Path, repo: str = REPO) -> None:
     """Add a model to the user's own catalogue, called "mine": the demo under another name, in a repository of the hub."""
     folder = home / "config" / "models"
     folder.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ def make_request(*, gpu: bool = False) -> FirstStartRequest:
 
 @pytest.fixture
 def own_request(home: Path, repository: Path) -> FirstStartRequest:
-    catalogue_with(home)
+    add_to_catalogue(home)
     return make_request()
 
 
@@ -250,7 +250,7 @@ class TestBeforeAnythingLarge:
     ) -> None:
         releases.publish("b11400", "cpu")
         releases.publish("v0.7.0", points_at="b11400")
-        catalogue_with(home, "gated/model")
+        add_to_catalogue(home, "gated/model")
         with pytest.raises(Refused, match="is gated") as refused:
             await start(make_request(gpu=True), session, recorder)
         assert "accept the terms" in refused.value.hint
@@ -345,7 +345,7 @@ async def test_a_model_without_its_mtp_head_fails_verification(
     home: Path, repository: Path, headless_model: Path, session: ServerSession, recorder: StepRecorder
 ) -> None:
     shutil.copy(headless_model, repository / FILE)
-    catalogue_with(home)
+    add_to_catalogue(home)
     toml = home / "config" / "models" / "mine.toml"
     size = str(DEMO_ENTRY.files[0].size_bytes)
     toml.write_text(toml.read_text().replace(size, str(headless_model.stat().st_size)))
@@ -364,15 +364,15 @@ async def test_a_download_of_the_queue_is_awaited_and_then_used(
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
     added = await add_pull(own_request.model)
-    line = download_queue()
-    working = asyncio.create_task(QueueRunner(line, lambda _: None, round_s=0.02).run())
+    queue = download_queue()
+    working = asyncio.create_task(QueueRunner(queue, lambda _: None, round_s=0.02).run())
     while not list(models_dir().rglob("*.part")):
         await asyncio.sleep(0.01)
     starting = asyncio.ensure_future(start(own_request, session, recorder))
     while not any(each.detail is StepDetail.DOWNLOADED_ELSEWHERE for each in recorder.all):
         await asyncio.sleep(0.01)
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
-    line.request_state(RequestedState.PAUSE, added.job.id)
+    queue.request_state(RequestedState.PAUSE, added.job.id)
     assert (await starting).text
     working.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -15,7 +15,7 @@ from launcher.engine.server.launch import Launch, prepare_launch
 from launcher.engine.settings import save_model_settings
 from launcher.models.plan_stops import StopName
 from launcher.models.server_settings import ROWS
-from tests.app.test_first_start import catalogue_with
+from tests.app.test_first_start import add_to_catalogue
 from tests.app.test_tuned_match import local_environment, save_tuned
 from tests.models.pulling import DEMO
 
@@ -45,7 +45,7 @@ async def test_what_a_tune_found_is_recommended(demo_model: Path) -> None:
 
 
 async def test_a_file_that_is_not_here_has_the_size_of_its_download(home: Path) -> None:
-    catalogue_with(home)
+    add_to_catalogue(home)
     stops = await plan_model_stops("mine")
     assert {each.missing_bytes for each in stops} == {DEMO.files[0].size_bytes}
     assert not any(each.is_loaded for each in stops)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import forked
-from tests.app.test_first_start import REPO, catalogue_with
+from tests.app.test_first_start import REPO, add_to_catalogue
 from tests.conftest import Hub
 from tests.models.pulling import FILE
 
@@ -23,7 +23,7 @@ def repository(hub: Hub, demo_model: Path, home: Path) -> Iterator[Path]:
     folder = hub.folder / REPO
     folder.mkdir(parents=True)
     shutil.copy(demo_model, folder / FILE)
-    catalogue_with(home)
+    add_to_catalogue(home)
     yield folder
     shutil.rmtree(folder)
 

@@ -10,7 +10,7 @@ import pytest
 from launcher.engine.server import listener
 
 
-def test_on_windows_a_listener_without_an_owner_is_unknown_and_one_of_another_process_is_not(
+def test_on_windows_a_listener_is_unknown_only_if_the_system_names_no_owner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as ours:

@@ -19,7 +19,7 @@ from launcher.gui.cockpit.page import CockpitPage
 from launcher.gui.cockpit.stops import PlanStops
 from launcher.gui.labels import Label
 from launcher.gui.window import Window
-from tests.app.test_first_start import REPO, catalogue_with
+from tests.app.test_first_start import REPO, add_to_catalogue
 from tests.conftest import Hub
 from tests.models.pulling import DEMO, FILE
 
@@ -56,7 +56,7 @@ def two_files(
     monkeypatch.setenv("LD_LIBRARY_PATH", str(no_driver))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    catalogue_with(home)
+    add_to_catalogue(home)
     own = home / "config" / "models" / "mine.toml"
     small = json.dumps(SMALL)
     more = f"files = [{{ quant = 'Q4_K_M', file = {small}, size_bytes = {DEMO.files[0].size_bytes} }}, "

@@ -23,7 +23,7 @@ from launcher.gui.start.page import StartPage
 from launcher.gui.start.queries import PlanRequest
 from launcher.gui.widgets import ProgressLine
 from launcher.gui.window import Window
-from tests.app.test_first_start import REPO, catalogue_with
+from tests.app.test_first_start import REPO, add_to_catalogue
 from tests.conftest import Hub
 from tests.models.pulling import FILE
 
@@ -66,7 +66,7 @@ def own_hub_model(home: Path, hub: Hub, demo_model: Path) -> Iterator[None]:
     folder = hub.folder / REPO
     folder.mkdir(parents=True)
     shutil.copy(demo_model, folder / FILE)
-    catalogue_with(home)
+    add_to_catalogue(home)
     yield
     shutil.rmtree(folder)
 
