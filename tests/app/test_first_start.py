@@ -87,7 +87,7 @@ def repository(hub: Hub, demo_model: Path) -> Iterator[Path]:
 
 
 def add_to_catalogue(home: Path, repo: str = REPO) -> None:
-    """Add a model to the user's own catalogue, called "mine": the demo under another name, in a repository of the hub."""
+    """Add a model "mine" to the user's own catalogue: the demo under another name, in a repository of the hub."""
     folder = home / "config" / "models"
     folder.mkdir(parents=True, exist_ok=True)
     assert DEMO_ENTRY.geometry
