@@ -17,7 +17,7 @@ from tests import forked
 from tests.cli.test_commands import find_port
 
 MEMORY_LIMIT_MIB = 2_800
-"""A limit of address space in bytes: enough for the demo with a usual context, but not for three million tokens."""
+"""A limit of address space: enough for the demo with a usual context, but not for three million tokens."""
 
 
 @pytest.fixture(autouse=True)

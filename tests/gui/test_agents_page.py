@@ -92,7 +92,7 @@ def test_one_click_starts_an_agent_in_a_terminal_and_shows_a_verdict(
 
     qtbot.waitUntil(verdict.start_button.isEnabled)
     record = page.control.record
-    click(verdict.start_button, qtbot)  # the server suits it and was checked, so it goes on
+    click(verdict.start_button, qtbot)  # the server suits the agent and was checked, so it is used again
     qtbot.waitUntil(lambda: read_terminal(terminal_log).count("reply") == 2)
     assert window.controller.launch is launch
     assert page.control.record is record

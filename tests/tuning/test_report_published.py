@@ -1,4 +1,4 @@
-"""Tables that others printed, through our reports: they give back the averages, spreads and speed-ups printed there."""
+"""Published tables of runs: our report computes the same averages, spreads and speed-ups as their authors."""
 
 from collections.abc import Mapping
 
@@ -19,11 +19,11 @@ def holds(settings: Mapping[str, object], part: Mapping[str, object]) -> bool:
 
 def compute_statistic(table: PublishedTable, stated: StatedStatistic) -> float:
     runs = [run for run in table.session.runs if not stated.prompt or run.prompt == stated.prompt]
-    of = [run for run in runs if holds(run.settings, stated.of)]
-    (row,) = build_report(of).rows
+    chosen = [run for run in runs if holds(run.settings, stated.of)]
+    (row,) = build_report(chosen).rows
     figure = row.decode
     assert isinstance(figure, Figure)
-    assert figure.n == len(of)
+    assert figure.n == len(chosen)
     if stated.what == "speedup":
         baseline = next(run.settings for run in runs if holds(run.settings, stated.over))
         result = build_report(runs, baseline)

@@ -576,7 +576,7 @@ class ModelsPage(QWidget):
             self._show_selected(None, None)
 
     def _place_hub_line(self, *, has_list: bool) -> None:
-        """Put the line on the hub under the list; if nothing was found, into the middle, below the text on that."""
+        """Put the line about the hub under the list or, if nothing was found, below the text "Nothing found"."""
         line = self.hub_line
         if has_list == (line.parentWidget() is self._list_card):
             return
@@ -625,7 +625,7 @@ class ModelsPage(QWidget):
 
     @Slot(object)
     def _handle_view(self, _view: object) -> None:
-        """Follow the server. As a slot it ends with the page; a lambda would go on with a page that is replaced."""
+        """Follow the server. This is a slot, because Qt disconnects it when the page is deleted, but not a lambda."""
         self._follow_server()
 
     @Slot()
