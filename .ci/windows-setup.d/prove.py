@@ -1,4 +1,4 @@
-"""Proves the Windows setup program step by step, as a user goes: prove.py FOLDER VERSION WINE_PROOFS [WORDS ...].
+"""Proves the Windows setup program in the order of a user's steps: prove.py FOLDER VERSION WINE_PROOFS [WORDS ...].
 
 FOLDER (see ../windows-setup) contains the builds "one" and "newer", the checkouts, a wine prefix and pytest. Prints one
 line per proof, "ok   ..." or "FAIL ...", and at the end "done". With WORDS, only proofs run whose names contain one.
@@ -48,7 +48,7 @@ from wine import LIMIT_S
 
 WINE_PROOFS, WORDS = Path(sys.argv[3]), sys.argv[4:]
 sys.path.insert(0, str(HERE.parent / "release-gate.d"))
-import use  # noqa: E402 -- it stands beside this folder
+import use  # noqa: E402 -- a module in .ci/release-gate.d
 
 _PROOFS: list[tuple[str, Callable[[], str]]] = []
 _before: dict[str, int] = {}
@@ -140,7 +140,7 @@ def _open_with() -> str:
     shutil.copy(next(DATA.rglob("mtp-demo.gguf")), model)
     picture = FOLDER / "opened.png"
     picture.unlink(missing_ok=True)
-    # Its exit code tells whether live data came in time, too, which is not asked here.
+    # The exit code is ignored: it also tells whether live data came in time, which is not proved here.
     wine.run(command.replace("%1", wine.path(model)) + f' --screenshot "{wine.path(picture)}"')
     model.unlink()
     assert picture.stat().st_size > 50_000, picture.stat()
@@ -424,7 +424,7 @@ def _users_files() -> dict[str, str]:
 
 
 def _is_windows_own(name: str) -> bool:
-    """Whether wine writes a path for itself, or NSIS' uninstallers run from there (in the user's Temp)."""
+    """Whether a path belongs to wine itself, or to the copy of an uninstaller that NSIS runs from the user's Temp."""
     return bool(re.search(r"/Temp/~nsu\w*\.tmp(/|$)", name)) or name.startswith("windows/")
 
 

@@ -4,7 +4,8 @@ import platform
 import subprocess
 import sys
 
-# Freeing 4 MiB moves glibc's limit above 300 KB; what is mapped one by one is counted as hblkhd, the fifth number.
+# Freeing 4 MiB moves glibc's limit above 300 KB. mallinfo counts the bytes of blocks with a mapping of their own
+# in its fifth number, hblkhd (f4).
 _PROBE = """
 import ctypes, sys
 from launcher.base.heap import fix_mmap_threshold

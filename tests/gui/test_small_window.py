@@ -1,4 +1,4 @@
-"""With large text or in a small window nothing scrolls sideways but a table's text and a log's lines."""
+"""With large text or in a small window, only a table's text and a log's lines scroll sideways."""
 
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -101,7 +101,7 @@ def test_a_table_measures_the_rows_in_view_and_keeps_the_widest(qtbot: QtBot) ->
     table.show()
     rows.show_rows([f"row {number}" for number in range(199)] + ["a last row that is wider than all others"])
     table.show_columns()
-    assert len(set(measured)) <= 8, "not all 200"
+    assert len(set(measured)) <= 8, "only the visible rows are measured, not all 200"
     narrow = table.columnWidth(0)
     table.scrollToBottom()
     wide = table.columnWidth(0)
@@ -109,7 +109,7 @@ def test_a_table_measures_the_rows_in_view_and_keeps_the_widest(qtbot: QtBot) ->
     table.scrollToTop()
     rows.show_rows([f"row {number}" for number in range(200)])
     table.show_columns()
-    assert table.columnWidth(0) == wide, "it does not jump"
+    assert table.columnWidth(0) == wide, "the column keeps the width of the widest row"
 
 
 def _scrolled_sideways(window: Window) -> list[str]:

@@ -1,4 +1,4 @@
-"""Sentences of plans: reasons and cautions are true; the mark names the source of the settings."""
+"""Sentences of plans: reasons and cautions are true, and the mark tells whether the settings were measured."""
 
 from dataclasses import replace
 from functools import cache

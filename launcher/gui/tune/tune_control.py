@@ -32,7 +32,7 @@ class TuneControl(QObject):
     """Runs one tune at a time on the window's server."""
 
     planned = Signal(object)
-    """PreparedTune: the plan of a tune for the current choices, or of one that starts."""
+    """PreparedTune: the plan of a tune for the current choices, or of the tune that starts."""
     changed = Signal(object)
     """TuneView: a trial was measured or a verdict reached."""
     trial_planned = Signal(object)
@@ -259,7 +259,7 @@ class TuneControl(QObject):
 async def _tune_when_idle(
     session: ServingSession, prepared: PreparedTune, report: Callable[[object], None], saved: SavedTune | None
 ) -> Verdict:
-    """Tune on the server of `session` while no client uses it. At the end it gets its earlier settings again."""
+    """Tune on the server of `session` while no client uses it; then restore its settings."""
     from launcher.app.borrowed_session import borrow_server
     from launcher.app.tuner import run_tune_when_idle
     from launcher.engine.server.registry import find_server
