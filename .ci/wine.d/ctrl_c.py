@@ -25,7 +25,7 @@ def _typed(command: list[str], cue: bytes) -> tuple[int | None, float, str]:
         if select.select([terminal], [], [], 0.2)[0]:
             try:
                 data = os.read(terminal, 65_536)
-            except OSError:  # the terminal's other end is closed: it has ended
+            except OSError:  # the program has ended, and its end of the terminal is closed
                 break
             if not data:
                 break

@@ -262,7 +262,7 @@ class Heads:
 
 
 class Blocks:
-    """Builds `graph` block by block. Once `outputs_only` is set, rows count output rows instead of tokens."""
+    """Builds `graph` block by block. Once `outputs_only` is set, results have a row per output row, not per token."""
 
     def __init__(self, geometry: Geometry, shape: Shape) -> None:
         self.geometry = geometry

@@ -34,7 +34,7 @@ ROOM_TOKENS = 320
 NextTokens = Mapping[int, float]
 """Natural logarithms of the probabilities of the most likely next tokens, by token."""
 OnPosition = Callable[[int, int], object]
-"""Gets the number of positions done, and of all."""
+"""Gets the number of positions that are done, and the number of all positions."""
 Answer = Literal["kept", "beyond", "shown", "not_judged"]
 
 
@@ -105,8 +105,8 @@ async def read_next_tokens(
 ) -> tuple[NextTokens, ...]:
     """Return the next tokens at each position after the fill. Raises Refused and Unreachable.
 
-    Each request repeats the prompt with one token more, of which the engine reads only this one: the rest is in the
-    slot. The engine must run without drafts, and without other clients.
+    Each request sends the prompt with one token more than before. The engine reads only the new token, because its slot
+    still has the others. The engine must run without drafts, and without other clients.
     """
     found = []
     for end in range(max(1, text.fill), len(text.tokens)):
@@ -196,9 +196,9 @@ class QualityRow:
 
     `kl` is the mean KL divergence in nats with its standard error `kl_error`; `kl_99` is exceeded at 1 % of the
     positions; `same_top` is the share of positions with the same most likely token. They are None with drafts, which
-    change no probability. `greedy_equal` of `greedy_replies` replies at temperature 0 are those of
-    the reference, or with drafts those without.
-    `needle` and `tool_call` are None where the reference itself fails.
+    change no probability. At temperature 0, `greedy_equal` of `greedy_replies` replies are equal to the reference's
+    replies, or with drafts to the replies without drafts. `needle` and `tool_call` are None where the reference itself
+    fails.
     """
 
     quant: str

@@ -327,7 +327,7 @@ async def test_a_port_taken_before_the_engine_binds_it_is_named(
 
 
 def test_a_cancelled_event_loop_stops_the_engine(options: ServeOptions) -> None:
-    """All tasks are cancelled at once, that of the engine process too, as when a signal handler raises SystemExit."""
+    """A signal handler that raises SystemExit cancels all tasks at once, also the task that watches the engine."""
     running: list[ProcessId] = []
 
     async def serve() -> None:

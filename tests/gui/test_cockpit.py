@@ -102,7 +102,7 @@ def check_that_moving_a_slider_changes_the_preview_only(page: CockpitPage, qtbot
     preview = page.state.preview
     assert preview is not None
     assert [change.name for change in preview.changes] == ["draft", "ctx"]
-    assert not page.controls.changes.drain_choice.isVisible(), "no reply would end"
+    assert not page.controls.changes.drain_choice.isVisible(), "no reply is running that could end first"
     assert page.memory.bar.accessibleName() != bar
     assert session.supervisor.engine_pid == engine
     qtbot.mouseClick(page.controls.changes.revert_button, Qt.MouseButton.LeftButton)
@@ -521,7 +521,7 @@ def test_requests_of_all_clients_are_listed_as_they_go_on(page: CockpitPage, qtb
     demo.resize(1000, 640)
     assert not table.isVisible()
     assert page.requests.isVisible(), "the summary stays"
-    assert page.plots.height() > 350, "which gets all the rest"
+    assert page.plots.height() > 350, "the plots get the rest of the height"
     qtbot.mouseClick(page.requests.all_button, Qt.MouseButton.LeftButton)
     assert table.isVisible()
     assert table.height() >= table.row_height * 10

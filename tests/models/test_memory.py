@@ -89,8 +89,8 @@ class TestAgainstRealEngines:
 
     @pytest.mark.parametrize(("draft", "measured"), [(0, 14_514), (2, 15_404), (4, 15_704)])
     def test_the_memory_of_a_dense_model_on_an_rtx_5060_ti(self, draft: int, measured: int) -> None:
-        # Qwen3.8-27B Q4-XYZ-v2, 32,768 tokens of q4_0 (sudoingX/qwen38-mtp). The file's size is not published; its
-        # weights are those by which facts on it were predicted: 13,362 MiB, and 300 for the head.
+        # Qwen3.8-27B Q4-XYZ-v2, 32,768 tokens of q4_0 (sudoingX/qwen38-mtp). The file's size is not published; 13,362
+        # MiB of weights and 300 MiB for the head explain other figures of this file.
         found = Weights(0, 13_362 * MIB, (Block(0),) * 64, (Block(300 * MIB),), exact=True)
         total = estimate_memory(geometry_of(DENSE), found, PlanSettings(32_768, "q4_0", draft=draft)).parts.total
         assert mib(total) == pytest.approx(measured, rel=0.015)
@@ -101,8 +101,8 @@ class TestAgainstRealEngines:
         assert mib(found[2] - found[1]) == pytest.approx(150, abs=2)
 
     def test_figures_of_the_engine_without_mtp(self) -> None:
-        # A dry run of b11434 on a card that is not there: 19,190 to 19,663 MiB of another file's weights, 2,782 to
-        # 2,908 of context, and 512 and 148 of the head's.
+        # A dry run of b11434 on an emulated card: the context takes 2,782 MiB without MTP and 2,908 MiB with MTP, which
+        # also adds 512 and 148 MiB for the head.
         on, off = (parts(MOE, "UD-Q3_K_XL", PlanSettings(262_144, "q8_0", draft, 256)) for draft in (2, 0))
         assert round(mib(off.kv + off.recurrent)) == 2_783
         assert round(mib(on.kv + on.recurrent)) == 2_908

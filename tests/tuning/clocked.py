@@ -13,7 +13,7 @@ from launcher.tuning.space import draft_length
 START_S = 5.0
 PREFILL_RATE = 1_000.0
 YIELD = 1.6
-"""Tokens a step with drafts."""
+"""Tokens that a step with drafts generates."""
 
 
 @dataclass(frozen=True)

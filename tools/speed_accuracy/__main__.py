@@ -1,11 +1,12 @@
 """Compare the speed forecasts with published runs, and fit their factors to them.
 
-    python -m tools.speed_accuracy errors with the shipped factors, and with factors fitted without the run's own source
-    and card python -m tools.speed_accuracy --fit factors that fit all runs best, to be copied into
-    launcher/models/speed.py python -m tools.speed_accuracy --rows every row as well
+    python -m tools.speed_accuracy          errors of two forecasts: by the shipped factors, and by factors that were
+                                            fitted without the runs of the same source and card
+    python -m tools.speed_accuracy --rows   the same, and every run
+    python -m tools.speed_accuracy --fit    the factors that fit all runs best, for launcher/models/speed.py
 
 Only runs of llama.cpp itself count, with one card, MTP or no drafts, and mixed prompts. Rows left out are counted by
-reason. The second column is the fair test: a run is forecast by factors that were fitted without it and its sweep.
+reason. The column "left out" is the fair test, because its factors were fitted without the run itself.
 """
 
 import argparse
@@ -103,7 +104,7 @@ _COMMON_SPREADS = {
     "watts": 0.4,
     "watts_compute": 0.4,
 }
-"""Spread of each factor around its usual value, as a logarithm, as it is assumed before any run is seen."""
+"""Assumed spread of each factor around its usual value, as a logarithm."""
 _USUAL = GenerationFactors(0.9, 70.0, 0.27)
 _USUAL_COMMON = CommonFactors(
     few_bits=1.1, experts_us=1.4, more_experts=0.75, mixture_us=10.0, vulkan=1.0, watts=0.7, watts_compute=0.7
@@ -193,7 +194,7 @@ def _read_run(row: dict[str, str], entries: dict[str, ModelEntry]) -> Run | str:
 
 
 def _file_of(entry: ModelEntry, row: dict[str, str]) -> ModelFile | None:
-    """Return the model file of a row: of the row's size, else the catalogue's, else by the bits of its name."""
+    """Return the model file of a row. Its size is the row's, else the catalogue's, else by the quant's bits."""
     quant = row["quant"].partition(" ")[0]
     result = ModelFile(
         quant=quant, file=f"{quant}.gguf", has_head=row["speculation"] != "none" or entry.speculation == "mtp"
@@ -207,8 +208,8 @@ def _file_of(entry: ModelEntry, row: dict[str, str]) -> ModelFile | None:
 def fit_factors(runs: Sequence[Run], begin: Factors, *, rounds: int = 6) -> Factors:
     """Return the factors that fit `runs` best, from `begin`, one at a time with ever smaller steps.
 
-    What counts is the absolute error as a logarithm, each group of runs by the root of its size, and how far a factor
-    is from the usual one.
+    The cost of factors is the sum of the errors' logarithms, in which a group of runs weighs as the square root of its
+    size, and of a penalty for factors that are far from the usual ones.
     """
     weights = _group_weights(runs)
     places = [(name, field) for name in GENERATIONS for field in _SPREADS] + [

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _GIB_MIB, _MIB = 1_024, 2**20
 _MUCH_FASTER = 1.1
-"""Ratio of the speed with drafts to that without from which drafts are named as the reason."""
+"""A row names drafts as a reason if they make the model at least this many times as fast."""
 _ROOMY_MIB = 6_144
 """Free GPU memory beside a model that is worth naming."""
 _STORE_TILES = {"ollama": "Ol", "lm-studio": "LM", "jan": "Ja", "llama.cpp": "lc", "hub": "HF"}
