@@ -15,7 +15,7 @@ import time
 _PATIENCE_S = 300.0
 
 
-def _typed(command: list[str], cue: bytes) -> tuple[int | None, float, str]:
+def _type_ctrl_c(command: list[str], cue: bytes) -> tuple[int | None, float, str]:
     """Start `command` in a terminal, type Ctrl-C after `cue`; return exit code, seconds to the end, all output."""
     pid, terminal = pty.fork()
     if pid == 0:
@@ -47,12 +47,14 @@ def _typed(command: list[str], cue: bytes) -> tuple[int | None, float, str]:
 
 def _list_python_pids(command: list[str]) -> str:
     """Return the IDs of the Windows processes that still run Python, except the one that lists them."""
-    asks = "import os, psutil; print(*(p for p in psutil.pids() if p != os.getpid() and _python(p)), sep=',')"
-    names = "import ctypes\n"
-    names += "def _python(pid):\n k = ctypes.WinDLL('kernel32'); h = k.OpenProcess(0x1000, 0, pid)\n"
-    names += " b = ctypes.create_unicode_buffer(500); n = ctypes.c_ulong(500)\n"
-    names += " return bool(k.QueryFullProcessImageNameW(h, 0, b, ctypes.byref(n))) and 'python' in b.value\n"
-    answer = subprocess.run([*command, "-c", names + asks], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    listing = "import os, psutil; print(*(p for p in psutil.pids() if p != os.getpid() and _python(p)), sep=',')"
+    definitions = "import ctypes\n"
+    definitions += "def _python(pid):\n k = ctypes.WinDLL('kernel32'); h = k.OpenProcess(0x1000, 0, pid)\n"
+    definitions += " b = ctypes.create_unicode_buffer(500); n = ctypes.c_ulong(500)\n"
+    definitions += " return bool(k.QueryFullProcessImageNameW(h, 0, b, ctypes.byref(n))) and 'python' in b.value\n"
+    answer = subprocess.run(
+        [*command, "-c", definitions + listing], stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
     return answer.stdout.decode().strip()
 
 
@@ -63,7 +65,7 @@ def main(command: list[str]) -> None:
         (["demo", "--headless", "--seconds", "30"], b"first token", 130, "demo ends with exit code 130"),
     )
     for arguments, cue, wanted, name in proofs:
-        code, seconds, text = _typed([*command, "-m", "launcher", *arguments], cue)
+        code, seconds, text = _type_ctrl_c([*command, "-m", "launcher", *arguments], cue)
         left = _list_python_pids(command)
         if code == wanted and not left and "Traceback" not in text:
             print(f"ok   Ctrl-C in a terminal: {name} after {seconds:.1f} s, no process is left")

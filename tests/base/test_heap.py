@@ -32,7 +32,7 @@ def mapped_bytes(mode: str) -> int:
     return int(result.stdout)
 
 
-def test_a_large_block_gets_its_own_mapping_after_others_were_freed() -> None:
+def test_a_large_block_gets_its_own_mapping_even_after_other_blocks_were_freed() -> None:
     if platform.libc_ver()[0] != "glibc":
         from launcher.base.heap import fix_mmap_threshold
 

@@ -26,7 +26,7 @@ from launcher.engine.server.supervisor import RestartPolicy, Supervisor, parse_l
 QUESTION = ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=64, temperature=0.0)
 
 
-class Watched:
+class WatchedSupervisor:
     """A supervisor and its events. It restarts no engine by itself."""
 
     def __init__(self) -> None:
@@ -43,8 +43,8 @@ class Watched:
 
 
 @asynccontextmanager
-async def supervise_server() -> AsyncIterator[Watched]:
-    watched = Watched()
+async def supervise_server() -> AsyncIterator[WatchedSupervisor]:
+    watched = WatchedSupervisor()
     try:
         yield watched
     finally:
@@ -66,7 +66,7 @@ def fake(fake_engine: Path, options: ServeOptions, monkeypatch: pytest.MonkeyPat
     return engine_with_faults
 
 
-def engine_of(watched: Watched) -> ProcessId:
+def engine_of(watched: WatchedSupervisor) -> ProcessId:
     running = watched.supervisor.process
     assert running is not None
     return running.identity

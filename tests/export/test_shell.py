@@ -64,7 +64,7 @@ def test_the_script_reads_the_key_from_a_file_and_hides_it_from_the_process_list
     assert KEY not in got[3:]
 
 
-def test_shellcheck_accepts_the_script(recipe: ExportRecipe) -> None:
+def test_bash_accepts_the_syntax_of_the_script(recipe: ExportRecipe) -> None:
     assert subprocess.run(["/bin/bash", "-n", "-c", shell.bash_script(recipe)], check=False).returncode == 0
 
 

@@ -130,7 +130,7 @@ def test_the_table_of_plans_fills_its_card(qtbot: QtBot, width: int) -> None:
     assert table.horizontalHeader().length() == table.viewport().width()
 
 
-def test_the_table_of_plans_has_room_at_every_width_that_it_passes(qtbot: QtBot) -> None:
+def test_the_table_of_plans_fills_its_card_at_every_width_while_it_is_resized(qtbot: QtBot) -> None:
     plans = make_plans(load_catalogue(hub_figures=False), describe_machine((24,)), PlanCriteria())[:4]
     table = PlansTable()
     qtbot.addWidget(table)

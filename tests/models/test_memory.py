@@ -95,7 +95,7 @@ class TestAgainstRealEngines:
         total = estimate_memory(geometry_of(DENSE), found, PlanSettings(32_768, "q4_0", draft=draft)).parts.total
         assert mib(total) == pytest.approx(measured, rel=0.015)
 
-    def test_a_draft_token_costs_that_card_150_mib(self) -> None:
+    def test_each_draft_token_of_a_dense_model_takes_150_mib(self) -> None:
         found = [parts(DENSE, "UD-Q4_K_S", PlanSettings(32_768, "q4_0", draft=draft)).total for draft in (2, 3, 4)]
         assert mib(found[1] - found[0]) == pytest.approx(150, abs=2)
         assert mib(found[2] - found[1]) == pytest.approx(150, abs=2)
@@ -272,10 +272,10 @@ class TestAnySetting:
     def test_a_projector_and_a_separate_draft_are_counted(self) -> None:
         plain = parts(MOE, "UD-Q3_K_XL", PlanSettings(65_536))
         # mmproj-F16: 858 MiB of weights, and buffers of its encoder, which were not measured.
-        seeing = parts(MOE, "UD-Q3_K_XL", PlanSettings(65_536, mmproj_bytes=899_283_584))
-        assert 858 + 300 <= mib(seeing.total - plain.total) <= 858 + 700
-        beside = parts(MOE, "UD-Q3_K_XL", PlanSettings(65_536, draft_model_bytes=514_687_104))
-        assert beside.total - plain.total >= 514_687_104
+        with_projector = parts(MOE, "UD-Q3_K_XL", PlanSettings(65_536, mmproj_bytes=899_283_584))
+        assert 858 + 300 <= mib(with_projector.total - plain.total) <= 858 + 700
+        with_draft_model = parts(MOE, "UD-Q3_K_XL", PlanSettings(65_536, draft_model_bytes=514_687_104))
+        assert with_draft_model.total - plain.total >= 514_687_104
 
     def test_a_model_without_a_head_has_no_draft_memory(self) -> None:
         headless = replace(weights(MOE, "UD-Q3_K_XL"), heads=())

@@ -24,7 +24,7 @@ def plans(situation: Situation, criteria: PlanCriteria | None = None) -> tuple[P
 class TestTexts:
     @staticmethod
     @cache
-    def every() -> list[Plan]:
+    def make_all_plans() -> list[Plan]:
         found = [
             plan
             for size in SIZES
@@ -37,7 +37,7 @@ class TestTexts:
 
     @pytest.mark.thorough
     def test_each_reason_is_a_sentence_and_unique(self) -> None:
-        for plan in self.every():
+        for plan in self.make_all_plans():
             texts = [*plan.reasons, *plan.cautions]
             assert len(texts) == len(set(texts))
             for text in texts:
@@ -49,14 +49,14 @@ class TestTexts:
 
     @pytest.mark.thorough
     def test_weak_quantisations_and_caches_carry_a_note_on_quality(self) -> None:
-        for plan in self.every():
+        for plan in self.make_all_plans():
             quality = [caution for caution in plan.cautions if "Source: " in caution]
             weak = any(name in plan.file.quant for name in ("IQ2", "IQ3", "Q2_K", "Q3_K"))
             if plan.entry.id == MOE:
                 assert len(quality) == weak + (plan.setting.kv == "q4_0"), plan.file.quant
 
     def test_q4_0_is_called_the_only_cache_that_fits_only_if_that_is_true(self) -> None:
-        for plan in self.every():
+        for plan in self.make_all_plans():
             if "Only a q4_0 KV cache leaves room for this context." in plan.reasons:
                 criteria = PlanCriteria(
                     model=plan.entry.id, quant=plan.file.quant, kv="q8_0", context=plan.setting.context
@@ -83,7 +83,7 @@ class TestTexts:
         assert any(reason.startswith("It does not fit even with ") for reason in first.reasons)
 
 
-class TestMarks:
+class TestMarksAndNotes:
     def test_a_file_with_a_run_on_such_a_card_counts_as_measured(self) -> None:
         assert plans(describe_machine(24))[0].mark == "measured"
         assert plans(describe_machine(48))[0].mark == "derived"
@@ -107,26 +107,26 @@ class TestMarks:
 class TestTrainedLength:
     """A model without recommended settings, which was trained for 32,768 tokens."""
 
-    def planned(self, size_gb: float, **criteria: int | bool) -> Plan:
+    def make_plan(self, size_gb: float, **criteria: int | bool) -> Plan:
         entry = replace(CATALOGUE.find(NINE), presets=(), native_context=32_768)
         return make_plans(Catalogue((entry,)), describe_machine(size_gb), PlanCriteria(model=NINE, **criteria))[0]  # type: ignore[arg-type]
 
     def test_each_slot_has_the_whole_trained_context(self) -> None:
-        found = self.planned(48, slots=4)
+        found = self.make_plan(48, slots=4)
         assert found.setting.context == 4 * 32_768
         text = "Each slot has the full trained context of 32,768 tokens."
         assert text in found.reasons
         assert not any("RoPE" in caution for caution in found.cautions)
 
     def test_a_unified_cache_is_as_long_as_one_slot(self) -> None:
-        found = self.planned(48, slots=4, kv_unified=True)
+        found = self.make_plan(48, slots=4, kv_unified=True)
         assert found.setting.context == 32_768
         assert not any("tokens for each" in reason for reason in found.reasons)
-        longer = self.planned(48, slots=4, kv_unified=True, context=65_536)
+        longer = self.make_plan(48, slots=4, kv_unified=True, context=65_536)
         assert any("add `-- --rope-scaling yarn`" in caution for caution in longer.cautions)
 
     def test_a_plan_that_is_too_big_names_no_longest_context(self) -> None:
-        found = self.planned(2)
+        found = self.make_plan(2)
         assert found.status is Status.TOO_BIG
         assert not any("longest that fits" in reason for reason in found.reasons)
 

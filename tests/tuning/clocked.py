@@ -37,12 +37,12 @@ class Speed:
 
 
 @dataclass
-class Clocked:
+class VirtualBench:
     """Replies that are requested together are generated at the same time; a formula gives the time of each."""
 
     speed: Callable[[Moment], Speed]
     noise: float = 0.0
-    cannot: Callable[[RunSettings], bool] = lambda _: False
+    fails_to_start: Callable[[RunSettings], bool] = lambda _: False
     starts: list[RunSettings] = field(default_factory=list)
     prompts: list[Prompt] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Clocked:
         self._settings = None
         self.starts.append(dict(settings))
         self._now_s += START_S
-        if self.cannot(settings):
+        if self.fails_to_start(settings):
             raise EngineFailed("The engine ended while it loaded: out of memory.")
         self._settings = dict(settings)
         return START_S

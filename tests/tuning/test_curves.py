@@ -30,7 +30,7 @@ from launcher.tuning.curves import (
 )
 from launcher.tuning.records import Prompt, Run, RunSettings
 from launcher.tuning.space import draft_length
-from tests.tuning.clocked import START_S, YIELD, Clocked, Moment, Speed
+from tests.tuning.clocked import START_S, YIELD, Moment, Speed, VirtualBench
 
 PROMPT = Prompt("code", (("user", "Write a parser."),), 160)
 WARM_UP = Prompt("warm", (("user", "Hello."),), 16)
@@ -49,7 +49,7 @@ def by_depth(moment: Moment) -> Speed:
 
 
 async def run_curve(
-    bench: Clocked, starts: Sequence[CurveStart], rounds: int = 3, seed: int = 0
+    bench: VirtualBench, starts: Sequence[CurveStart], rounds: int = 3, seed: int = 0
 ) -> tuple[list[RoundPoint], list[CurveProgress]]:
     found: list[RoundPoint] = []
     steps: list[CurveProgress] = []
@@ -59,14 +59,14 @@ async def run_curve(
     return found, steps
 
 
-async def fill_curve(bench: Clocked, rounds: int = 3) -> tuple[Curve, list[RoundPoint], list[CurveProgress]]:
+async def fill_curve(bench: VirtualBench, rounds: int = 3) -> tuple[Curve, list[RoundPoint], list[CurveProgress]]:
     starts, gaps = fill_starts(SETTINGS, (0, 2), (0, 10_000, 40_000, 80_000), PROMPT.tokens)
     found, steps = await run_curve(bench, starts, rounds)
     return build_curve(CurveAxis.FILL, [*found, *gaps]), found, steps
 
 
 async def test_a_fill_curve_has_both_series_at_every_fill_that_fits() -> None:
-    bench = Clocked(by_depth, noise=0.004)
+    bench = VirtualBench(by_depth, noise=0.004)
     curve, found, _ = await fill_curve(bench)
     assert curve.series == (NO_MTP, "draft 2")
     assert curve.places == (0, 10_000, 40_000, 80_000)
@@ -94,7 +94,7 @@ async def test_a_fill_curve_has_both_series_at_every_fill_that_fits() -> None:
 
 
 async def test_series_are_measured_in_turns_in_both_directions() -> None:
-    bench = Clocked(by_depth)
+    bench = VirtualBench(by_depth)
     _, found, _ = await fill_curve(bench)
     forth, back = ["no MTP"] * 3 + ["draft 2"] * 3, ["draft 2"] * 3 + ["no MTP"] * 3
     assert [each.series for each in found] == forth + back + forth
@@ -115,13 +115,15 @@ async def test_a_steady_drift_cancels() -> None:
         return Speed(speed * math.exp(-0.01 * (moment.now_s - 100) / 60))
 
     starts = tuple(CurveStart(name, {"draft": draft}, (0,)) for name, draft in ((NO_MTP, 0), ("draft 2", 2)))
-    ratio = build_curve(CurveAxis.FILL, (await run_curve(Clocked(drifting_speed), starts, 4))[0]).ratio_at("draft 2", 0)
+    ratio = build_curve(CurveAxis.FILL, (await run_curve(VirtualBench(drifting_speed), starts, 4))[0]).ratio_at(
+        "draft 2", 0
+    )
     assert ratio
     assert ratio.interval.estimate == pytest.approx(0.75 * YIELD, rel=2e-4)
 
 
 async def test_remaining_points_are_forecast_after_all_was_measured() -> None:
-    bench = Clocked(by_depth)
+    bench = VirtualBench(by_depth)
     began_s = bench.now_s()
     at: list[tuple[CurveProgress, float]] = []
     starts, _ = fill_starts(SETTINGS, (0, 2), (0, 10_000), PROMPT.tokens)
@@ -144,7 +146,7 @@ async def test_remaining_points_are_forecast_after_all_was_measured() -> None:
 
 
 async def test_a_place_that_cannot_be_served_is_a_result_and_not_repeated() -> None:
-    bench = Clocked(by_depth, cannot=lambda settings: settings["ctx"] == 262_144)
+    bench = VirtualBench(by_depth, fails_to_start=lambda settings: settings["ctx"] == 262_144)
     starts = context_starts(SETTINGS, (0, 2), (32_768, 262_144))
     found, steps = await run_curve(bench, starts)
     curve = build_curve(CurveAxis.CONTEXT, found)
@@ -164,7 +166,7 @@ async def test_a_fill_that_is_refused_is_a_result() -> None:
     def refuse_long_prompt(moment: Moment) -> Speed:
         return Speed(100, error="The prompt is too long." if moment.prompt.size == 10_000 else None)
 
-    curve, _, _ = await fill_curve(Clocked(refuse_long_prompt))
+    curve, _, _ = await fill_curve(VirtualBench(refuse_long_prompt))
     point = curve.point_at(NO_MTP, 10_000)
     assert point
     assert (point.rate, point.replies, point.why) == (None, 0, "The prompt is too long.")
@@ -176,12 +178,12 @@ async def test_a_fill_that_is_refused_is_a_result() -> None:
 
     found: list[RoundPoint] = []
     starts = (CurveStart(NO_MTP, {"draft": 0}, (3,)),)
-    await measure_curve(Clocked(by_depth), starts, none_like_that, WARM_UP, rounds=1, on_point=found.append)
+    await measure_curve(VirtualBench(by_depth), starts, none_like_that, WARM_UP, rounds=1, on_point=found.append)
     assert found[0].error == "No prompt has 3 tokens."
 
 
 async def test_a_server_that_crashes_at_a_place_is_restarted_for_the_next() -> None:
-    class Ending(Clocked):
+    class CrashingBench(VirtualBench):
         """An engine that runs out of memory and ends at the long prompt, if MTP is off."""
 
         async def run(self, prompt: Prompt, *, seed: int) -> Run:
@@ -190,7 +192,7 @@ async def test_a_server_that_crashes_at_a_place_is_restarted_for_the_next() -> N
                 return Run(prompt.name, {}, self.now_s(), 0.1, error="The engine ended: out of memory.")
             return await super().run(prompt, seed=seed)
 
-    bench = Ending(by_depth)
+    bench = CrashingBench(by_depth)
     curve, found, _ = await fill_curve(bench, rounds=2)
     assert [(each.place, each.is_counted) for each in found[:3]] == [(0, True), (10_000, False), (40_000, True)]
     gone = curve.point_at(NO_MTP, 10_000)
@@ -199,7 +201,7 @@ async def test_a_server_that_crashes_at_a_place_is_restarted_for_the_next() -> N
     assert curve.ratio_at("draft 2", 40_000)
     assert [draft_length(settings) for settings in bench.starts] == [0, 0, 2, 0, 0]
 
-    bench = Ending(by_depth, cannot=lambda _: len(bench.starts) == 2)
+    bench = CrashingBench(by_depth, fails_to_start=lambda _: len(bench.starts) == 2)
     curve, found, _ = await fill_curve(bench, rounds=2)
     assert [each.error for each in found[:3]] == [
         None,
@@ -210,14 +212,14 @@ async def test_a_server_that_crashes_at_a_place_is_restarted_for_the_next() -> N
 
 
 async def test_spoilt_replies_are_repeated_and_not_counted() -> None:
-    def bench_with(*spoilt: int) -> Clocked:
+    def bench_with(*spoilt: int) -> VirtualBench:
         """Return a bench whose replies with these numbers are spoilt. Number 0 is the warm-up."""
 
         def speed_of_round(_: Moment) -> Speed:
             is_spoilt = len(bench.prompts) - 1 in spoilt
             return Speed(10.0 if is_spoilt else 100.0, spoilt="The GPU throttled." if is_spoilt else None)
 
-        bench = Clocked(speed_of_round)
+        bench = VirtualBench(speed_of_round)
         return bench
 
     starts = (CurveStart(NO_MTP, {"draft": 0}, (0,)),)
@@ -235,7 +237,7 @@ async def test_spoilt_replies_are_repeated_and_not_counted() -> None:
 
 
 async def test_a_cancelled_curve_has_reported_its_points() -> None:
-    bench = Clocked(by_depth)
+    bench = VirtualBench(by_depth)
     found: list[RoundPoint] = []
 
     def keep(each: RoundPoint) -> None:
@@ -257,14 +259,14 @@ async def test_a_cancelled_curve_has_reported_its_points() -> None:
 
 
 async def test_another_user_of_the_server_ends_the_curve() -> None:
-    class Taking(Clocked):
+    class StoppedBench(VirtualBench):
         async def run(self, prompt: Prompt, *, seed: int) -> Run:
             if len(self.prompts) > 3:
                 raise Superseded("The server was stopped.")
             return await super().run(prompt, seed=seed)
 
     with pytest.raises(Superseded):
-        await fill_curve(Taking(by_depth))
+        await fill_curve(StoppedBench(by_depth))
 
 
 async def test_streams_share_one_server_and_are_sent_at_once() -> None:
@@ -272,7 +274,7 @@ async def test_streams_share_one_server_and_are_sent_at_once() -> None:
         alone = 100.0 if not draft_length(moment.settings) else 80.0
         return Speed(alone / (1 + 0.4 * (moment.streams - 1)), power_w=200.0)
 
-    bench = Clocked(shared_speed)
+    bench = VirtualBench(shared_speed)
     starts = stream_starts(SETTINGS, (0, 2), (1, 2, 4))
     found: list[RoundPoint] = []
     prompts = (PROMPT, replace(PROMPT, name="prose"))
@@ -296,7 +298,7 @@ async def test_streams_share_one_server_and_are_sent_at_once() -> None:
 
 
 async def test_the_result_of_a_curve_in_sentences() -> None:
-    sentences = summarize_curve((await fill_curve(Clocked(by_depth)))[0])
+    sentences = summarize_curve((await fill_curve(VirtualBench(by_depth)))[0])
     against = (
         "Draft 2 is faster than no MTP with 0 and 10,000 tokens in the context (1.28 times, 1.03 times); slower than no"
         " MTP with 40,000 tokens in the context (0.80 times)."
@@ -306,14 +308,14 @@ async def test_the_result_of_a_curve_in_sentences() -> None:
         "No MTP keeps 50 % of its speed from 0 to 40,000 tokens.",
         "Draft 2 keeps 31 % of its speed from 0 to 40,000 tokens.",
     ]
-    once = summarize_curve((await fill_curve(Clocked(by_depth), rounds=1))[0])
+    once = summarize_curve((await fill_curve(VirtualBench(by_depth), rounds=1))[0])
     uncertain = "No MTP: its speed from 0 to 40,000 tokens is too uncertain. Use more --rounds."
     assert once[1] == uncertain
     assert once[0].startswith(
         "Draft 2 is not distinguishable from no MTP at every fill: 1.28 times at 0, 1.03 times at"
     )
     starts = context_starts(SETTINGS, (2,), (32_768, 262_144))
-    slower = Clocked(lambda moment: Speed(100 if moment.settings["ctx"] == 32_768 else 98.6))
+    slower = VirtualBench(lambda moment: Speed(100 if moment.settings["ctx"] == 32_768 else 98.6))
     curve = build_curve(CurveAxis.CONTEXT, (await run_curve(slower, starts))[0])
     assert summarize_curve(curve) == ["Draft 2: a context of 262,144 is 1.4 % slower than one of 32,768."]
 
@@ -328,7 +330,7 @@ def test_default_places_of_a_fill_curve() -> None:
 
 
 async def test_the_json_of_a_curve_has_its_points_and_ratios() -> None:
-    result = json.loads(json.dumps((await fill_curve(Clocked(by_depth), rounds=1))[0].as_json()))
+    result = json.loads(json.dumps((await fill_curve(VirtualBench(by_depth), rounds=1))[0].as_json()))
     assert result["axis"] == "fill"
     assert result["series"] == [NO_MTP, "draft 2"]
     assert result["points"][0]["tokens_per_second"] == {

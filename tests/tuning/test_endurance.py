@@ -21,7 +21,7 @@ from launcher.tuning.endurance import (
 )
 from launcher.tuning.records import Prompt, Run
 from launcher.tuning.statistics import Interval
-from tests.tuning.clocked import Clocked, Moment, Speed
+from tests.tuning.clocked import Moment, Speed, VirtualBench
 
 PROMPT = Prompt("code", (("user", "Write a parser."),), 400)
 SETTINGS = {"draft": 2, "ctx": 8_192}
@@ -29,9 +29,9 @@ SETTINGS = {"draft": 2, "ctx": 8_192}
 
 async def measure_endurance(
     speed: Callable[[float], Speed], minutes: float = 10.0, noise: float = 0.01
-) -> tuple[EnduranceVerdict, Clocked, list[Run]]:
+) -> tuple[EnduranceVerdict, VirtualBench, list[Run]]:
     """`speed` gets roughly the seconds since the first reply."""
-    bench = Clocked(lambda moment: speed(moment.now_s - 105), noise)
+    bench = VirtualBench(lambda moment: speed(moment.now_s - 105), noise)
     runs: list[Run] = []
     await sustain_load(bench, SETTINGS, PROMPT, minutes * 60, on_run=runs.append)
     return judge_endurance(runs), bench, runs
@@ -174,16 +174,20 @@ async def test_a_server_that_crashes_is_reported_with_earlier_results() -> None:
         lost.append(1)
         return Speed(60.0, error="The connection broke off." if len(lost) == 30 else None)
 
-    bench, runs = Clocked(once), []
+    bench, runs = VirtualBench(once), []
     await sustain_load(bench, SETTINGS, PROMPT, 300, on_run=runs.append)
     assert judge_endurance(runs).answer == "holds"
 
 
 async def test_subjects_that_cannot_be_served_are_an_error() -> None:
     with pytest.raises(EngineFailed):
-        await sustain_load(Clocked(lambda _: Speed(1), cannot=lambda _: True), SETTINGS, PROMPT, 60, on_run=print)
+        await sustain_load(
+            VirtualBench(lambda _: Speed(1), fails_to_start=lambda _: True), SETTINGS, PROMPT, 60, on_run=print
+        )
     with pytest.raises(NothingMeasured, match="The engine ended"):
-        await sustain_load(Clocked(lambda _: Speed(1, error="The engine ended.")), SETTINGS, PROMPT, 60, on_run=print)
+        await sustain_load(
+            VirtualBench(lambda _: Speed(1, error="The engine ended.")), SETTINGS, PROMPT, 60, on_run=print
+        )
 
 
 def test_the_change_point_maximises_the_variance_between_segments() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from launcher.tuning.measuring_loop import after_rounds, after_seconds, limit_time, serve_settings, visit_rounds
 from launcher.tuning.records import Prompt
-from tests.tuning.clocked import START_S, Clocked, Speed
+from tests.tuning.clocked import START_S, Speed, VirtualBench
 
 PROMPT = Prompt("a", (("user", "a"),), tokens=100)
 
@@ -18,7 +18,7 @@ def test_every_second_round_is_in_reverse_order_unless_the_order_is_fixed() -> N
 
 
 async def test_the_time_is_checked_between_rounds() -> None:
-    bench = Clocked(lambda _: Speed(100.0))
+    bench = VirtualBench(lambda _: Speed(100.0))
     await bench.become({})
     visited = []
     for number, prompt in visit_rounds([PROMPT, PROMPT], after_seconds(bench, 1.5)):
@@ -28,7 +28,7 @@ async def test_the_time_is_checked_between_rounds() -> None:
 
 
 async def test_only_a_new_start_is_warmed_up() -> None:
-    bench = Clocked(lambda _: Speed(100.0))
+    bench = VirtualBench(lambda _: Speed(100.0))
     assert await serve_settings(bench, {"draft": 2}, PROMPT, seed=0) == START_S
     assert await serve_settings(bench, {"draft": 2}, PROMPT, seed=0) == 0
     assert [prompt.tokens for prompt in bench.prompts] == [24]

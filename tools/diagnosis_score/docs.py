@@ -11,8 +11,8 @@ from tools.markdown import format_table
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "diagnosis.md"
 HELD_OUT = ("held-out", "held-out-2", "held-out-3")
-_PLACE = re.compile(r"\{(\w+)\}")
-_PART = re.compile(r"\[([^\[\]]*)\]")
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_OPTIONAL_PART = re.compile(r"\[([^\[\]]*)\]")
 
 
 def make_sections() -> dict[str, str]:
@@ -33,15 +33,15 @@ def update_document(document: str) -> str:
 
 def fault_table() -> str:
     """Return a row for every fault, in the order of the signatures' numbers."""
-    proof = _list_proofs()
+    origins = _list_origins()
     rows = [
         (
             str(fault.data.number),
             f"`{fault.code}`",
             fault.data.severity,
-            _sentence(fault.data.title),
+            _make_sentence(fault.data.title),
             ", ".join(f"`{action.kind}`" for action in fault.data.actions),
-            ", ".join(sorted(proof[fault.code])),
+            ", ".join(sorted(origins[fault.code])),
         )
         for fault in sorted(fault_signatures(), key=lambda fault: fault.data.number)
     ]
@@ -60,18 +60,18 @@ def score_table() -> str:
     return format_table(("set", "logs", "kinds of fault", "of them sound", "right now"), rows)
 
 
-def _list_proofs() -> dict[str, set[str]]:
-    proof: dict[str, set[str]] = defaultdict(set)
+def _list_origins() -> dict[str, set[str]]:
+    origins: dict[str, set[str]] = defaultdict(set)
     for example in tomllib.loads((LOGS / "signatures.toml").read_text("utf-8"))["example"]:
-        proof[example["code"]].add(example["origin"])
+        origins[example["code"]].add(example["origin"])
     for name in HELD_OUT:
         for judged in judge_logs(LOGS / name):
             for code in judged.codes:
                 if judged.diagnosis == code:
-                    proof[code].add("recorded")
-    return proof
+                    origins[code].add("recorded")
+    return origins
 
 
-def _sentence(template: str) -> str:
-    text = _PART.sub(lambda part: part[1], template)
-    return _PLACE.sub(lambda place: f"*{place[1].replace('_', ' ')}*", text).replace("|", "\\|")
+def _make_sentence(template: str) -> str:
+    text = _OPTIONAL_PART.sub(lambda part: part[1], template)
+    return _PLACEHOLDER.sub(lambda name: f"*{name[1].replace('_', ' ')}*", text).replace("|", "\\|")
