@@ -1,6 +1,6 @@
-"""The plots with an hour of samples, measured from inside: `ROUNDS`. Prints one line of JSON.
+"""Measures the plots with an hour of samples, ROUNDS times, and prints one line of JSON.
 
-A bare pyqtgraph window with one curve of as many points and default settings is painted in turn with them.
+For comparison, a bare pyqtgraph window with one curve of as many points is painted after each paint of the plots.
 """
 
 import json

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent))
-from linux.contents import licence  # noqa: E402 -- a script of ours, which stands beside this folder
+from linux.contents import licence  # noqa: E402 -- installer/linux/contents.py
 
 PACKAGES = PurePosixPath("Lib/site-packages")
 PATH_FILE = "{library}.zip\r\n.\r\nLib\\site-packages\r\nimport site\r\n"
@@ -54,7 +54,7 @@ _DROPPED_FILES = re.compile(r"\.(pyi|pxd|pyx|lib|h|c|cpp|a)$|/RECORD$|/sboms/|^(
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A wheel that went in."""
+    """A wheel in the setup program."""
 
     name: str
     version: str
@@ -74,7 +74,7 @@ def sha256(path: Path) -> str:
 
 
 def is_kept(name: str) -> bool:
-    """Whether a file of a wheel goes in, by its path from site-packages."""
+    """Whether the setup program contains a file of a wheel, by its path from site-packages."""
     if name.startswith("PySide6/"):
         inside = name.removeprefix("PySide6/")
         return inside in QT or (inside.startswith("support/") and name.endswith(".py"))

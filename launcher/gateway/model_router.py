@@ -14,9 +14,9 @@ Body = Mapping[str, Any]
 class Route:
     """The gate that a request goes through.
 
-    `model` is the name of the model that answers, None if there is only one. `ready` is done once that model takes
-    requests, because it is loading or its settings are being changed; it raises Refusal if it cannot. `system_text`
-    goes before conversations that have none.
+    `model` is the name of the model that answers, None if there is only one. `ready` is set while that model
+    is loading or its settings are being changed: it is done once the model takes requests, or raises Refusal if the
+    model cannot. `system_text` is put before conversations without a system message.
     """
 
     gate: Gate

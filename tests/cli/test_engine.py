@@ -1,4 +1,4 @@
-"""`mtp-launcher engine` and `serve` with what it installed, as a user types them, against the fake GitHub."""
+"""The commands `mtp-launcher engine`, and `serve` with the engines that they installed from a fake GitHub."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ def run(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[st
 
 
 def run_json(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
-    """Run it with --json and return the last object."""
+    """Run a command with --json and return the last object that it prints."""
     lines = run(*arguments, "--json", code=code).stdout.splitlines()
     return dict(json.loads(lines[-1]))
 
@@ -171,7 +171,9 @@ def test_an_interrupted_installation_reports_that_nothing_was_changed(releases: 
     releases.publish("b11450", "cpu", command=f"env FAKE_FAULTS=slow-load FAKE_RELEASE=/nowhere {FAKE}")
     with forked.start("engine", "install", "b11450", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as installing:
         assert installing.stderr
-        assert any("Running the demo model" in line for line in installing.stderr), "it came as far as that"
+        assert any("Running the demo model" in line for line in installing.stderr), (
+            "the installation has reached its test"
+        )
         installing.send_signal(signal.SIGINT)
         _, rest = installing.communicate()
     assert installing.returncode == 130

@@ -30,7 +30,7 @@ def nvidia(index: int = 0, *, total: int = 24 * GIB, free: int | None = 22 * GIB
 
 @pytest.fixture
 def linux_host() -> Host:
-    """This computer's, with what plans depend on set."""
+    """This computer as the host, with fixed values for all that plans depend on."""
     known = read_host()
     return replace(known, kind="linux", wsl=None, display=None, memory_bytes=64 * GIB, available_bytes=48 * GIB)
 

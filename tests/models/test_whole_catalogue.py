@@ -92,7 +92,7 @@ def test_a_withdrawn_file_is_planned_only_by_name() -> None:
 
 
 def test_sampling_is_advised_where_anybody_published_advice() -> None:
-    """A new model without published sampling values belongs into `unknown`."""
+    """Add a new model to `unknown` if nobody has published sampling values for it."""
     unknown = {"command-a-plus", "hy3", "llama-3.3-70b", "step-3.7-flash"}
     assert {model.id for model in MODELS if model.sampling is None} == unknown
     thinking = {model.id for model in MODELS if model.thinking == "on" and model.sampling}
