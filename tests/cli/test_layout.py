@@ -7,10 +7,10 @@ from launcher.cli.layout import format_table, merge_similar, text_columns, wrap_
 ROWS = (("ID", "NAME", "SIZE"), ("one", "the first of them", "1,234.5"), ("two", "x", "7"))
 
 
-@pytest.mark.parametrize(("expected", "wanted"), [("60", 60), ("80", 80), ("300", 120), ("5", 40), ("none", 100)])
-def test_text_is_wrapped_to_a_readable_width(expected: str, wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", expected)
-    assert text_columns() == wanted
+@pytest.mark.parametrize(("columns", "width"), [("60", 60), ("80", 80), ("300", 120), ("5", 40), ("none", 100)])
+def test_text_is_wrapped_to_a_readable_width(columns: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert text_columns() == width
 
 
 def test_texts_that_differ_in_numbers_are_printed_once() -> None:

@@ -20,7 +20,7 @@ def encode_event(text: str) -> bytes:
 
 
 @dataclass
-class Steps:
+class StepwiseEngine:
     """An engine whose stream has the bytes that a test puts into `parts`, and ends with None."""
 
     parts: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
@@ -40,31 +40,31 @@ class Steps:
 
 
 @asynccontextmanager
-async def begin_stream() -> AsyncIterator[tuple[Front, Steps]]:
-    steps = Steps()
-    server = await asyncio.start_server(steps.serve, "127.0.0.1", 0)
+async def begin_stream() -> AsyncIterator[tuple[Front, StepwiseEngine]]:
+    engine = StepwiseEngine()
+    server = await asyncio.start_server(engine.serve, "127.0.0.1", 0)
     async with open_gateway() as front, asyncio.timeout(60):
         await front.gateway.gate.pause_requests(0.0)
         await front.gateway.gate.resume_requests(engine_link(front, server.sockets[0].getsockname()[1]))
-        yield front, steps
-        await steps.ended.wait()
+        yield front, engine
+        await engine.ended.wait()
     server.close()
 
 
 async def test_headers_are_sent_before_the_first_token() -> None:
-    async with begin_stream() as (front, steps):
+    async with begin_stream() as (front, engine):
         reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
         writer.write(front.request(CHAT_LINE, body=STREAM))
         head = await reader.readuntil(b"\r\n\r\n")  # comes while the engine still reads the prompt
         assert head.startswith(b"HTTP/1.1 200 ")
         assert b"text/event-stream" in head
         progress = {"choices": [], "prompt_progress": {"total": 9, "cache": 0, "processed": 9, "time_ms": 1}}
-        steps.parts.put_nowait(b"data: " + json.dumps(progress).encode() + b"\n\n")
-        steps.parts.put_nowait(encode_event("Hi") + encode_event(" there")[:20])
+        engine.parts.put_nowait(b"data: " + json.dumps(progress).encode() + b"\n\n")
+        engine.parts.put_nowait(encode_event("Hi") + encode_event(" there")[:20])
         assert await reader.readuntil(b"\n\n\r\n") == b"%x\r\n%b\r\n" % (len(encode_event("Hi")), encode_event("Hi"))
-        steps.parts.put_nowait(encode_event(" there")[20:] + b"data: [DONE]\n\n")
+        engine.parts.put_nowait(encode_event(" there")[20:] + b"data: [DONE]\n\n")
         assert await reader.readuntil(b"[DONE]\n\n\r\n")
-        steps.parts.put_nowait(None)
+        engine.parts.put_nowait(None)
         assert await reader.readexactly(5) == b"0\r\n\r\n"
         writer.write(front.request(CHAT_LINE, body=b"{"))  # the same connection takes further requests
         assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")
@@ -73,26 +73,26 @@ async def test_headers_are_sent_before_the_first_token() -> None:
 
 @pytest.mark.parametrize(("last", "end"), [(b"data: [DONE]\n\n", "complete"), (encode_event(" word"), "client left")])
 async def test_a_client_that_leaves_after_the_last_event_has_the_whole_reply(last: bytes, end: str) -> None:
-    async with begin_stream() as (front, steps):
+    async with begin_stream() as (front, engine):
         reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
         writer.write(front.request(CHAT_LINE, body=STREAM))
-        steps.parts.put_nowait(last)
+        engine.parts.put_nowait(last)
         await reader.readuntil(last)
         writer.close()
         while front.exchanges[-1].end is None:  # the engine has not ended its stream yet
             await asyncio.sleep(0.01)
         assert front.exchanges[-1].end == end
-        steps.parts.put_nowait(None)
+        engine.parts.put_nowait(None)
 
 
 async def test_an_http_1_0_client_gets_the_stream_without_chunks() -> None:
-    async with begin_stream() as (front, steps):
+    async with begin_stream() as (front, engine):
         reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
         writer.write(front.request(CHAT_LINE, body=STREAM).replace(b"HTTP/1.1", b"HTTP/1.0", 1))
         for text in ("One", " two", " three"):
-            steps.parts.put_nowait(encode_event(text))
+            engine.parts.put_nowait(encode_event(text))
             assert (await reader.readuntil(b"\n\n")).endswith(encode_event(text))
-        steps.parts.put_nowait(None)
+        engine.parts.put_nowait(None)
         assert await reader.read() == b""
         writer.close()
 
