@@ -1,4 +1,4 @@
-"""Runs programs under wine as Windows starts them, and lists the files and registry keys of its prefix."""
+"""Starts programs under wine as Windows would, and lists the files and registry keys of the wine prefix."""
 # ruff: noqa: S101, S607
 
 import os
@@ -25,7 +25,7 @@ class Ended:
 
 
 class Wine:
-    """A prefix, and a Windows Python of the build's that starts programs in it."""
+    """A wine prefix. A Windows Python from the setup program's build starts programs in it."""
 
     def __init__(self, prefix: Path, python: Path) -> None:
         self.drive = prefix / "drive_c"
@@ -33,7 +33,7 @@ class Wine:
         self._error_log = prefix.with_name("programs.log")
         with self._error_log.open("wb") as log:
             drain = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=log)
-        self._errors = drain.stdin  # a pipe: Windows Python, under wine, wants no file
+        self._errors = drain.stdin  # a pipe, because Windows Python under wine fails with a file
 
     def error_tail(self, lines: int = 20) -> str:
         """Return the last lines that programs have written to standard error."""
@@ -41,12 +41,12 @@ class Wine:
 
     @property
     def user(self) -> Path:
-        """The profile of the prefix's only person."""
+        """The profile folder of the prefix's only user."""
         [folder] = (each for each in (self.drive / "users").iterdir() if each.name != "Public")
         return folder
 
     def path(self, path: Path) -> str:
-        """Return a path of this system's as Windows names it."""
+        """Return the Windows path of a file of this system."""
         if path.is_relative_to(self.drive):
             return "C:\\" + str(path.relative_to(self.drive)).replace("/", "\\")
         return "Z:" + str(path).replace("/", "\\")
@@ -78,8 +78,8 @@ class Wine:
     def start_desktop(self) -> None:
         """Give the prefix a desktop, as Windows has one, until `end_programs`.
 
-        Wine starts its desktop with the first program that asks for it, whose pipes the desktop then keeps open: who
-        reads the output of that program to its end, as the painter of a chart is read, would wait for ever.
+        Otherwise the first program that asks for a desktop starts it, and the desktop keeps the pipes of that program
+        open. Whoever reads the output of that program to its end, such as that of a chart's painter, waits for ever.
         """
         self._desktop = subprocess.Popen(
             ["wine", str(self._python), "-c", _DESKTOP],

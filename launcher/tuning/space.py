@@ -109,9 +109,9 @@ class Space:
                     yield chosen
 
     def memory_ranks(self, settings: RunSettings) -> tuple[int, ...]:
-        """Return the draft length, and the place on each axis that takes memory.
+        """Return the draft length, and the position on each axis that takes memory.
 
-        Settings of which none is lower need at least as much memory.
+        Settings need at least as much memory as others if none of their numbers is lower.
         """
         return draft_length(settings), *(axis.values.index(settings[axis.name]) for axis in self.axes if axis.memory)
 

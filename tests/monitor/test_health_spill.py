@@ -11,7 +11,7 @@ RTX_3090 = ServerSetup(draft=2, vram_total_mib=24_576.0, host_mib=500.0)
 
 
 def windows(count: int, start_s: float = 0.0, *, shared: float, rate: float, used: float = 23_400.0) -> list[Moment]:
-    """Looks two seconds apart, with a reply every ten."""
+    """Samples two seconds apart, with a reply every ten seconds."""
     return [
         moment(
             start_s + 2 * i,
