@@ -80,7 +80,7 @@ async def test_counts_are_those_of_the_engine(session: ServerSession) -> None:
     assert counts.seconds == pytest.approx(own.predicted_s - before.predicted_s)
 
 
-class StillSession:
+class SessionWithLaunch:
     """A session that only has a launch."""
 
     is_idle = False
@@ -102,7 +102,7 @@ TRAFFIC = Traffic(100, 50.0, Acceptance(80, 60, (40, 40), (35, 25)))
 
 async def test_counts_are_saved_once_a_minute(launch: Launch) -> None:
     now_s = 1.0
-    counting = UseCounting(StillSession(launch), clock=lambda: now_s)  # type: ignore[arg-type]
+    counting = UseCounting(SessionWithLaunch(launch), clock=lambda: now_s)  # type: ignore[arg-type]
     place = use_counts_key(Environment.for_launch(launch))
     counting.add_traffic(TRAFFIC)
     now_s = 59.0
@@ -128,7 +128,7 @@ async def test_nothing_is_counted_or_advised_while_the_setting_is_off(launch: La
     assert find_advice(launch) is not None
     settings.change_setting(ADVICE, False)
     assert find_advice(launch) is None
-    counting = UseCounting(StillSession(launch))  # type: ignore[arg-type]
+    counting = UseCounting(SessionWithLaunch(launch))  # type: ignore[arg-type]
     place = use_counts_key(Environment.for_launch(launch))
     with History() as history:
         before = history.load_use(place)
@@ -139,14 +139,14 @@ async def test_nothing_is_counted_or_advised_while_the_setting_is_off(launch: La
 
 
 async def test_no_file_is_written_without_use(launch: Launch) -> None:
-    counting = UseCounting(StillSession(launch))  # type: ignore[arg-type]
+    counting = UseCounting(SessionWithLaunch(launch))  # type: ignore[arg-type]
     await counting.close()
     assert not history_file().exists()
 
 
 async def test_a_write_error_is_only_logged(launch: Launch, caplog: pytest.LogCaptureFixture) -> None:
     history_file().mkdir(parents=True)
-    counting = UseCounting(StillSession(launch))  # type: ignore[arg-type]
+    counting = UseCounting(SessionWithLaunch(launch))  # type: ignore[arg-type]
     counting.add_traffic(TRAFFIC)
     await counting.close()
     assert "cannot be saved" in caplog.text

@@ -45,7 +45,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 _CONTENT = random.Random(2).randbytes(1_000_000)
 
 
-class Place:
+class FileOnServer:
     """A file on the fake server, and its target on the disk."""
 
     content = _CONTENT
@@ -58,7 +58,7 @@ class Place:
     def source(self, faults: str = "none", *, name: str = "model.gguf", **known: object) -> DownloadSource:
         return replace(DownloadSource(self.server.url(self.run, faults, name), len(self.content), self.sha256), **known)  # type: ignore[arg-type]
 
-    async def interrupted(self, source: DownloadSource, after: int = 1) -> None:
+    async def start_and_interrupt(self, source: DownloadSource, after: int = 1) -> None:
         """Cancel a fetch once that many bytes are there."""
         enough = asyncio.Event()
 
@@ -79,14 +79,14 @@ class Place:
         return self.server.read_record(self.run).requests
 
     @property
-    def beside(self) -> list[str]:
+    def other_names(self) -> list[str]:
         return sorted(path.name for path in self.target.parent.iterdir() if path != self.target)
 
 
 @pytest.fixture
-def place(file_server: FileServer, run_name: str, tmp_path: Path) -> Place:
-    (file_server.folder / "model.gguf").write_bytes(Place.content)
+def remote_file(file_server: FileServer, run_name: str, tmp_path: Path) -> FileOnServer:
+    (file_server.folder / "model.gguf").write_bytes(FileOnServer.content)
     (file_server.folder / "empty").write_bytes(b"")
     folder = tmp_path / "models"
     folder.mkdir()
-    return Place(file_server, run_name, folder)
+    return FileOnServer(file_server, run_name, folder)

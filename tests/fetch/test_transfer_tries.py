@@ -15,7 +15,7 @@ from launcher.base.progress import Phase, Progress
 from launcher.fetch import transfer
 from launcher.fetch.partial_file import count_unfinished_bytes
 from launcher.fetch.transfer import DownloadSource, TransferSettings, download_file
-from tests.fetch.conftest import QUICK, Place
+from tests.fetch.conftest import QUICK, FileOnServer
 
 
 @pytest.fixture
@@ -28,50 +28,60 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> TransferSettings:
 
 class TestSeveralConnections:
     async def test_several_connections_are_used_if_each_is_limited(
-        self, place: Place, small_chunks: TransferSettings
+        self, remote_file: FileOnServer, small_chunks: TransferSettings
     ) -> None:
-        await download_file(place.source("slow=1000000"), place.target, settings=replace(small_chunks, connections=1))
-        assert len(place.requests) == 1
-        place.target.unlink()
-        await download_file(place.source("slow=1000000"), place.target, settings=small_chunks)
-        assert place.target.read_bytes() == place.content
-        assert len({each["Range"] for each in place.requests}) > 2
+        await download_file(
+            remote_file.source("slow=1000000"), remote_file.target, settings=replace(small_chunks, connections=1)
+        )
+        assert len(remote_file.requests) == 1
+        remote_file.target.unlink()
+        await download_file(remote_file.source("slow=1000000"), remote_file.target, settings=small_chunks)
+        assert remote_file.target.read_bytes() == remote_file.content
+        assert len({each["Range"] for each in remote_file.requests}) > 2
 
     @pytest.mark.parametrize("faults", ["busy=1", "503*3,only-ranges,after=1", "ignores-range", "etag=new"])
     async def test_a_server_without_ranges_still_serves_the_file(
-        self, place: Place, small_chunks: TransferSettings, faults: str
+        self, remote_file: FileOnServer, small_chunks: TransferSettings, faults: str
     ) -> None:
-        await download_file(place.source(f"slow=4000000,{faults}"), place.target, settings=small_chunks)
-        assert place.target.read_bytes() == place.content
+        await download_file(remote_file.source(f"slow=4000000,{faults}"), remote_file.target, settings=small_chunks)
+        assert remote_file.target.read_bytes() == remote_file.content
 
-    async def test_a_dropped_connection_is_repeated_alone(self, place: Place, small_chunks: TransferSettings) -> None:
-        await download_file(place.source("slow=1000000,drops=60000*6"), place.target, settings=small_chunks)
-        assert place.target.read_bytes() == place.content
+    async def test_a_dropped_connection_is_repeated_alone(
+        self, remote_file: FileOnServer, small_chunks: TransferSettings
+    ) -> None:
+        await download_file(remote_file.source("slow=1000000,drops=60000*6"), remote_file.target, settings=small_chunks)
+        assert remote_file.target.read_bytes() == remote_file.content
 
-    async def test_a_changed_file_restarts_all_connections(self, place: Place, small_chunks: TransferSettings) -> None:
-        source = place.source("slow=1000000,changes=2", bytes=None, sha256=None)
-        got = await download_file(source, place.target, settings=small_chunks)
-        assert place.target.read_bytes() == place.content[::-1]
-        begins = [int(each["Range"].removeprefix("bytes=").partition("-")[0]) for each in place.requests]
+    async def test_a_changed_file_restarts_all_connections(
+        self, remote_file: FileOnServer, small_chunks: TransferSettings
+    ) -> None:
+        source = remote_file.source("slow=1000000,changes=2", bytes=None, sha256=None)
+        got = await download_file(source, remote_file.target, settings=small_chunks)
+        assert remote_file.target.read_bytes() == remote_file.content[::-1]
+        begins = [int(each["Range"].removeprefix("bytes=").partition("-")[0]) for each in remote_file.requests]
         # The second one is the restart; the other connections of the first attempt did not restart separately.
         assert begins.count(0) == 2
-        assert got.received_bytes > len(place.content)
+        assert got.received_bytes > len(remote_file.content)
 
-    async def test_cancelled_connections_resume_later(self, place: Place, small_chunks: TransferSettings) -> None:
-        task = asyncio.create_task(download_file(place.source("slow=1000000"), place.target, settings=small_chunks))
-        while (count_unfinished_bytes(place.target) or 0) < 300_000:
+    async def test_cancelled_connections_resume_later(
+        self, remote_file: FileOnServer, small_chunks: TransferSettings
+    ) -> None:
+        task = asyncio.create_task(
+            download_file(remote_file.source("slow=1000000"), remote_file.target, settings=small_chunks)
+        )
+        while (count_unfinished_bytes(remote_file.target) or 0) < 300_000:
             await asyncio.sleep(0)
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-        waiting = count_unfinished_bytes(place.target)
-        got = await download_file(place.source(), place.target, settings=small_chunks)
+        waiting = count_unfinished_bytes(remote_file.target)
+        got = await download_file(remote_file.source(), remote_file.target, settings=small_chunks)
         assert got.resumed_bytes == waiting
-        assert place.target.read_bytes() == place.content
+        assert remote_file.target.read_bytes() == remote_file.content
 
 
 class TestTrying:
-    async def test_a_requested_pause_is_respected_up_to_the_limit(self, place: Place) -> None:
+    async def test_a_requested_pause_is_respected_up_to_the_limit(self, remote_file: FileOnServer) -> None:
         pauses: list[float] = []
         notes: list[str] = []
 
@@ -82,30 +92,32 @@ class TestTrying:
             if progress.phase is Phase.WAITING:
                 notes.append(progress.note)
 
-        await download_file(place.source("429*1,retry=7"), place.target, settings=QUICK, pause=pause, on_progress=watch)
+        await download_file(
+            remote_file.source("429*1,retry=7"), remote_file.target, settings=QUICK, pause=pause, on_progress=watch
+        )
         assert pauses == [7.0]
         assert notes == ["127.0.0.1 received too many requests. Next try in 7 s."]
-        place.target.unlink()
-        place.run += "b"
-        await download_file(place.source("503*1,retry=86400"), place.target, settings=QUICK, pause=pause)
+        remote_file.target.unlink()
+        remote_file.run += "b"
+        await download_file(remote_file.source("503*1,retry=86400"), remote_file.target, settings=QUICK, pause=pause)
         assert pauses[1] == QUICK.longest_asked_pause_s
 
-    async def test_progress_resets_the_count_of_attempts(self, place: Place) -> None:
-        await download_file(place.source("drops=150000"), place.target, settings=QUICK)
-        assert len(place.requests) == 7 > QUICK.attempts
+    async def test_progress_resets_the_count_of_attempts(self, remote_file: FileOnServer) -> None:
+        await download_file(remote_file.source("drops=150000"), remote_file.target, settings=QUICK)
+        assert len(remote_file.requests) == 7 > QUICK.attempts
 
     @pytest.mark.parametrize("status", [401, 403, 404, 410])
-    async def test_a_refusal_is_reported_at_once(self, place: Place, status: int) -> None:
+    async def test_a_refusal_is_reported_at_once(self, remote_file: FileOnServer, status: int) -> None:
         with pytest.raises(Refused) as caught:
-            await download_file(place.source(f"{status}"), place.target, settings=QUICK)
-        assert (caught.value.status, len(place.requests)) == (status, 1)
+            await download_file(remote_file.source(f"{status}"), remote_file.target, settings=QUICK)
+        assert (caught.value.status, len(remote_file.requests)) == (status, 1)
 
-    async def test_received_bytes_are_reported_with_the_error(self, place: Place) -> None:
+    async def test_received_bytes_are_reported_with_the_error(self, remote_file: FileOnServer) -> None:
         with pytest.raises(LauncherError) as caught:
-            await download_file(place.source("503,after=1,drops=300000"), place.target, settings=QUICK)
+            await download_file(remote_file.source("503,after=1,drops=300000"), remote_file.target, settings=QUICK)
         assert "300,000 of 1,000,000 bytes" in caught.value.hint
 
     @pytest.mark.parametrize("url", ["nonsense", "ftp://example.org/x", "http://", "http://[::1", "http://a:b/"])
-    async def test_an_invalid_address_is_reported(self, place: Place, url: str) -> None:
+    async def test_an_invalid_address_is_reported(self, remote_file: FileOnServer, url: str) -> None:
         with pytest.raises(BadOption):
-            await download_file(DownloadSource(url), place.target, settings=QUICK)
+            await download_file(DownloadSource(url), remote_file.target, settings=QUICK)

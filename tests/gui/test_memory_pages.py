@@ -80,7 +80,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def read(home: Path, tmp_path: Path, demo_model: Path, driver: Path) -> dict[str, Any]:
+def shown_figures(home: Path, tmp_path: Path, demo_model: Path, driver: Path) -> dict[str, Any]:
     """The figures that each page and command shows for the files."""
     paths = {each: _add_model(each, demo_model) for each in MODELS}
     catalogue = home / "config" / "models"
@@ -108,27 +108,29 @@ def read(home: Path, tmp_path: Path, demo_model: Path, driver: Path) -> dict[str
 
 
 @pytest.mark.thorough
-def test_all_pages_and_commands_agree_on_each_file_before_and_while_one_is_served(read: dict[str, Any]) -> None:
-    first = {machine: read["before"][machine]["plan"] for machine in ("here", "described")}
+def test_all_pages_and_commands_agree_on_each_file_before_and_while_one_is_served(
+    shown_figures: dict[str, Any],
+) -> None:
+    first = {machine: shown_figures["before"][machine]["plan"] for machine in ("here", "described")}
     different = {
         f"{when}, {place}, {machine}: {model}": (figures, first[machine][model])
         for machine in first
         for when in ("before", "while")
-        for place, found in read[when][machine].items()
+        for place, found in shown_figures[when][machine].items()
         for model, figures in found.items()
         if figures != first[machine][model]
     }
     assert different == {}
     places = {"start", "models", "plan", "estimate"}
-    assert all(set(read[when]["here"]) == places for when in ("before", "while"))
-    assert all(set(found) == set(MODELS) for found in read["while"]["here"].values())
-    here = read["before"]["here"]["plan"]
+    assert all(set(shown_figures[when]["here"]) == places for when in ("before", "while"))
+    assert all(set(found) == set(MODELS) for found in shown_figures["while"]["here"].values())
+    here = shown_figures["before"]["here"]["plan"]
     assert {free for _, _, free in here.values()} == {ALONE_MIB}
     assert {status for status, _, _ in here.values()} >= {"FITS", "TOO BIG"}  # both verdicts occur among the files
     fit_only_alone = [each for each in here.values() if ALONE_MIB - OWN_MIB < each[1] <= ALONE_MIB]
     assert len(fit_only_alone) >= 3
 
-    before, running, after = (read[when] for when in ("before", "while", "after"))
+    before, running, after = (shown_figures[when] for when in ("before", "while", "after"))
     for item in (*before["memory"].values(), after["plan"]):
         assert (item["alone_mib"], item["beside_mib"], item["own_mib"]) == (ALONE_MIB, ALONE_MIB, 0)
     for item in running["memory"].values():

@@ -66,8 +66,8 @@ class TestCatalogueModel:
     def test_projector_is_included_on_request(self) -> None:
         model, vision = parse_target("qwen3.6-35b-a3b-mtp:UD-Q3_K_XL", CATALOGUE, vision=True).items
         assert (vision.kind, vision.files[0].name) == ("mmproj", "mmproj-F16.gguf")
-        (file, _), hub = parse_target(f"{MTP.repo}:{XL.file if XL else ''}", CATALOGUE, vision=True).items, model
-        assert file.files[0].name == hub.files[0].name
+        model_by_address, _ = parse_target(f"{MTP.repo}:{XL.file if XL else ''}", CATALOGUE, vision=True).items
+        assert model_by_address.files[0].name == model.files[0].name
 
     def test_draft_from_another_repository_has_its_newest_revision(self) -> None:
         draft = CompanionFile(file="small.gguf", repo="other/Small", size_bytes=7)

@@ -23,7 +23,7 @@ def test_without_drafts_draft_settings_are_not_varied() -> None:
     assert [each["p_min"] for each in off] == [0.0] * 3
 
 
-def test_memory_of_mtp_is_free_without_it() -> None:
+def test_without_mtp_its_memory_is_free_for_a_larger_cache() -> None:
     """With drafts only the smallest cache fits, without them all of them do."""
     space = Space(BASELINE, (1, 2), (KV,), fits=lambda s: not draft_length(s) or s["kv"] == "q4_0")
     assert {(draft_length(each), each["kv"]) for each in space.fitting_settings()} == {
@@ -32,7 +32,7 @@ def test_memory_of_mtp_is_free_without_it() -> None:
     }
 
 
-def test_settings_with_as_much_memory_are_found_by_order() -> None:
+def test_memory_ranks_are_the_draft_length_and_positions_on_memory_axes() -> None:
     space = Space({"kv": "q8_0", "threads": 4}, (1, 2), (KV, SpaceAxis("threads", (4, 8))))
     assert space.memory_ranks({"kv": "f16", "threads": 8, "draft": 1}) == (1, KV.values.index("f16"))
     assert space.memory_ranks({"kv": "q4_0", "threads": 4}) == (0, KV.values.index("q4_0"))
