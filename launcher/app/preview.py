@@ -88,7 +88,7 @@ def _draft_template(old: int, new: int) -> str:
 def list_warnings(settings: PlanSettings, trained_context: int | None, *, has_extra: bool) -> tuple[str, ...]:
     """Return warnings about settings, except about their memory.
 
-    `has_extra` is True if a warning about extra arguments is wanted: no estimate knows their memory.
+    `has_extra` is True if the warning shall say that no estimate knows the memory of extra arguments.
     """
     warnings: list[str] = []
     if sentence := training_warning(trained_context, settings.slot_context):
@@ -371,7 +371,7 @@ class Previewer:
         for row in ROWS.values():
             value = row.value_in(options)
             if value is None and row.name in HOST_LIMITS and row.value_in(self.basis.options) is not None:
-                # The user has left a limit to the start again.
+                # The user has removed an own limit, so the start chooses it again.
                 resets_limits = True
             elif value is None:
                 value = row.value_in(running) if row.resolved else row.usual

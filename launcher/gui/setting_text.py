@@ -28,7 +28,7 @@ def setting_text(name: str, value: "Value") -> str:
             return ntr("1 thread", "{n} threads", int(value)) if value else tr("default threads")
         case "draft_sampling", "probabilistic":
             return tr("sampled drafts")
-    # A name that only another version of this program knows.
+    # A name that is not in ROWS comes from another version of this program.
     return format_settings({name: value}) if name in ROWS else f"{name} {value}"
 
 

@@ -25,7 +25,7 @@ def parse_options(*words: str) -> Namespace:
 
 @pytest.fixture
 async def model(demo_model: Path) -> Path:
-    """A model with a preset of draft 3, which the user keeps as `tune --apply` does, and threads of the user's own."""
+    """A model for which the user has stored draft 3 by `tune --apply`, and has chosen one thread."""
     build = await probe_engine(None)
     here = Environment.for_model(model_facts(read_model(demo_model)), build.name, build.version)
     evidence = Evidence(mtp="on", environment=here)
