@@ -44,7 +44,7 @@ def card(demo: Window, qtbot: QtBot) -> SharingCard:
     return open_card(demo, qtbot)
 
 
-def hosts(window: Window) -> set[str]:
+def list_listening_addresses(window: Window) -> set[str]:
     """The addresses at which the gateway listens, in the server process; the engine's own is always private."""
     session = window.controller.session
     assert session is not None
@@ -79,7 +79,7 @@ def test_sharing_asks_first_and_changes_nothing_before(card: SharingCard, demo: 
     assert not card.switch.isChecked()
     assert not card.share_button.isVisible()
     assert demo.controller.launch is launch
-    assert hosts(demo) == {"127.0.0.1"}
+    assert list_listening_addresses(demo) == {"127.0.0.1"}
 
 
 @pytest.mark.parametrize("encrypted", [True, False])
@@ -91,7 +91,7 @@ def test_a_shared_server_is_reached_at_the_shown_addresses_with_the_copied_key(
     engine = session.supervisor.engine_pid
     press_share(card, qtbot, encrypted=encrypted)
     assert demo.controller.view.address == before
-    assert hosts(demo) == {"0.0.0.0"}
+    assert list_listening_addresses(demo) == {"0.0.0.0"}
     assert session.supervisor.engine_pid == engine  # the same engine: only the address has changed
     assert "shared with the network" in demo.controller.view.settings
     urls = shared_urls(int(before.rpartition(":")[2]), encrypted=encrypted)
@@ -145,7 +145,7 @@ def test_a_server_is_private_again_after_sharing_is_switched_off(card: SharingCa
     press_share(card, qtbot)
     qtbot.mouseClick(card.switch, Qt.MouseButton.LeftButton, pos=_BOX)
     qtbot.waitUntil(lambda: card.switch.isEnabled() and not card.switch.isChecked())
-    assert hosts(demo) == {"127.0.0.1"}
+    assert list_listening_addresses(demo) == {"127.0.0.1"}
     assert not card.addresses.isVisible()
     assert settings_file.read_settings_file().values == {}
 
@@ -160,7 +160,7 @@ def test_each_start_is_private(card: SharingCard, demo: Window, wait_for: Wait, 
     wait_for(ServerState.READY)
     qtbot.waitUntil(card.switch.isEnabled)
     assert not card.switch.isChecked()
-    assert hosts(demo) == {"127.0.0.1"}
+    assert list_listening_addresses(demo) == {"127.0.0.1"}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="all of 127.0.0.0/8 is this computer on Linux alone")
@@ -192,5 +192,8 @@ def test_a_server_that_cannot_be_shared_goes_on_privately(window: Window, wait_f
         qtbot.mouseClick(card.share_button, Qt.MouseButton.LeftButton)
         qtbot.waitUntil(window.page("settings").banner.isVisible)
         assert f"{port}" in window.page("settings").banner.text.text()
-        assert hosts(window) == {"127.0.0.1", "127.0.0.2"}  # 127.0.0.2 is this test's own listener, in the same process
+        assert list_listening_addresses(window) == {
+            "127.0.0.1",
+            "127.0.0.2",
+        }  # 127.0.0.2 is this test's own listener, in the same process
         assert not card.switch.isChecked()

@@ -34,41 +34,41 @@ def press_key(window: Window, qtbot: QtBot, key: str) -> None:
 
 
 @pytest.fixture
-def active(window: Window, qtbot: QtBot) -> Window:
+def active_window(window: Window, qtbot: QtBot) -> Window:
     """The window with the focus, for shortcuts."""
     window.activateWindow()
     qtbot.waitUntil(window.isActiveWindow)
     return window
 
 
-def test_every_page_is_reached_by_its_key_and_by_its_button(active: Window, qtbot: QtBot) -> None:
-    buttons = {each.text(): each for each in active.rail.findChildren(QPushButton)}
-    there = [spec for spec in RAIL if spec.name in active.page_names]
+def test_every_page_is_reached_by_its_key_and_by_its_button(active_window: Window, qtbot: QtBot) -> None:
+    buttons = {each.text(): each for each in active_window.rail.findChildren(QPushButton)}
+    there = [spec for spec in RAIL if spec.name in active_window.page_names]
     for spec in there:
-        press_key(active, qtbot, spec.key)
-        assert active.page_name == spec.name
+        press_key(active_window, qtbot, spec.key)
+        assert active_window.page_name == spec.name
         assert buttons[spec.title].isChecked()
-        assert active.page(spec.name).isVisible()
+        assert active_window.page(spec.name).isVisible()
     for spec in there:
         qtbot.mouseClick(buttons[spec.title], Qt.MouseButton.LeftButton)
-        assert active.page_name == spec.name
+        assert active_window.page_name == spec.name
 
 
-def test_the_list_of_keys_opens_and_closes_and_is_complete(active: Window, qtbot: QtBot) -> None:
-    press_key(active, qtbot, "F1")
-    assert active.page_name == "keys"
-    assert not any(each.isChecked() for each in active.rail.findChildren(QPushButton))
-    press_key(active, qtbot, "F1")
-    assert active.page_name == "cockpit"
-    press_key(active, qtbot, "F1")
-    press_key(active, qtbot, "Esc")
-    assert active.page_name == "cockpit"
-    press_key(active, qtbot, "Esc")
-    assert active.page_name == "cockpit", "a page of the rail stays"
-    for name in active.page_names:
-        active.page(name)
+def test_the_list_of_keys_opens_and_closes_and_is_complete(active_window: Window, qtbot: QtBot) -> None:
+    press_key(active_window, qtbot, "F1")
+    assert active_window.page_name == "keys"
+    assert not any(each.isChecked() for each in active_window.rail.findChildren(QPushButton))
+    press_key(active_window, qtbot, "F1")
+    assert active_window.page_name == "cockpit"
+    press_key(active_window, qtbot, "F1")
+    press_key(active_window, qtbot, "Esc")
+    assert active_window.page_name == "cockpit"
+    press_key(active_window, qtbot, "Esc")
+    assert active_window.page_name == "cockpit", "a page of the rail stays"
+    for name in active_window.page_names:
+        active_window.page(name)
     listed = {QKeySequence(key).toString() for group in SHORTCUTS for key, _ in group.keys}
-    missing = {each.key().toString() for each in active.findChildren(QShortcut)} - listed
+    missing = {each.key().toString() for each in active_window.findChildren(QShortcut)} - listed
     assert missing == set()
 
 
@@ -104,7 +104,7 @@ def test_the_window_geometry_is_restored(qtbot: QtBot, home: Path) -> None:
         window.deleteLater()
 
 
-def test_pages_are_built_when_they_are_first_shown_or_ahead(window: Window, qtbot: QtBot) -> None:
+def test_pages_are_built_ahead_of_time_or_when_they_are_first_shown(window: Window, qtbot: QtBot) -> None:
     container = window.findChild(PageContainer)
     assert container is not None
     stack = container.findChild(QStackedWidget)

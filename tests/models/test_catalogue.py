@@ -301,7 +301,7 @@ def test_a_preset_leaves_free_memory() -> None:
         assert sizes == sorted(sizes), model.id
 
 
-def test_settings_of_the_articles_can_be_run() -> None:
+def test_settings_of_the_articles_are_presets() -> None:
     published = {
         (model.id, preset.memory_gb): (preset.quant, preset.ctx, preset.kv, preset.draft)
         for model in (MOE, NO_HEAD)
