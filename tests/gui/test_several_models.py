@@ -19,7 +19,7 @@ from launcher.gui.cockpit.page import ModelsCard
 from launcher.gui.labels import Label
 from launcher.gui.window import Window
 from tests.gui.test_journeys import button
-from tests.gui.test_sharing import hosts, open_card, press_share
+from tests.gui.test_sharing import list_listening_addresses, open_card, press_share
 
 Wait = Callable[..., None]
 
@@ -68,7 +68,7 @@ def test_a_model_unloaded_to_make_room_is_shown_and_keeps_its_address(
 ) -> None:
     sharing = open_card(demo, qtbot)
     press_share(sharing, qtbot)
-    shared_at = hosts(demo)
+    shared_at = list_listening_addresses(demo)
     demo.show_page("cockpit")
     settings.change_setting(MEMORY_LIMIT, 1)
     address = demo.controller.view.address
@@ -77,12 +77,12 @@ def test_a_model_unloaded_to_make_room_is_shown_and_keeps_its_address(
     qtbot.waitUntil(lambda: rows(demo) == ["Unloaded: Load demo", "Ready: Unload second"])
     view = demo.controller.view
     assert (view.state_text, view.address, view.can_start, view.can_stop) == ("Unloaded", address, True, True)
-    assert hosts(demo) == shared_at
+    assert list_listening_addresses(demo) == shared_at
     demo.show_page("settings")
     assert sharing.switch.isChecked()
     qtbot.mouseClick(sharing.switch, Qt.MouseButton.LeftButton, pos=QPoint(10, 14))
     qtbot.waitUntil(lambda: not sharing.switch.isChecked() and sharing.switch.isEnabled())
-    assert hosts(demo) == {"127.0.0.1"}
+    assert list_listening_addresses(demo) == {"127.0.0.1"}
     assert demo.controller.view.state_text == "Unloaded"
     demo.show_page("cockpit")
     click(demo, "Load demo")
