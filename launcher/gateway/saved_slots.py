@@ -17,7 +17,7 @@ _HEADER = struct.Struct("<4sII")
 """Magic, version, and the number of 32-bit numbers that follow (llama.cpp, llama_state_seq_save_file)."""
 _MAGICS = (b"qsgg", b"ggsq")
 _PACKED, _TEXT_ONLY = -1, 1
-"""Newer builds pack the tokens of a slot: -1, the kind (1 for text without images), their number, and the tokens."""
+"""Newer builds pack a slot's tokens: -1, the number of chunks (1 if all is text), the number of tokens, the tokens."""
 _LEAST_FREE = 2
 """Free disk space that is needed to save a further slot, as a multiple of the last slot's file."""
 
