@@ -13,8 +13,9 @@ MOST_WAITING = 256
 class Turns:
     """Gives out turns, in the order in which they are asked for.
 
-    A request that the engine itself would queue could take a slot between its cut and its saving in a handover. While
-    `limit` is 0, as before the engine is ready and during a handover, all requests wait.
+    So the engine itself never queues a request. In a handover, a queued request could take a slot after the slot's
+    reply was cut and before the slot is saved. While `limit` is 0, as before the engine is ready and during a handover,
+    all requests wait.
     """
 
     def __init__(self) -> None:

@@ -233,7 +233,7 @@ def _other_settings(settings: RunSettings) -> Any:  # noqa: ANN401 -- a key of a
 
 
 def _group_by_other_settings(report: Report) -> list[tuple[str, list[Row]]]:
-    """Return the rows by their settings other than the draft length: those with the most runs, in order."""
+    """Group the rows by their settings other than the draft length. Return the groups with the most runs, in order."""
     groups: dict[Any, list[Row]] = {}
     for row in report.rows:
         groups.setdefault(_other_settings(row.settings), []).append(row)
@@ -246,7 +246,7 @@ def _group_by_other_settings(report: Report) -> list[tuple[str, list[Row]]]:
 
 
 def _group_by_workload(session: Session) -> list[tuple[str, list[Row]]]:
-    """Return for each workload of a tune its rows with the most measured settings, apart from the draft length."""
+    """Return for each workload of a tune the rows of its most measured settings. They differ in draft length only."""
     lines = []
     for each in session.result.get("workloads") or ():
         name = str(each["workload"])

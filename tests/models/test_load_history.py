@@ -1,4 +1,4 @@
-"""Margins that follow the memory that earlier loads on this machine took beyond their estimates."""
+"""Overheads that are learned from earlier loads on this machine, which took more memory than estimated."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""GPU memory of driver and process: in published runs, and on cards without any."""
+"""GPU memory of driver and process: on cards with a published run, and on cards without one."""
 
 import pytest
 

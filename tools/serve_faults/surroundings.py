@@ -137,7 +137,7 @@ async def hide_gpu(world: World) -> Observation:
     raised: list[HealthEvent] = []
     async with serve(options, on_health=raised.append) as session:
         began_s = time.monotonic()
-        await wait_until(lambda: bool(raised), "a word on the GPU")
+        await wait_until(lambda: bool(raised), "a finding about the GPU")
         soon = time.monotonic() - began_s < 10
         happened = await describe_survival(session.supervisor, session.supervisor.engine_pid)
         finding = raised[0].finding
