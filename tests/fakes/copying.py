@@ -62,7 +62,7 @@ class Server:
         for name, data in self.files.items():
             await self.allow(name, len(data))
 
-    async def reached(self, name: str, n_bytes: int) -> None:
+    async def wait_until_reached(self, name: str, n_bytes: int) -> None:
         """Wait until the reader of a file has written that many bytes."""
         async with self._news:
             await self._news.wait_for(lambda: self._reached[name] >= n_bytes)

@@ -63,7 +63,7 @@ async def test_after_any_kill_the_next_process_resumes(tmp_path: Path) -> None:
             at = number * len(DATA) // (kills + 1)
             await server.allow("a", at)
             async with start_worker() as process:
-                await server.reached("a", at)
+                await server.wait_until_reached("a", at)
                 assert queue.read_snapshot().jobs.find_job(1).state is JobState.RUNNING
                 process.send_signal(signal.SIGKILL)
                 await process.wait()
@@ -84,7 +84,7 @@ async def test_a_requested_state_survives_a_killed_process(tmp_path: Path) -> No
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
         async with start_worker() as process:
-            await server.reached("a", 10_000)
+            await server.wait_until_reached("a", 10_000)
             process.send_signal(signal.SIGSTOP)  # a suspended process cannot obey
             assert queue.request_state(RequestedState.DISCARD, 1)[0].is_changing
             assert part_of(server.job("a", tmp_path)).exists()
@@ -122,7 +122,7 @@ async def test_another_process_takes_over_the_job_of_a_killed_one(tmp_path: Path
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
         async with start_worker() as one:
-            await server.reached("a", 10_000)
+            await server.wait_until_reached("a", 10_000)
             async with start_worker() as other:
                 # The second worker reports the progress of the first one's job.
                 followed = await wait_for_event(other, "JobProgressed", 1)
@@ -142,7 +142,7 @@ async def test_a_terminated_process_returns_its_job(tmp_path: Path) -> None:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
         async with start_worker() as process:
-            await server.reached("a", 10_000)
+            await server.wait_until_reached("a", 10_000)
             process.send_signal(signal.SIGINT)
             await process.wait()
         await server.wait_until_unread("a")

@@ -119,7 +119,7 @@ async def test_several_jobs_run_at_once_if_allowed(tmp_path: Path) -> None:
         await asyncio.gather(*(server.allow(name, 100) for name in "abc"))
         add(queue, server, tmp_path, "a", "b", "c")
         async with run_queue(queue, recorder, at_once=2):
-            await asyncio.gather(server.reached("a", 100), server.reached("b", 100))
+            await asyncio.gather(server.wait_until_reached("a", 100), server.wait_until_reached("b", 100))
             assert server.most_open == 2
             await server.allow_all()
             await recorder.wait_for_state(3, JobState.DONE)
@@ -164,7 +164,7 @@ async def test_a_paused_job_keeps_its_data_and_resumes_there(tmp_path: Path) -> 
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a", "b")
         async with run_queue(queue, recorder):
-            await server.reached("a", 10_000)
+            await server.wait_until_reached("a", 10_000)
             (changing,) = queue.request_state(RequestedState.PAUSE, 1)
             assert changing.is_changing
             await recorder.wait_for_state(1, JobState.PAUSED)
@@ -191,7 +191,7 @@ async def test_another_process_pauses_a_running_job(tmp_path: Path) -> None:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
         async with run_queue(queue, recorder):
-            await server.reached("a", 10_000)
+            await server.wait_until_reached("a", 10_000)
             requester = await asyncio.create_subprocess_exec(sys.executable, "-c", REQUEST, "pause", "1")
             assert await requester.wait() == 0
             await recorder.wait_for_state(1, JobState.PAUSED)
@@ -207,9 +207,9 @@ async def test_cancelling_deletes_the_partial_file_only_on_request(tmp_path: Pat
         await server.allow("b", 10_000)
         add(queue, server, tmp_path, "a", "b")
         async with run_queue(queue, recorder):
-            await server.reached("a", 10_000)
+            await server.wait_until_reached("a", 10_000)
             queue.request_state(RequestedState.CANCEL, 1)
-            await server.reached("b", 10_000)
+            await server.wait_until_reached("b", 10_000)
             queue.request_state(RequestedState.DISCARD, 2)
             await recorder.wait_for_state(2, JobState.CANCELLED)
         assert part_of(server.job("a", tmp_path)).exists()
@@ -226,7 +226,7 @@ async def test_the_end_of_the_program_leaves_waiting_jobs_that_the_next_one_resu
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
         async with run_queue(queue, recorder) as task:
-            await server.reached("a", 10_000)
+            await server.wait_until_reached("a", 10_000)
         assert task.cancelled()
         await server.wait_until_unread("a")
         job = queue.read_snapshot().jobs.find_job(1)
@@ -344,7 +344,7 @@ async def test_a_listener_gets_changes_of_the_list(tmp_path: Path) -> None:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a", "b", "c")
         async with run_queue(queue, recorder):
-            await server.reached("a", 10_000)
+            await server.wait_until_reached("a", 10_000)
             queue.move_job(3, 2)
             reordered = await recorder.wait_for_event(lambda event: isinstance(event, QueueReordered))
             assert reordered == QueueReordered((1, 3, 2))
@@ -363,7 +363,7 @@ async def test_an_unwritable_list_loses_no_outcome(tmp_path: Path, home: Path) -
         add(queue, server, tmp_path, "a")
         file = home / "state" / "downloads" / "queue.json"
         async with run_queue(queue, recorder):
-            await server.reached("a", 10_000)
+            await server.wait_until_reached("a", 10_000)
             kept = file.parent.rename(tmp_path / "kept")
             file.parent.write_text("in its place")
             await recorder.wait_for_event(lambda event: isinstance(event, QueueNotice))
@@ -383,7 +383,7 @@ async def test_a_list_damaged_while_running_is_renamed_and_reported(tmp_path: Pa
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
         async with run_queue(queue, recorder):
-            await server.reached("a", 10_000)
+            await server.wait_until_reached("a", 10_000)
             (home / "state" / "downloads" / "queue.json").write_text("{")
             notice = await recorder.wait_for_event(lambda event: isinstance(event, QueueNotice))
             assert isinstance(notice, QueueNotice)

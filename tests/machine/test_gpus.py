@@ -143,36 +143,36 @@ class TestUnusableCards:
 class TestWatch:
     def test_a_gpu_that_may_sleep_is_read_only_while_an_engine_runs(self, driver: Path, root: Path) -> None:
         pci_card(root, "0000:01:00.0", NVIDIA, "nvidia", status="suspended", control="auto")
-        readings = ask_driver(WATCH, driver, root)
+        watched = ask_driver(WATCH, driver, root)
         alone = {name: [None, LEFT_ALONE] for name in READINGS}
-        temperatures = [readings["gpu_temperature_c"] for readings, _ in readings["samples"]]
+        temperatures = [readings["gpu_temperature_c"] for readings, _ in watched["samples"]]
         assert temperatures == [[None, LEFT_ALONE], [61, None], [61, None], [None, LEFT_ALONE], [61, None]]
-        assert readings["samples"][0][0] == readings["samples"][3][0] == alone
-        assert [count for _, count in readings["samples"]] == [0, 1, 1, 0, 1]  # an open library would keep it awake
-        assert readings["open"] == 0
+        assert watched["samples"][0][0] == watched["samples"][3][0] == alone
+        assert [count for _, count in watched["samples"]] == [0, 1, 1, 0, 1]  # an open library would keep it awake
+        assert watched["open"] == 0
 
     def test_a_gpu_with_an_active_display_is_always_read(self, driver: Path, root: Path) -> None:
         pci_card(root, "0000:01:00.0", NVIDIA, "nvidia", control="auto")
-        readings = ask_driver(WATCH, driver, root)
-        assert {readings["gpu_temperature_c"][0] for readings, _ in readings["samples"]} == {61}
+        watched = ask_driver(WATCH, driver, root)
+        assert {readings["gpu_temperature_c"][0] for readings, _ in watched["samples"]} == {61}
 
     def test_a_gpu_without_power_management_is_always_read(self, driver: Path, root: Path) -> None:
-        readings = ask_driver(WATCH, driver, root, nvmlDeviceGetDisplayActive=3)
-        assert {readings["gpu_temperature_c"][0] for readings, _ in readings["samples"]} == {61}
-        assert readings["open"] == 0
+        watched = ask_driver(WATCH, driver, root, nvmlDeviceGetDisplayActive=3)
+        assert {readings["gpu_temperature_c"][0] for readings, _ in watched["samples"]} == {61}
+        assert watched["open"] == 0
 
     def test_an_amd_card_is_sampled(self, no_driver: Path, root: Path) -> None:
         pci_card(root, "0000:03:00.0", AMD, "amdgpu", AMD_FILES)
-        readings = ask_driver(WATCH, no_driver, root)
-        assert {tuple(readings["gpu_temperature_c"]) for readings, _ in readings["samples"]} == {(44.0, None)}
+        watched = ask_driver(WATCH, no_driver, root)
+        assert {tuple(readings["gpu_temperature_c"]) for readings, _ in watched["samples"]} == {(44.0, None)}
 
     def test_without_a_gpu_each_reading_has_the_reason(self, no_driver: Path, root: Path) -> None:
-        readings = ask_driver(WATCH, no_driver, root)
+        watched = ask_driver(WATCH, no_driver, root)
         reason = "No NVIDIA driver is installed."
-        assert readings["samples"][1][0] == {name: [None, reason] for name in READINGS}
+        assert watched["samples"][1][0] == {name: [None, reason] for name in READINGS}
 
     def test_the_larger_of_two_gpus_is_sampled(self, driver: Path, root: Path) -> None:
         pci_card(root, "0000:00:02.0", INTEL, "i915")
         write(root / "sys/bus/pci/devices/0000:00:02.0", {"drm/card0/gt_act_freq_mhz": "300"})
-        readings = ask_driver(WATCH, driver, root)
-        assert readings["samples"][1][0]["gpu_clock_mhz"] == [2520, None]
+        watched = ask_driver(WATCH, driver, root)
+        assert watched["samples"][1][0]["gpu_clock_mhz"] == [2520, None]

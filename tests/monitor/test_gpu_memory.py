@@ -22,7 +22,7 @@ def make_snapshot(
     return GpuSnapshot(gpu, alone, GpuActivity(processes, (), absent), readings or {})
 
 
-def test_on_linux_the_driver_lists_engine_memory_and_the_rest_is_of_others() -> None:
+def test_on_linux_the_driver_lists_engine_memory_and_the_rest_belongs_to_others() -> None:
     result = memory_by_program(make_snapshot(), 7, Reading(21_500.0))
     assert [result[name].value for name in MEMORY_READINGS] == [20_000.0, 1_500.0, 24_576.0]
 
@@ -54,7 +54,7 @@ def test_windows_counters_go_before_the_process_list() -> None:
     assert result["others_vram_mib"].value == 3_500.0
 
 
-def test_without_the_sum_the_others_are_unknown_for_its_reason() -> None:
+def test_without_a_total_the_memory_of_others_is_unknown_for_the_same_reason() -> None:
     result = memory_by_program(make_snapshot(), 7, Reading.unknown("The GPU was disconnected."))
     assert result["engine_vram_mib"].value == 20_000.0
     assert result["others_vram_mib"] == Reading.unknown("The GPU was disconnected.")

@@ -23,7 +23,7 @@ from tools.serve_faults.world import (
 )
 
 
-async def _port_taken(world: World, port: int | None) -> tuple[str, int | None]:
+async def _take_port(world: World, port: int | None) -> tuple[str, int | None]:
     """Take the port as soon as it was found to be free; return the message to the user, and the new port.
 
     The server has no gateway, which would hold the port from that moment.
@@ -45,7 +45,7 @@ async def _port_taken(world: World, port: int | None) -> tuple[str, int | None]:
 
 async def take_port(world: World) -> Observation:
     """Take the port of a server that may move."""
-    read, port = await _port_taken(world, None)
+    read, port = await _take_port(world, None)
     moved = port is not None and port != world.endpoint.port
     happened = "ready at another port, until the usual one is free again" if moved else f"NOT READY {port}"
     return Observation(happened, read or "The other address, where it says that it is ready")
@@ -53,7 +53,7 @@ async def take_port(world: World) -> Observation:
 
 async def take_requested_port(world: World) -> Observation:
     """Take the port of a server that may not move."""
-    read, port = await _port_taken(world, world.endpoint.port)
+    read, port = await _take_port(world, world.endpoint.port)
     return Observation("failed; nothing runs" if port is None else "IT STARTED", read)
 
 
