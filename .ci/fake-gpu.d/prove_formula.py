@@ -69,7 +69,7 @@ def _shares() -> str:
             target, *head = read_memory_tables(cards, *flags, tables=2 if draft else 1)
             ours = estimate_by_formula(read_source(str(model(name))), setting).by_gpu
             for card, in_bytes in enumerate(ours):
-                # The head's table has the weights, too, which are there once.
+                # The head's table repeats the weights, which are in memory only once, so they are not added.
                 of_engine = target[card]["self"] + sum(rows[card]["context"] + rows[card]["compute"] for rows in head)
                 apart.append(in_bytes / 2**20 - USUAL_MIB["vulkan"] - of_engine)
                 assert abs(apart[-1]) < MOST_MIB, (cards, name, setting, card, apart[-1])

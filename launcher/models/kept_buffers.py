@@ -95,7 +95,9 @@ _open_store = cache(_Store)
 
 @cache
 def _describe_formula() -> str:
-    """Return the version and a hash of the modules that compute the sizes: in development both versions are equal."""
+    """Return a hash of the program's version and of the modules that compute the sizes: in development, modules change
+    without a new version.
+    """
     digest = hashlib.blake2b(__version__.encode(), digest_size=_KEY_BYTES)
     for module in (buffers_module, compute_graph, geometry_module):
         with suppress(OSError):

@@ -11,7 +11,7 @@ class Case:
 
     `earlier_faults` are the faults of an earlier run that is resumed. `most_lost` limits the bytes that are lost, if
     their number depends on when a connection is cut. With `disk_room` 0 the disk is full when the download begins;
-    below 0, it is how much may be written before a quota is used up. `obstacle` is `closed` if nothing listens, `tls`
+    with -N, N bytes may be written before a quota is used up. `obstacle` is `closed` if nothing listens, `tls`
     if https is used with a server that has no TLS.
     """
 

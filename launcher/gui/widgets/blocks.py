@@ -171,6 +171,6 @@ def make_button(text: str, clicked: Callable[[], object], *, primary: bool = Fal
 
 
 def open_menu_with(button: QPushButton, menu: QMenu) -> None:
-    """Let a button open a menu, which an arrow beside its text says."""
+    """Let a button open a menu, and show an arrow beside its text."""
     button.setProperty("opens", "menu")
     button.setMenu(menu)
