@@ -37,7 +37,7 @@ def options(model: Path) -> ServeOptions:
     return ServeOptions(model=model, built_in=True, threads=1, context=4_096, draft=2)
 
 
-async def test_kv_types_are_judged_against_f16_and_mtp_against_itself(session: ServerSession, demo_model: Path) -> None:
+async def test_kv_types_are_judged_against_f16_and_mtp_against_no_mtp(session: ServerSession, demo_model: Path) -> None:
     check = await prepare_check(options(demo_model), "demo", kv_types=("f16", "q8_0", "q4_0"), **SHORT)
     assert check.reference.model == demo_model
     assert (check.reference.kv, check.reference.draft, check.weights_judged) == ("f16", 0, True)

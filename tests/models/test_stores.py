@@ -31,7 +31,7 @@ from launcher.models.library_index import read_index
 from launcher.models.locate import find_named, select_model
 from launcher.models.stores import Store, StoredModel, find_store_folders, recognise_store
 from tools.sparse_models.models import Model
-from tools.sparse_models.models import model as made
+from tools.sparse_models.models import model as make_sparse_model
 from tools.sparse_models.write import write
 
 NOTHING = Catalogue(())
@@ -171,7 +171,7 @@ class TestOllama:
         ]
 
     def test_a_file_that_only_ollama_loads_is_refused_with_an_explanation(self, ollama: Path) -> None:
-        whole = made("llama-8b-q4_k")
+        whole = make_sparse_model("llama-8b-q4_k")
         tensors = {**whole.tensors, "v.patch_embd.weight": ((14, 14, 3, 8), "F32")}
         write(ollama_blob(ollama, "a"), "Seeing", Model(whole.architecture, whole.metadata, tensors))
         local = next(each for each in list_models() if each.label == "qwen3.5:9b")
