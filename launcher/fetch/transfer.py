@@ -607,7 +607,7 @@ class Transfer:
             await asyncio.wait([each.ended for each in self._workers], timeout=TICK_S, return_when="FIRST_COMPLETED")
             self._check_connections()
             for worker in [each for each in self._workers if each.ended.done()]:
-                if worker not in self._workers:  # starting over after another worker's end has removed all workers
+                if worker not in self._workers:  # the end of another worker made the transfer start over
                     continue
                 self._workers.remove(worker)
                 self._mixed |= worker.mixed

@@ -61,7 +61,7 @@ def own_model(home: Path, model: Model) -> Path:
 
 @pytest.fixture
 def two_sessions(home: Path) -> tuple[str, str]:
-    """A bench in 2026-11-01, and a tune with other hardware and two settings on 2026-11-02."""
+    """A bench on 2026-11-01, and a tune with other hardware and two settings on 2026-11-02."""
     now_s = 1_793_534_400.0
     other = replace(
         ENVIRONMENT, gpus=(GpuFacts("Tesla T4", "nvidia", 2**34, "1"),), model=ModelFacts("demo\x1b[31m", "F16")

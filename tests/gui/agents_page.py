@@ -54,7 +54,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
 
 @pytest.fixture
 def terminal_log(script: Script, tmp_path: Path) -> Path:
-    """A terminal that is the system's own; what it shows."""
+    """Make a program that stands for the system's terminal; return the file with all that it shows."""
     log = tmp_path / "terminal.txt"
     script("x-terminal-emulator", TERMINAL.format(python=sys.executable, log=str(log)))
     return log

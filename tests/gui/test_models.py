@@ -66,7 +66,7 @@ OpenPage = Callable[..., ModelsPage]
 
 @pytest.fixture
 def open_page(window: Window, qtbot: QtBot) -> OpenPage:
-    """Show the page when the test has laid out its files; all models are planned when it returns, unless `waits`."""
+    """Show the page, after the test has made its files. With `waits`, wait until all models are planned."""
 
     def show_models(machine: MachineDescription | None = None, *, waits: bool = False) -> ModelsPage:
         page: ModelsPage = window.page("models")
@@ -209,7 +209,7 @@ def test_local_files_are_listed_with_their_details(
     qtbot.waitUntil(lambda: "unreadable" in page.details.subtitle.text())
     choose_file(page, "plain-Q8_0.gguf")
     qtbot.waitUntil(lambda: facts(page).get("Draft head") == "none")
-    assert "MTP head" not in facts(page), "the same once more"
+    assert "MTP head" not in facts(page), "the row Draft head says the same"
     assert "Q8_0" in page.details.subtitle.text()
     choose_file(page, FILE)
     qtbot.waitUntil(lambda: page.details.badge.isVisible() and "Architecture" in facts(page))
@@ -818,7 +818,7 @@ def test_the_result_of_a_stopped_verification_is_not_shown(
     page.verify_selected()
     handle = page.verifying.handle
     assert handle is not None
-    assert end_event(handle).wait(60)  # it has ended, and this thread has not heard of it
+    assert end_event(handle).wait(60)  # the work has ended, but its result has not reached this thread
     page.verify_selected()
     choose_file(page, "two.gguf")
     page.verify_selected()
