@@ -38,11 +38,11 @@ from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
 from launcher.models.situation import Situation, describe_machine
 from launcher.tuning.tuned_settings import TunedSettings
 from tests.cli import test_plan_engine as engines
-from tests.cli.conftest import own_model
+from tests.cli.conftest import add_own_model
 from tests.models.test_side_files import projector
 from tests.tuning.measured import ENVIRONMENT
 from tools.sparse_models.models import Model
-from tools.sparse_models.models import model as made
+from tools.sparse_models.models import model as make_sparse_model
 from tools.sparse_models.write import write
 
 CRITERIA = PlanCriteria(model="own")
@@ -51,7 +51,7 @@ CRITERIA = PlanCriteria(model="own")
 @pytest.fixture
 def own_path(home: Path) -> Path:
     """A model of the user's own catalogue that is here; it recommends a context of 65,536 and a KV cache of q8_0."""
-    path = own_model(home, made("qwen35-9b-q4_k_m"))
+    path = add_own_model(home, make_sparse_model("qwen35-9b-q4_k_m"))
     store_record(Record(paths=(path,), bytes=path.stat().st_size, model="own", quant="Q"))
     return path
 
@@ -60,7 +60,7 @@ def own_path(home: Path) -> Path:
 def unlisted_path(tmp_path: Path) -> Path:
     """A model of 9B that is not in the catalogue."""
     path = tmp_path / "nine.gguf"
-    write(path, "Nine", made("qwen35-9b-q4_k_m"))
+    write(path, "Nine", make_sparse_model("qwen35-9b-q4_k_m"))
     return path
 
 
@@ -338,7 +338,7 @@ class TestFilesBesideTheModel:
         assert plan_settings_of(start.options, "cuda").mmproj_bytes == 900 * 2**20
 
     async def test_ngram_drafts_work_without_a_head(self, home: Path) -> None:
-        path = own_model(home, made("qwen35-9b-q4_k_m-nomtp"))
+        path = add_own_model(home, make_sparse_model("qwen35-9b-q4_k_m-nomtp"))
         entry = home / "config" / "models" / "own.toml"
         entry.write_text(entry.read_text().replace("'mtp'", "'ngram-mod'"))
         start = await resolve_start("own", {"draft": 2})
@@ -377,7 +377,7 @@ class TestFileWithoutHead:
         assert [notice.code for notice in start.notices] == [NO_HEAD, KEPT_REPLACED]
 
     async def test_a_file_whose_head_only_the_catalogue_promises_starts_with_mtp_off(self, home: Path) -> None:
-        own_model(home, made("qwen35-9b-q4_k_m-nomtp"))
+        add_own_model(home, make_sparse_model("qwen35-9b-q4_k_m-nomtp"))
         start = await resolve_start("own")
         assert values(start, "draft", "ctx") == [0, 65_536]
         assert [notice.code for notice in start.notices] == [NO_HEAD]
@@ -387,7 +387,7 @@ async def test_a_model_without_a_formula_has_the_documented_context(
     tmp_path: Path, local_situation: list[Situation]
 ) -> None:
     del local_situation
-    whole = made("llama-8b-q4_k")
+    whole = make_sparse_model("llama-8b-q4_k")
     for trained, context in ((131_072, 32_768), (2_048, 2_048)):
         path = tmp_path / f"latent-{trained}.gguf"
         metadata = {**whole.metadata, "attention.kv_lora_rank": 512, "context_length": trained}
@@ -507,7 +507,7 @@ class TestVision:
     async def test_the_projector_of_the_catalogue_is_loaded_or_offered_for_download(
         self, home: Path, tmp_path: Path
     ) -> None:
-        path = own_model(home, made("qwen35-9b-q4_k_m"))
+        path = add_own_model(home, make_sparse_model("qwen35-9b-q4_k_m"))
         file = home / "config" / "models" / "own.toml"
         text = file.read_text()
         file.write_text(text.replace("[[models]]", f'[[models]]\nmmproj = [{{ file = "{tmp_path}/sight.gguf" }}]', 1))

@@ -37,9 +37,9 @@ from launcher.tuning.history_environment import Environment, GpuFacts, model_fac
 from launcher.tuning.records import RunSettings
 from launcher.tuning.tuned_settings import TunedSettings, load_tuned_settings, save_tune_result, save_tuned_settings
 from tests import forked
-from tests.cli.conftest import own_model
+from tests.cli.conftest import add_own_model
 from tests.tuning.measured import ENVIRONMENT, OFF, run
-from tools.sparse_models.models import model as made
+from tools.sparse_models.models import model as make_sparse_model
 
 SETTINGS = {"draft": 1, "ubatch": 256, "p_min": 0.25}
 RESULT = {"mtp": "on", "settings": SETTINGS, "speedup": 1.2, "sentence": "Draft 1 is 20 % faster than no MTP."}
@@ -168,7 +168,7 @@ async def test_imported_tuned_settings_wait_for_confirmation(demo_model: Path) -
 
 
 async def test_tuned_settings_are_used_in_plans_for_this_machine_only(home: Path) -> None:
-    path = own_model(home, made("qwen35-9b-q4_k_m"))
+    path = add_own_model(home, make_sparse_model("qwen35-9b-q4_k_m"))
     store_record(Record(paths=(path,), bytes=path.stat().st_size, model="own", quant="Q"))
     result = RESULT | {"settings": {"draft": 3, "kv": "q4_0", "threads": 4}}
     with History() as history:

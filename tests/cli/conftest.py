@@ -14,7 +14,7 @@ from launcher.tuning.history_environment import GpuFacts, ModelFacts
 from tests import forked
 from tests.conftest import FAKES
 from tests.tuning.measured import ENVIRONMENT, OFF, ON
-from tests.tuning.measured import run as measured
+from tests.tuning.measured import run as make_run
 from tools.sparse_models.models import Model
 from tools.sparse_models.write import write
 
@@ -47,7 +47,7 @@ def no_engine_here(monkeypatch: pytest.MonkeyPatch, no_driver: Path) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
 
 
-def own_model(home: Path, model: Model) -> Path:
+def add_own_model(home: Path, model: Model) -> Path:
     """Add a model to the user's own catalogue as documented: only its ID, name and file; the rest is in its header."""
     folder = home / "config" / "models"
     folder.mkdir(parents=True)
@@ -68,11 +68,11 @@ def two_sessions(home: Path) -> tuple[str, str]:
     )
     with History(clock=lambda: now_s) as history:
         bench = history.begin_session("bench", ENVIRONMENT, OFF, workload="code", id="aaa0000001")
-        history.add_runs(bench, [measured(rate) for rate in (50.0, 51.0, 49.0)])
+        history.add_runs(bench, [make_run(rate) for rate in (50.0, 51.0, 49.0)])
         history.finish(bench, {"mean": 50.0})
         now_s += _DAY_S
         tune = history.begin_session("tune", other, OFF, workload="prose", id="bbb0000002")
-        history.add_runs(tune, [measured(rate) for rate in (20.0, 20.2, 19.9)])
-        history.add_runs(tune, [measured(rate, ON) for rate in (29.0, 29.2, 28.7)])
+        history.add_runs(tune, [make_run(rate) for rate in (20.0, 20.2, 19.9)])
+        history.add_runs(tune, [make_run(rate, ON) for rate in (29.0, 29.2, 28.7)])
         history.finish(tune, {"sentence": "Draft 2 is 45 % faster than no MTP for prose."})
     return bench, tune

@@ -64,7 +64,7 @@ def serve_model(*arguments: str) -> Iterator[tuple[Any, dict[str, Any]]]:
             process.wait(120)
 
 
-def gone_within(seconds: float, *identities: ProcessId) -> bool:
+def end_within(seconds: float, *identities: ProcessId) -> bool:
     deadline = time.monotonic() + seconds
     while any(identity.is_running() for identity in identities):
         if time.monotonic() > deadline:
@@ -145,7 +145,7 @@ def test_a_server_is_served_listed_asked_and_stopped() -> None:
         assert thought["reasoning"]
         assert answer("stop")["stopped"] == ready["url"]
         assert process.wait(120) == 0
-        assert gone_within(1, engine)
+        assert end_within(1, engine)
     assert run("status").returncode == 1
     assert complaint("stop")["code"] == "server_not_found"
 
@@ -362,7 +362,7 @@ def test_the_engine_ends_within_two_seconds_after_kill_9_of_the_program() -> Non
         assert engine is not None
         process.kill()
         process.wait()
-        assert gone_within(2, engine)
+        assert end_within(2, engine)
     assert prints_empty_list("status")
 
 

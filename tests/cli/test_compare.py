@@ -8,7 +8,7 @@ import pytest
 from launcher.tuning.history import History
 from tests.cli.in_process import run
 from tests.tuning.measured import OFF, ON
-from tests.tuning.measured import run as measured
+from tests.tuning.measured import run as make_run
 
 
 def answer(*arguments: str) -> Any:  # noqa: ANN401 -- any JSON value
@@ -41,7 +41,7 @@ def test_single_starts_give_no_interval(two_sessions: tuple[str, str]) -> None:
 def test_settings_of_one_measurement_are_compared_in_pairs(two_sessions: tuple[str, str]) -> None:
     with History() as history:  # two more starts with each of the settings, in turns
         history.add_runs(
-            two_sessions[1], [measured(rate, ON if rate > 25 else OFF) for rate in (20.1, 28.9, 20.0, 29.1)]
+            two_sessions[1], [make_run(rate, ON if rate > 25 else OFF) for rate in (20.1, 28.9, 20.0, 29.1)]
         )
     output = run("compare", "last:draft=0", "last:draft=2").stdout
     assert "MTP off -> draft 2" in output

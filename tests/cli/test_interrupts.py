@@ -34,7 +34,7 @@ def servers() -> list[dict[str, Any]]:
     return list(json.loads(in_process.run("status", "--json").stdout))
 
 
-def gone_within(seconds: float, *identities: ProcessId) -> bool:
+def end_within(seconds: float, *identities: ProcessId) -> bool:
     deadline = time.monotonic() + seconds
     while any(identity.is_running() for identity in identities):
         if time.monotonic() > deadline:
@@ -155,7 +155,7 @@ def test_two_interrupts_at_any_moment_of_a_start_end_it_without_a_traceback(stat
         result = process.stderr.read()
         assert process.wait(120) in (0, 130)  # 0 if the first signal had ended the command already
     assert "Traceback" not in result
-    assert gone_within(20, *filter(None, started))
+    assert end_within(20, *filter(None, started))
     assert servers() == []
 
 
@@ -173,7 +173,7 @@ def test_a_second_interrupt_ends_the_process_at_once_and_its_engine_too(fake_eng
         assert entry.state == "stopping"
         process.send_signal(signal.SIGINT)
         assert process.wait(120) == 130
-        assert gone_within(20, engine)
+        assert end_within(20, engine)
     assert servers() == []
 
 

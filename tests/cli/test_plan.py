@@ -14,7 +14,7 @@ from launcher.cli.machine_options import BACKENDS, INTENTS
 from launcher.models.compute_buffers import Backend
 from launcher.models.preset import Intent
 from tests import forked
-from tests.cli.conftest import own_model
+from tests.cli.conftest import add_own_model
 from tests.machine.conftest import compile_driver
 from tools.sparse_models.models import model
 
@@ -223,7 +223,7 @@ class TestText:
         unread, guess = "its header is not read yet", "the compute buffer is a guess"
         assert [text in memory("cuda") for text in (unread, guess)] == [True, False]
         assert [text in memory("metal") for text in (unread, guess)] == [True, True]
-        own_model(home, model("qwen35-9b-q4_k_m"))
+        add_own_model(home, model("qwen35-9b-q4_k_m"))
         own = ("--model", "own")
         assert [text in memory("cuda", *own) for text in (unread, guess)] == [False, False]
         assert [text in memory("metal", *own) for text in (unread, guess)] == [False, True]

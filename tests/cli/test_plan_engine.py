@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests import forked
-from tests.cli.conftest import own_model
+from tests.cli.conftest import add_own_model
 from tests.conftest import Hub
 from tools.sparse_models.models import model
 
@@ -101,7 +101,7 @@ class TestAskEngine:
     @pytest.fixture
     def own_file(self, home: Path) -> Path:
         """A model of true geometry in the user's own catalogue."""
-        return own_model(home, model("qwen35-9b-q4_k_m"))
+        return add_own_model(home, model("qwen35-9b-q4_k_m"))
 
     @pytest.mark.usefixtures("own_file")
     def test_the_first_plan_shows_the_figures_of_the_engine(self) -> None:

@@ -57,7 +57,7 @@ def run_under_keeper(*command: str, starts: bool = True) -> Iterator[KeptEngine]
         keeper.wait(120)
 
 
-def gone_within(identity: ProcessId, seconds: float) -> bool:
+def end_within(identity: ProcessId, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
     while identity.is_running():
         if time.monotonic() > deadline:
@@ -106,14 +106,14 @@ def test_a_signal_reaches_the_whole_group() -> None:
         grandchild = ProcessId.from_pid(int(engine.keeper.stdout.readline()))
         assert grandchild is not None
         engine.tell(f"signal {signal.SIGKILL:d}")
-        assert gone_within(grandchild, 2)
+        assert end_within(grandchild, 2)
 
 
 def test_child_processes_of_the_engine_end_with_it() -> None:
     with run_under_keeper("/bin/sh", "-c", "sleep 600 & echo $!") as engine:
         assert engine.keeper.stdout is not None
         grandchild = ProcessId.from_pid(int(engine.keeper.stdout.readline()))
-        assert grandchild is None or gone_within(grandchild, 2)
+        assert grandchild is None or end_within(grandchild, 2)
 
 
 def test_stop_writes_the_exit_line_and_sends_sigterm() -> None:
@@ -136,7 +136,7 @@ def test_the_engine_ends_soon_after_the_pipe_closes(stubborn: bool) -> None:
         engine.keeper.stdout.readline()
         assert engine.keeper.stdin is not None
         engine.keeper.stdin.close()
-        assert gone_within(identity, 2)
+        assert end_within(identity, 2)
 
 
 def test_the_engine_ends_within_two_seconds_after_kill_9_of_the_launcher() -> None:
@@ -153,14 +153,14 @@ def test_the_engine_ends_within_two_seconds_after_kill_9_of_the_launcher() -> No
         assert identity is not None
         process.kill()
         process.wait()
-        assert gone_within(identity, 2)
+        assert end_within(identity, 2)
 
 
 def test_a_terminated_keeper_ends_the_engine() -> None:
     with run_under_keeper("/bin/sleep", "600") as engine:
         identity = engine.started()
         engine.keeper.terminate()
-        assert gone_within(identity, 2)
+        assert end_within(identity, 2)
 
 
 def test_the_keeper_uses_little_memory() -> None:

@@ -38,7 +38,7 @@ from launcher.tuning.history_environment import ModelFacts
 from tests.conftest import Hub
 from tests.gui.dragging import drop_files
 from tests.tuning.measured import ENVIRONMENT, OFF
-from tests.tuning.measured import run as measured
+from tests.tuning.measured import run as make_run
 
 FIRST_PAGE = "about"
 FILE = "demo-F16.gguf"
@@ -303,7 +303,7 @@ async def test_a_speed_that_was_measured_here_stands_beside_the_expected_one(hom
     with History() as history:
         for rates in ((80.0, 81.0), (60.0, 62.0)):
             session = history.begin_session("bench", replace(ENVIRONMENT, model=measured_model), OFF, workload="code")
-            history.add_runs(session, [measured(rate) for rate in rates])
+            history.add_runs(session, [make_run(rate) for rate in rates])
             history.finish(session, {})
     shelf = [each async for each in read_shelf(CARD)][-1]
     model = next(each for each in shelf.models if each.is_here)

@@ -35,7 +35,7 @@ from launcher.models.library import (
 from launcher.models.library_index import Record, index_path, read_index, store_hash, store_record
 from launcher.models.locate import find_named, refuse_damaged, select_model
 from tests.models.test_gguf_split import write_split
-from tools.sparse_models.models import model as made
+from tools.sparse_models.models import model as make_sparse_model
 from tools.sparse_models.write import write
 
 DEMO = next(model for model in shipped_models() if model.id == "demo")
@@ -116,7 +116,7 @@ class TestAnotherModelUnderItsName:
 
     def test_a_newer_upload_counts_as_the_model(self, lying: Path) -> None:
         lying.unlink()
-        write(lying, "Qwen3.5 9B", made("qwen35-9b-q4_k_m"))  # as published, except for the size
+        write(lying, "Qwen3.5 9B", make_sparse_model("qwen35-9b-q4_k_m"))  # as published, except for the size
         subject = select_model(str(lying), self.SHIPPED)
         assert (subject.entry.id, subject.file) == ("qwen3.5-9b-mtp", self.NINE.file("Q4_K_M"))
 

@@ -34,7 +34,7 @@ from tests.conftest import Hub
 from tests.models.pulling import COMMIT, DEMO, FILE, QUICK, catalogue, entry, get, methods, sha256
 from tests.models.test_gguf_split import write_split
 from tools.sparse_models.models import Model
-from tools.sparse_models.models import model as made
+from tools.sparse_models.models import model as make_sparse_model
 from tools.sparse_models.write import write
 
 PATIENT = replace(QUICK, attempts=4)
@@ -45,7 +45,7 @@ def small_model(tensors: Iterable[str]) -> Model:
     return Model(BIG.architecture, BIG.metadata, dict.fromkeys(tensors, ((32,), "F32")))
 
 
-BIG = made("qwen35-27b-q4_k_m")
+BIG = make_sparse_model("qwen35-27b-q4_k_m")
 WHOLE = small_model(BIG.tensors)
 TRUNK = WHOLE.without_head()
 HEAD = small_model(name for name in BIG.tensors if name.startswith("blk.64.") or not name.startswith("blk."))

@@ -21,11 +21,11 @@ from launcher.models.plan import PlanCriteria, make_plans
 from launcher.models.side_files import find_side_files, is_head_of
 from launcher.models.situation import describe_machine
 from tools.sparse_models.models import Model
-from tools.sparse_models.models import model as made
+from tools.sparse_models.models import model as make_sparse_model
 from tools.sparse_models.write import write
 
 NOTHING = Catalogue(())
-WHOLE = made("qwen35-27b-q4_k_m")
+WHOLE = make_sparse_model("qwen35-27b-q4_k_m")
 HEAD = Model(
     WHOLE.architecture,
     WHOLE.metadata,
@@ -121,7 +121,7 @@ def test_a_head_of_another_model_is_not_used(write_model: Put, wrong: dict[str, 
 def test_side_files_are_matched_by_content_and_not_by_name(write_model: Put) -> None:
     head = write_model("one.gguf", HEAD)
     trunk = write_model("two.gguf", TRUNK)
-    write_model("three.gguf", made("llama-8b-q4_k"))
+    write_model("three.gguf", make_sparse_model("llama-8b-q4_k"))
     assert head_beside(trunk) == head
     assert not is_head_of(read_model(trunk), read_model(trunk))
 
@@ -141,9 +141,9 @@ def test_the_head_with_the_quantisation_of_the_model_comes_first(write_model: Pu
 
 
 def test_the_assistant_model_of_gemma_is_used(write_model: Put) -> None:
-    draft = write_model("gemma-assistant.gguf", made("gemma4-31b-draft-q8_0"))
-    assert head_beside(write_model("gemma.gguf", made("gemma4-31b-iq4_xs"))) == draft
-    assert head_beside(write_model("other/gemma3.gguf", made("gemma3-12b-q4_k"))) is None
+    draft = write_model("gemma-assistant.gguf", make_sparse_model("gemma4-31b-draft-q8_0"))
+    assert head_beside(write_model("gemma.gguf", make_sparse_model("gemma4-31b-iq4_xs"))) == draft
+    assert head_beside(write_model("other/gemma3.gguf", make_sparse_model("gemma3-12b-q4_k"))) is None
 
 
 def test_side_files_in_subfolders_of_a_repository_are_found() -> None:

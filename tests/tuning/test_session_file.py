@@ -19,12 +19,12 @@ from launcher.tuning.records import Run, RunSettings
 from launcher.tuning.report_export import as_csv, as_markdown, writer_for
 from launcher.tuning.session_file import anonymize, anonymous_json, read_session_file, session_json
 from tests.tuning.measured import ENVIRONMENT, OFF, ON
-from tests.tuning.measured import run as measured
+from tests.tuning.measured import run as make_run
 
 
 def run(rate: float | None, settings: RunSettings = OFF, *, prompt: str = "parser", **figures: object) -> Run:
     """A run of a prompt that comes with the program."""
-    return measured(rate, settings, prompt=prompt, **figures)  # type: ignore[arg-type]
+    return make_run(rate, settings, prompt=prompt, **figures)  # type: ignore[arg-type]
 
 
 SESSION = Session(
