@@ -24,8 +24,8 @@ for a typical card of that size:
 """
 _RECOMMENDED = """
 The recommended model for each machine comes first. A "poor" plan loses so much that other models come before it: it has
-very few bits a weight, a short context, or hardly any free memory. Where a larger card gets a smaller file, it is the
-slower one, or holds experts that the smaller card leaves in host memory.
+very few bits a weight, a short context, or hardly any free memory. If a larger card gets a smaller file than a smaller
+card, the larger card is slower, or it holds experts that the smaller card leaves in host memory.
 """
 
 

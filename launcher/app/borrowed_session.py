@@ -268,7 +268,7 @@ class BorrowedBench(SessionBench):
 
 @asynccontextmanager
 async def borrow_server(entry: ServerEntry, rules: IdleRules = IdleRules()) -> AsyncGenerator[BorrowedSession]:
-    """Borrow a running server for the block; at its end it gets its previous settings, if nobody changed them.
+    """Borrow a running server for the block; then restore its settings, unless somebody else has changed them.
 
     Raises ActionImpossible or BadOption if it cannot be lent, and Unreachable if its launcher does not answer.
     """

@@ -368,7 +368,7 @@ async def probe_engine_in_use() -> EngineBuild | None:
 
 
 def _may_have_llama_server() -> bool:
-    """Return whether there is a store of engines or a llama-server on PATH; if not, its imports are saved."""
+    """Return whether there is a store of engines or a llama-server on PATH: if not, callers need fewer imports."""
     from launcher.engine.builds.build import find_llama_server_on_path, store_dir
 
     return store_dir().is_dir() or find_llama_server_on_path() is not None

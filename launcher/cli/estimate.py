@@ -61,7 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> Result:
-    """Return the memory by part; for a model without a formula, which an engine is asked about, only its figures.
+    """Return the memory by part. For a model without a formula, an engine is asked, and only its figures are returned.
 
     Exit code 1 if the engine should be asked, and could not be.
     """
