@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QApplication, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QHBoxLayout, QVBoxLayout, QWidget
 from pytestqt.qtbot import QtBot
 
 from launcher.app.start_settings import ResolvedStart
@@ -16,6 +16,7 @@ from launcher.base.paths import models_dir
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.state import ServerState
 from launcher.gui.cockpit.page import CockpitPage
+from launcher.gui.cockpit.stop_button import StopButton
 from launcher.gui.cockpit.stops import PlanStops
 from launcher.gui.labels import Label
 from launcher.gui.window import Window
@@ -294,3 +295,19 @@ def test_the_choices_stand_below_one_another_where_there_is_little_room(demo: Wi
     for width, expected in ((needed, (3, 1)), (needed - 1, (1, 3)), (needed, (3, 1))):
         qtbot.waitUntil(lambda width=width, expected=expected: count_columns_and_rows(width) == expected)
         assert all(each.x() + each.width() <= alone.width() for each in buttons)
+
+
+def test_buttons_beside_one_another_are_as_high_as_the_highest(qtbot: QtBot) -> None:
+    holder = QWidget()
+    qtbot.addWidget(holder)
+    column, row = QVBoxLayout(holder), QHBoxLayout()
+    column.addLayout(row)
+    column.addStretch()
+    buttons = [StopButton("Faster"), StopButton("推荐\n(highest)")]
+    for button in buttons:
+        row.addWidget(button)
+    holder.resize(400, 400)
+    holder.show()
+    QApplication.processEvents()
+    lower, higher = buttons
+    assert lower.sizeHint().height() < higher.sizeHint().height() == higher.height() == lower.height()

@@ -151,6 +151,22 @@ def test_an_old_peak_leaves_no_gap_between_number_and_unit(panel: PlotPanel) -> 
     assert places[-1] == places[0]
 
 
+@pytest.mark.parametrize("narrow", [False, True])
+def test_a_fast_rate_fits_beside_its_unit(panel: PlotPanel, narrow: bool) -> None:
+    row = panel.rows["rate"]
+    read_out = row.read_out
+    usual = read_out.value.font().pixelSize()
+    row.show_narrow(narrow)
+    for rate, is_lower in ((99.9, narrow), (12_345.0, True)):
+        read_out.set_pixels(usual)
+        read_out.show_reading(read_out._quantity, Reading(rate))
+        QApplication.processEvents()
+        assert read_out.value.width() >= read_out.value.sizeHint().width()
+        assert read_out.unit.geometry().left() > read_out.value.geometry().right()
+        assert read_out.unit.x() + read_out.unit.sizeHint().width() <= read_out.width()
+        assert (read_out.value.font().pixelSize() < usual) is is_lower
+
+
 def test_without_a_gpu_its_plots_are_replaced_by_one_reason_and_host_plots(panel: PlotPanel) -> None:
     fill(panel, gpu=False)
     hidden = {name for name, row in panel.rows.items() if not row.isVisible()}

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QEvent, QSize, Qt, Signal
 from PySide6.QtGui import QEnterEvent, QFocusEvent
-from PySide6.QtWidgets import QBoxLayout, QPushButton
+from PySide6.QtWidgets import QBoxLayout, QPushButton, QSizePolicy
 
 from launcher.gui import theme
 from launcher.gui.labels import UNKNOWN, Label
@@ -28,6 +28,8 @@ class StopButton(QPushButton):
         self.setObjectName("segment")
         self.setCheckable(True)
         self.setAutoExclusive(True)  # else a screen reader calls it a check box
+        # Else a row of buttons is as high as the lowest one, and cuts the texts of the others.
+        self.setSizePolicy(QSizePolicy.Policy.Minimum, QSizePolicy.Policy.Minimum)
         self._title, self._name, self._value, self._range = title, Label(title), Label(), Label()
         self._value.setFont(theme.font(theme.SECTION_PX, bold=True, tabular=True))
         self._range.setFont(theme.font(theme.CAPTION_PX, tabular=True))

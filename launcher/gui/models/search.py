@@ -91,7 +91,11 @@ class SearchField(QLineEdit):
         self.setPlaceholderText(tr("Search models, or paste a link"))
         self.setAccessibleName(tr("Search models"))
         self.setClearButtonEnabled(True)
-        self.setMinimumWidth(theme.px(180))
+
+    def minimumSizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
+        """Return the size that shows all of the placeholder."""
+        words, around = self.fontMetrics().horizontalAdvance(self.placeholderText()), theme.px(theme.GAP_XL)
+        return QSize(words + 2 * around, super().minimumSizeHint().height())
 
     def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802 -- Qt's name
         """Leave the field with Down, clear it with Esc."""

@@ -3,7 +3,7 @@
 from collections import deque
 
 from PySide6.QtCore import QRect, QSize, Qt
-from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent
+from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
 from launcher.gui import theme
@@ -12,8 +12,10 @@ from launcher.gui.plots.quantities import Quantity
 from launcher.gui.translation import render, tr
 from launcher.machine.gpu import Reading
 
-_REMEMBERED_WIDTHS = 30
+_REMEMBERED_NUMBERS = 30
 """The unit's place follows the widest of this many recent numbers (some ten seconds of a reply), so it seldom moves."""
+_UNIT_GAP = 5
+"""Distance between number and unit, in pixels at 100 % scale."""
 _WIDEST = 100_000
 """Width in pixels in which any text stands in one line."""
 
@@ -76,8 +78,8 @@ class ReadOut(QWidget):
         self._small = small
         self._shown: tuple[str, ...] = ()
         self._change = self._aside = ""
-        self._widths: deque[int] = deque(maxlen=_REMEMBERED_WIDTHS)
-        """Widths of the last numbers, in pixels."""
+        self._numbers: deque[str] = deque(maxlen=_REMEMBERED_NUMBERS)
+        """The last numbers as they are shown."""
         self.title = Label(tr(quantity.title))
         self.title.setObjectName("secondary")
         self.title.setFont(theme.font(theme.CAPTION_PX))
@@ -88,7 +90,7 @@ class ReadOut(QWidget):
         self.caption.setAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop)
         self.caption.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Ignored)
         line = QHBoxLayout()
-        line.setSpacing(theme.px(5))
+        line.setSpacing(theme.px(_UNIT_GAP))
         line.addWidget(self.value, 0, Qt.AlignmentFlag.AlignBottom)
         line.addWidget(self.unit, 1, Qt.AlignmentFlag.AlignBottom)
         layout = self._layout = QVBoxLayout(self)
@@ -111,15 +113,35 @@ class ReadOut(QWidget):
         self.caption.setFixedHeight(caption_lines * self.caption.line_height)
 
     def set_pixels(self, pixels: int) -> None:
-        """Set the height of the number."""
-        font = theme.font(pixels, bold=True, tabular=True)
-        self.value.setFont(font)
-        metrics = self._metrics = QFontMetrics(font)
-        self._widths.clear()
-        unit_font = theme.font(theme.BODY_PX if self._small else theme.SECTION_PX)
-        self.unit.setFont(unit_font)
+        """Set the height of the number. It is lower where the width is too small."""
+        self._pixels = pixels
+        self._numbers.clear()
+        self.unit.setFont(theme.font(theme.BODY_PX if self._small else theme.SECTION_PX))
+        self._fit_number()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
+        """Fit the number to another width."""
+        super().resizeEvent(event)
+        self._fit_number()
+
+    def _fit_number(self) -> None:
+        """Make the number as high as wanted, or as the width allows for the widest recent one.
+
+        It gets the width of that one, so that the unit does not move, but an old peak leaves no gap before the unit.
+        """
+        room = self.width() - self.unit.sizeHint().width() - theme.px(_UNIT_GAP)
+        for pixels in range(self._pixels, theme.CAPTION_PX - 1, -1):
+            font = theme.font(pixels, bold=True, tabular=True)
+            metrics = QFontMetrics(font)
+            widest = max((metrics.horizontalAdvance(each) for each in self._numbers), default=0) + 1
+            if widest <= room:
+                break
+        if self.value.font() != font:
+            self.value.setFont(font)
+        self.value.setMinimumWidth(widest)
         # On one baseline with the number.
-        self.unit.setContentsMargins(0, 0, 0, max(metrics.descent() - QFontMetrics(unit_font).descent(), 0))
+        below = metrics.descent() - QFontMetrics(self.unit.font()).descent()
+        self.unit.setContentsMargins(0, 0, 0, max(below, 0))
 
     def show_reading(
         self,
@@ -154,9 +176,8 @@ class ReadOut(QWidget):
         for label, words in ((self.title, title), (self.value, text), (self.unit, unit)):
             if label.text() != words:
                 label.setText(words)
-        # As wide as the widest recent number, so that the unit does not move, but an old peak leaves no gap before it.
-        self._widths.append(self._metrics.horizontalAdvance(text) + 1)
-        self.value.setMinimumWidth(max(self._widths))
+        self._numbers.append(text)
+        self._fit_number()
         self.value.setEnabled(reading.value is not None)  # dim a value that is not live
         self._show_caption()
         set_tooltip(self, why)
