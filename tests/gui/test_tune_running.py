@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QApplication, QFileDialog
 from pytestqt.qtbot import QtBot
 
 from launcher.app.saved_tunes import load_tune, save_tune
-from launcher.engine.server.state import ServerState
+from launcher.engine.server.state import SERVING, ServerState
 from launcher.engine.settings import load_model_settings
 from launcher.gui import theme
 from launcher.gui.tune.page import TunePage
@@ -138,6 +138,8 @@ def test_a_tune_that_waits_for_clients_lets_the_chat_go_first_and_the_server_sta
     with qtbot.waitSignals([page.tuning.ended, window.controller.replied], timeout=LONG_MS):
         page.begin_tune(TuneRequest(file=str(workload_file), minutes=0.05))
         wait_for_trials(page, qtbot, 1)
+        # The chat asks while the tune restarts the server, and waits for the restart's end.
+        qtbot.waitUntil(lambda: window.controller.inputs.status.state not in SERVING, timeout=LONG_MS)
         window.controller.request_reply([{"role": "user", "content": "Hello"}], {"max_tokens": 400})
     assert None not in replies
     assert "waited" in page.verdict.kicker.text()

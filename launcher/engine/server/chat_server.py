@@ -18,6 +18,8 @@ from launcher.models.limits import no_text_error
 # Explanation of interrupted replies.
 
 _STOPPING = (ServerState.DRAINING, ServerState.STOPPING, ServerState.STOPPED)
+_RESTARTING = (ServerState.DRAINING, ServerState.RESTARTING, ServerState.LOADING, ServerState.WARMING_UP)
+"""States in which a gateway keeps new requests until the engine is ready."""
 _REASON_LIMIT_S = 3.0
 """Seconds to wait until the supervisor knows why the engine ended; that takes it less than a second."""
 
@@ -159,21 +161,28 @@ class ChatServer(ABC):
     async def chat(self, request: ChatRequest, *, measured: bool = False) -> AsyncIterator[AsyncIterator[Delta]]:
         """Stream a reply: see EngineClient.chat. Stopping the server ends the stream with Unreachable.
 
-        The reply continues across a restart, unless it is `measured`: then the request goes to the engine itself, past
-        the gateway, and a restart ends it with an error. Raises ModelWritesNoText for an embedding model.
+        With a gateway a request waits while the server restarts, and its reply continues across a restart, unless it is
+        `measured`: then it goes to the engine itself, past the gateway, and a restart ends it with an error. Raises
+        ServerNotFound if the server takes no requests, and ModelWritesNoText for an embedding model.
         """
         if self.launch is not None and self.launch.options.embeddings:
             raise no_text_error(self.launch.header.name, is_reranker=self.launch.options.reranking)
-        client = self.client
-        if self._has_gateway and not measured:
-            if self._chat_client is None:
-                self._chat_client = EngineClient(self.endpoint.url, self.endpoint.api_key)
-            client = self._chat_client
+        client = self._choose_client(measured=measured)
         try:
             async with self._replies.stream_reply(client, request) as deltas:
                 yield deltas
         except Unreachable as error:
             raise await _explain_interruption(self, error) from error
+
+    def _choose_client(self, *, measured: bool) -> EngineClient:
+        """Return the client that sends a request: the gateway's, or the engine's own. Raises ServerNotFound."""
+        if not self._has_gateway or measured:
+            return self.client
+        if self._status.state not in _RESTARTING:
+            _ = self.client  # raises ServerNotFound unless the server takes requests
+        if self._chat_client is None:
+            self._chat_client = EngineClient(self.endpoint.url, self.endpoint.api_key)
+        return self._chat_client
 
     def change_keys(self, endpoint: Endpoint) -> None:
         """Use the API keys of `endpoint`, which has the same address. A gateway there must accept them."""
