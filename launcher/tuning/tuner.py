@@ -622,7 +622,8 @@ async def probe_drafts(runner: TrialRunner) -> bool:
         return False
     if runner.can_afford():
         for length in probe_lengths(runner.space.drafts):
-            forecast = await asyncio.to_thread(_make_forecast, runner) if len(runner.trials) > 2 else None
+            tried = {draft_length(trial.settings) for trial in runner.trials}  # the baseline may take several trials
+            forecast = await asyncio.to_thread(_make_forecast, runner) if len(tried) > 2 else None
             if forecast and (forecast.answer.chance or 0.0) >= _EARLY_CHANCE:
                 runner.on_event(forecast)
             if length not in {draft_length(trial.settings) for trial in runner.trials if not trial.error}:

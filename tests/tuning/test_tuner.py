@@ -87,17 +87,32 @@ async def test_only_settings_that_need_no_more_memory_than_started_ones_are_reco
         assert not machine.runs_out_of_memory(verdict.settings)
 
 
-async def test_a_baseline_that_starts_at_the_second_try_is_used() -> None:
-    class FailsFirst(SimulatedBench):
-        async def become(self, settings: RunSettings, *, fresh: bool = False, reliable: bool = True) -> float:
-            self.tries = getattr(self, "tries", 0) + 1
-            if self.tries == 1:
-                raise EngineFailed("It ended while it loaded.")
-            return await super().become(settings, fresh=fresh, reliable=reliable)
+class FailsAtFirst(SimulatedBench):
+    """A bench whose engine fails at the first starts."""
 
+    def __init__(self, machine: Machine, failures: int) -> None:
+        super().__init__(machine, 1)
+        self.failures_left = failures
+
+    async def become(self, settings: RunSettings, *, fresh: bool = False, reliable: bool = True) -> float:
+        if self.failures_left:
+            self.failures_left -= 1
+            raise EngineFailed("It ended while it loaded.")
+        return await super().become(settings, fresh=fresh, reliable=reliable)
+
+
+async def test_a_baseline_that_starts_at_the_second_try_is_used() -> None:
     machine = draw_machine(MTP_WINS, Surroundings(load_s=20.0))
-    verdict = await tune(FailsFirst(machine, 1), machine.space(), WORK, Goal(), 300, seed=1)
+    verdict = await tune(FailsAtFirst(machine, 1), machine.space(), WORK, Goal(), 300, seed=1)
     assert verdict.mtp == "on"
+
+
+async def test_nothing_is_said_of_drafts_while_only_the_baseline_was_tried() -> None:
+    machine, recorder = draw_machine(MTP_WINS), EventRecorder()
+    bench = FailsAtFirst(machine, 2)
+    await tune(bench, machine.space(), WORK, Goal(), HOUR_S, on_event=recorder, seed=1)
+    assert bench.failures_left == 0
+    assert not any("could not be loaded" in each.sentence for each in recorder.of(Predicted))
 
 
 async def test_settings_that_cannot_win_are_dropped_after_a_reply() -> None:
