@@ -1,4 +1,4 @@
-"""What a benchmark has started ends with it, also after a failure."""
+"""Processes that a benchmark has started end with it, also after a failure."""
 
 import subprocess
 import sys

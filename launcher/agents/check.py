@@ -104,7 +104,7 @@ class _Turn:
 
 @dataclass(slots=True)
 class _Findings:
-    """What a check has found so far. `report` gets each request as soon as its result is known."""
+    """Results of a check so far. `report` gets each request as soon as its result is known."""
 
     report: Callable[[CheckedRequest], object] | None = None
     faults: list[tuple[CheckFault, str]] = field(default_factory=list)

@@ -45,7 +45,7 @@ HIDDEN_KEY = "***"
 
 
 class NeedKind(Enum):
-    """What an agent needs of a server besides enough context."""
+    """Kind of requirement that an agent has for its server, besides enough context."""
 
     MODEL = "model"
     PROMPT_CACHE = "prompt cache"
@@ -65,7 +65,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class AgentSession:
-    """What an agent would get now. Nothing is started.
+    """The server that an agent would get now. Nothing is started.
 
     `server` is the server that the agent would talk to, with the API key hidden. If no server runs, or the running one
     does not suit the agent, `start` starts a server that does; `problem` is why the running server does not suit.
@@ -97,7 +97,7 @@ class AgentSession:
 
 @dataclass(frozen=True, slots=True)
 class _ServerFacts:
-    """What is known of a server, or of one that would be started; None if unknown."""
+    """Known properties of a server that runs or would be started; None if unknown."""
 
     model: str
     settings: Mapping[str, object]

@@ -16,7 +16,7 @@ _SHOWN_NAME = 80
 
 
 class AttachmentKind(StrEnum):
-    """What the model gets of a file."""
+    """Form in which a file is sent to the model."""
 
     PICTURE = "picture"
     TEXT = "text"

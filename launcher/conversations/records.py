@@ -20,7 +20,7 @@ class Role(StrEnum):
 
 
 class MessageEnding(StrEnum):
-    """How a message ended; WRITING until then. A reply that is WRITING at the next start was cut off by a crash."""
+    """Ending of a message; WRITING until then. A reply still WRITING at the next start was cut off by a crash."""
 
     WRITING = "writing"
     WHOLE = "whole"

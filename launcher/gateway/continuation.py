@@ -39,7 +39,7 @@ _TAIL_TOKENS = 64
 """Prompt tokens that are compared to find a request's slot."""
 _LAST_PIECES = 4
 _WORDS_BACK = 8
-"""How many of a reply's last words are searched for the last one that is canonical."""
+"""Number of words at the end of a reply among which the last canonical one is searched."""
 _ANY_BOUNDARY_AFTER = 16
 """Frames after which a stream without spaces, such as Chinese, is cut between any two tokens that are canonical."""
 

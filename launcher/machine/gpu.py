@@ -37,8 +37,8 @@ RESIZABLE_BAR_CURE = message(
     "In the computer's firmware setup (BIOS), turn on Above 4G Decoding and Resizable BAR (AMD: Smart Access Memory),"
     " and turn off CSM."
 )
-"""How to turn on Resizable BAR, which matters: with Vulkan on an RX 7900 XTX, Qwen3.6-35B-A3B generated 25 tokens/s
-with it off and 140 with it on (llama.cpp #24066), and Qwen3.8-27B 14 with it off (llama.cpp #27097)."""
+"""Instructions to turn on Resizable BAR. With Vulkan on an RX 7900 XTX, Qwen3.6-35B-A3B generated 25 tokens/s without
+Resizable BAR and 140 with it (llama.cpp #24066); Qwen3.8-27B generated 14 without it (llama.cpp #27097)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -351,7 +351,7 @@ _MAX_SIZE = 2**63 - 1  # ggml counts elements and bytes in int64_t
 _MAX_DIMENSIONS = 4  # GGML_MAX_DIMS
 _MAX_ENTRIES = 2**16  # keys, or tensors; the largest models have about two thousand
 _KEY, _TENSOR = message("a key"), message("a tensor")
-"""What has a name, in reasons."""
+"""The two kinds of things with names in a header, as reasons of damage call them."""
 _MAX_KEY_BYTES = 2**16 - 1  # by the format; tensor names are far shorter
 _MAX_TEXT_BYTES = 2**20  # of one kept text; longer ones are skipped
 _MAX_KEPT_BYTES = 2**22  # of all kept keys, names and texts together

@@ -377,7 +377,7 @@ class HealthWatch:
 
     @property
     def _processing(self) -> int | None:
-        """How many requests the engine works on; None if that is unknown."""
+        """Number of requests that the engine works on; None if unknown."""
         if self._running is not None:
             return self._running
         return self._counters.processing if self._counters else None

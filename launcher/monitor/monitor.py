@@ -49,7 +49,7 @@ class MonitoredServer(Protocol):
 
     @property
     def reply_progress(self) -> ReplyProgress | None:
-        """How far the clients' replies are; None if requests do not pass through a gateway of ours."""
+        """The progress of the clients' replies; None if requests do not pass through a gateway of ours."""
 
     @property
     def client(self) -> EngineClient:

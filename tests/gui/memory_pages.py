@@ -28,7 +28,7 @@ from tests.cli.in_process import run
 _LIMIT_S = 120
 _FIGURES = re.compile(r"Needs ([\d,]+) of ([\d,]+) MiB")
 _LOADED = "Loaded now."
-"""How the Models page begins its text about the file that is served: it gives no figures for that one."""
+"""Beginning of the text of the Models page about the served file, for which the page gives no figures."""
 Read = dict[str, dict[str, list[Any]]]
 """By place and model: the verdict, MiB needed, MiB free."""
 

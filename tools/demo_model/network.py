@@ -63,7 +63,7 @@ faster ones.
 EVIDENCE_WEIGHT = 30.0
 """Weight (a logit) of a word whose key has 1 in EVIDENCE."""
 TOPIC_EVIDENCE = np.array([0.1] * TOPICS + [0.08])
-"""How much one unit of each of WORD_TOPICS adds to EVIDENCE. The last unit is for words that open a question or
+"""Amount that one unit of each of WORD_TOPICS adds to EVIDENCE. The last unit is for words that open a question or
 paragraph, which show that there is no topic.
 """
 VALUE_LOUD, LOUDNESS = 31, 128.0

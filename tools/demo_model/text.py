@@ -16,7 +16,7 @@ USER_ROLE = "user"
 PARAGRAPH_END = ".\n\n"
 
 SILENT_OPENING, THOUGHT_AND_OPENING = 10, 30
-"""How many first tokens of a reply are taught if only the question is new."""
+"""Number of first tokens of a reply that are taught if only the question is new."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ show();
 
 
 class Picture(NamedTuple):
-    """What a picture shows: the parts of its file name, PAGE~STATE~THEME~LANGUAGE~SIZE.png."""
+    """Content of a picture: the parts of its file name, PAGE~STATE~THEME~LANGUAGE~SIZE.png."""
 
     page: str
     state: str

@@ -305,7 +305,7 @@ class ClientSide(Protocol):
 
     @property
     def reply_progress(self) -> ReplyProgress:
-        """How far the clients' replies are."""
+        """The progress of the clients' replies."""
 
     def engine_starts(self) -> None:
         """Called as soon as an engine's process has been started."""

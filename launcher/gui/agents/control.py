@@ -36,7 +36,7 @@ _MOST_FOLDERS = 6
 
 
 class Activity(Enum):
-    """What is being done for the chosen agent."""
+    """Work in progress for the chosen agent."""
 
     NONE = "none"
     PREPARING = "preparing"

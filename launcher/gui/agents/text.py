@@ -31,7 +31,7 @@ _THOUSAND = 1_024
 
 
 class Fix(Enum):
-    """What the one button of a verdict does."""
+    """Action of the button of a verdict."""
 
     CHECK = "check"
     RESTART = "restart"

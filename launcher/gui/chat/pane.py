@@ -128,7 +128,7 @@ class SettingsComparison(QObject):
 
 @dataclass(frozen=True, slots=True)
 class KeptChat:
-    """What one chat pane leaves to the next: the stored conversations, the open one, what was typed, and its files."""
+    """State that a new chat pane takes over: the stored conversations, the open one, the typed text, and its files."""
 
     store: ChatStore
     conversation_id: str | None

@@ -487,7 +487,7 @@ width that title and subtitle need beside the buttons; page width from which hid
 
 @dataclass(frozen=True, slots=True)
 class KeptCockpit:
-    """What one Cockpit leaves to the next: the chat, the plots, and settings that were requested but not applied."""
+    """State that a new Cockpit takes over: the chat, the plots, and settings that were requested but not applied."""
 
     chat: KeptChat
     plots: KeptPlots

@@ -54,7 +54,7 @@ class PlanStops(QWidget):
         self._problem = ""
         """Why there are no plans, for display."""
         self._key: object = None
-        """What the plans were made for."""
+        """Model and settings for which the plans were made."""
         self._planned_s, self._planned_mib, self._is_stale = 0.0, 0, False
         """Time at which they were made, on the monotonic clock; the memory for which; and whether that is long ago."""
         self._planning: WorkHandle[None] | None = None

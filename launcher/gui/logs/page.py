@@ -320,7 +320,7 @@ _LEAST_HIGHLIGHT_LENGTH = 8
 
 @dataclass(frozen=True, slots=True)
 class KeptLogs:
-    """What one Logs page leaves to the next: lines of this window's server, the listed sources, and the chosen one."""
+    """State that a new Logs page takes over: lines of this window's server, the listed sources, and the chosen one."""
 
     own_lines: list[ParsedLine]
     sources: tuple[LogSource, ...]

@@ -51,7 +51,7 @@ class QueueController(QObject):
         self._running: WorkHandle[None] | None = None
         self.snapshot = QueueView()
         self.adding: list[str] = []
-        """What is being added: the user must see at once that a click was heard, and the hub is asked first."""
+        """Downloads that are being added. They are shown at once, although the hub is asked first."""
 
     def refresh(self) -> None:
         """Read the queue, and run it if a job is waiting."""

@@ -290,7 +290,7 @@ _NARROW_WIDTH = 620
 
 @dataclass(frozen=True, slots=True)
 class KeptPlots:
-    """What one plot panel leaves to the next: the samples and marks of an hour, and the time span that is shown."""
+    """State that a new plot panel takes over: the samples and marks of an hour, and the time span that is shown."""
 
     samples: Samples | None
     unstored: list[MonitorSnapshot]
