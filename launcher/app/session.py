@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from launcher.app import settings
 from launcher.app.memory_guard import MemoryGuard, PoolMemoryGuard
 from launcher.app.model_pool import ModelPool, read_pool_rules
 from launcher.app.published_server import PublishedServer
@@ -623,7 +624,13 @@ class ServerSession:
         try:
             encrypted = self.encrypted and endpoint.shared
             published.registration.update(encrypted=encrypted)
-            self._gateway = None if self._direct else GatewayClientSide(endpoint, self.request_log, encrypted=encrypted)
+            self._gateway = (
+                None
+                if self._direct
+                else GatewayClientSide(
+                    endpoint, self.request_log, encrypted=encrypted, read_allowed=settings.read_allowed_names
+                )
+            )
         except LauncherError:
             await published.withdraw()
             raise

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.app import settings_file
 from launcher.app.settings_declared import (
+    ALLOWED_NAMES,
     AT_LOGIN,
     CONNECTIONS,
     DOWNLOAD_LIMIT,
@@ -175,6 +176,11 @@ def stored_value(name: str) -> AppSettingValue:
     Returns its default if the file has no valid value.
     """
     return _stored_values(name)[name]
+
+
+def read_allowed_names() -> frozenset[str]:
+    """Return the host names, and the origins of web pages, that the user allows beside those of this computer."""
+    return frozenset(str(stored_value(ALLOWED_NAMES)).lower().split())
 
 
 def transfer_settings() -> "TransferSettings":

@@ -66,7 +66,7 @@ READ_HEADERS, SEARCH_HUB = "models.read_headers", "models.search_hub"
 MODELS_FOLDER, AT_LOGIN, APPLY = "models.folder", "server.at_login", "server.apply"
 ADVICE, REQUEST_LOG = "server.advice", "server.request_log"
 UNLOAD_AFTER, MEMORY_LIMIT, UNKNOWN_MODEL = "server.unload_after", "server.memory_limit", "server.unknown_model"
-MEMORY_GUARD = "server.memory_guard"
+MEMORY_GUARD, ALLOWED_NAMES = "server.memory_guard", "server.allowed_names"
 TEMPERATURE, TOP_K, TOP_P, MIN_P = "chat.temperature", "chat.top_k", "chat.top_p", "chat.min_p"
 MAX_TOKENS, THINKING, SYSTEM_PROMPT = "chat.max_tokens", "chat.thinking", "chat.system_prompt"
 KEEP = "chat.keep"
@@ -260,6 +260,18 @@ SETTINGS = (
         VALUE_RUNNING,
         "now",
         ((VALUE_RUNNING, mark("The running model answers")), (VALUE_REFUSE, mark("Refuse"))),
+    ),
+    Setting(
+        ALLOWED_NAMES,
+        mark("Server"),
+        mark("Other names and pages"),
+        mark(
+            "Names by which programs may reach the server besides this computer's own, and web pages that may use it, "
+            "such as https://chat.example. The API key is needed all the same."
+        ),
+        "text",
+        "",
+        most=2_000,
     ),
     Setting(
         ADVICE,

@@ -9,7 +9,7 @@ import asyncio
 import hmac
 import ipaddress
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from aiohttp import HttpVersion11, web
@@ -55,13 +55,21 @@ server (aiohttp 3.14) does not report that no more will come.
 """
 HEADER_TIME_S = 10.0
 """Seconds in which the headers of a request must arrive. A connection may be unused for as long."""
-_LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
+_LOCAL_NAME = re.compile(r"(?:.+\.)?localhost|.+\.internal")
+"""Names that no web site can have: `localhost`, and `.internal`, which ICANN reserved for private use in 2024.
+Containers reach this computer by `host.docker.internal` and `host.containers.internal`."""
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?")
 _LOOPBACK_ORIGIN = re.compile(
     r"https?://(?:(?:[a-z0-9-]+\.)*localhost|127(?:\.[0-9]{1,3}){3}|\[::1\])(?::[0-9]{1,5})?", re.IGNORECASE
 )
-_APP_ORIGIN = re.compile(r"(?:app|tauri|vscode-webview|vscode-file)://[A-Za-z0-9._-]*")
-"""Origins of desktop programs that are built like web pages. No page of the web can have them."""
+_APP_ORIGIN = re.compile(
+    r"(?:app|tauri|vscode-webview|vscode-file|chrome-extension|moz-extension|safari-web-extension)://[A-Za-z0-9._-]*"
+)
+"""Origins of extensions of browsers, and of desktop programs that are built like web pages. No page of the web can have
+them."""
+_PAGE_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{1,5})?")
+ALLOWED_NAMES_SETTING = "server.allowed_names"
+"""The app setting that a refusal names; launcher/app declares it."""
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9, -]{0,1024}")
 _PREFLIGHT_S = 600
 """Seconds for which a browser may remember the answer to a preflight."""
@@ -86,19 +94,19 @@ class Refusal(Exception):
 
 @dataclass(slots=True)
 class Access:
-    """The keys that open the gateway, by name, and the address by which clients reach it.
+    """The keys that open the gateway, by name, and the names by which clients reach it.
 
-    Requests must name `port` or none, and this computer: a page of the web can have its own name point to this computer
-    (DNS rebinding), but cannot change the name that the browser sends. A `shared` gateway also answers to `own_names`
-    and to any numeric address, which needs no DNS and may be one that a router or WSL forwards from. A measurement to
-    which the server is lent has a `measurement_key`.
+    A request must name this computer: a page of the web can have its own name point to this computer (DNS rebinding),
+    but cannot change the name that the browser sends. An address in numbers needs no DNS and may be one that a router,
+    WSL, Docker or SSH forwards from, also with a port of its own, so any will do. A shared gateway also answers to
+    `own_names`. `read_allowed` returns the further names, and the origins of pages, that the user allows; it is asked
+    only for those that are not allowed otherwise. A measurement to which the server is lent has a `measurement_key`.
     """
 
     keys: Mapping[str, str] = field(repr=False)
-    port: int
-    shared: bool = False
     own_names: Collection[str] = ()
     measurement_key: str | None = field(default=None, repr=False)
+    read_allowed: Callable[[], Collection[str]] = tuple
 
     @property
     def open_keys(self) -> Mapping[str, str]:
@@ -151,24 +159,33 @@ class Access:
             block.decode()
         except UnicodeDecodeError:
             raise Refusal(400, "The request's headers are not valid UTF-8") from None
-        if not self._allows_host(request.headers.get("Host", "")):
-            raise Refusal(421, "This server does not answer to that host name or port")
+        host = request.headers.get("Host", "")
+        if not self._allows_host(host):
+            parts = _HOST.fullmatch(host)
+            raise Refusal(421, "This server does not answer to that host name" + _name_setting(parts and parts["name"]))
         origins = request.headers.getall("Origin", [])
         if len(origins) > 1 or not all(self._allows_origin(each, request) for each in origins):
-            raise Refusal(403, "Pages of other origins may not use this server")
+            named = origins[0].lower() if _PAGE_ORIGIN.fullmatch(origins[0].lower()) else None
+            raise Refusal(403, "Pages of other origins may not use this server" + _name_setting(named))
 
     def _allows_host(self, host: str) -> bool:
         parts = _HOST.fullmatch(host)
-        if parts is None or parts["port"] not in (None, str(self.port)):
+        if parts is None:
             return False
         name = parts["name"].lower()
-        return name in _LOOPBACK_NAMES or (self.shared and (name in self.own_names or _is_address(name)))
+        return (
+            _LOCAL_NAME.fullmatch(name) is not None
+            or _is_address(name)
+            or name in self.own_names
+            or name in self.read_allowed()
+        )
 
     def _allows_origin(self, origin: str, request: web.Request) -> bool:
         if _LOOPBACK_ORIGIN.fullmatch(origin) or _APP_ORIGIN.fullmatch(origin):
             return True
         scheme, _, host = origin.partition("://")
-        return scheme in ("http", "https") and host == request.headers.get("Host") and self._allows_host(host)
+        is_own = scheme in ("http", "https") and host == request.headers.get("Host") and self._allows_host(host)
+        return is_own or origin.lower() in self.read_allowed()
 
     def _find_key_name(self, request: web.Request) -> str:
         given = _sent_key(request).encode()
@@ -176,6 +193,16 @@ class Access:
         if not found:
             raise Refusal(401, "Invalid API key", "authentication_error")
         return found[0]
+
+
+def _name_setting(name: str | None) -> str:
+    """Return how a user allows `name`, to follow a refusal; "" for None, which cannot be allowed."""
+    if name is None:
+        return ""
+    return (
+        f". To allow it, add it to {ALLOWED_NAMES_SETTING}, a list of names with spaces between them: "
+        f'mtp-launcher settings set {ALLOWED_NAMES_SETTING} "{name}"'
+    )
 
 
 def _is_address(name: str) -> bool:

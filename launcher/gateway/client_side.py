@@ -114,10 +114,17 @@ def _find_reply_limit(arguments: Sequence[str]) -> int | None:
 class GatewayClientSide(GateClientSide):
     """The gateway at one endpoint, and the gate of the model that it was started with."""
 
-    def __init__(self, endpoint: Endpoint, request_log: RequestLog, *, encrypted: bool = False) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        request_log: RequestLog,
+        *,
+        encrypted: bool = False,
+        read_allowed: Callable[[], Collection[str]] = tuple,
+    ) -> None:
         """Claim the address; `request_log` gets all requests. If `encrypted`, other computers must use TLS.
 
-        Raises PortBusy.
+        `read_allowed` returns the further names and origins that the user allows. Raises PortBusy.
         """
         self._own_slots = cache_dir() / "slots" / str(endpoint.port)
         super().__init__(self._own_slots)
@@ -126,6 +133,7 @@ class GatewayClientSide(GateClientSide):
         self._endpoint = endpoint
         self._request_log = request_log
         self._encrypted = encrypted
+        self._read_allowed = read_allowed
         self._context_for: ContextFor | None = None
         self._socket = _listen(endpoint)
         self._metrics = RequestMetrics(request_log)
@@ -166,7 +174,7 @@ class GatewayClientSide(GateClientSide):
 
         endpoint = self._endpoint
         names = list_own_names() if endpoint.shared else frozenset()
-        access = Access(endpoint.keys, endpoint.port, endpoint.shared, names)
+        access = Access(endpoint.keys, names, read_allowed=self._read_allowed)
         self._gateway = gateway = Gateway(access, self._request_log.note_exchange, self._metrics.format_text)
         self.gate = gateway.gate
         if self.make_router is not None:
@@ -206,7 +214,7 @@ class GatewayClientSide(GateClientSide):
             self._socket = _listen(endpoint)
         self._endpoint, self._encrypted, self._context_for = endpoint, encrypted, context_for
         if gateway is not None:
-            gateway.access.shared, gateway.access.own_names = endpoint.shared, names
+            gateway.access.own_names = names
             await gateway.listen([self._socket], context_for)
         if failure is not None:
             raise failure

@@ -7,7 +7,7 @@ import asyncio
 import json
 import re
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+from launcher.app.settings_declared import ALLOWED_NAMES
 from launcher.gateway import access, gateway
 from launcher.gateway.access import Access
 from launcher.gateway.engine_link import EngineLink
@@ -126,7 +127,7 @@ async def read_answer(reader: asyncio.StreamReader, *, has_body: bool = True) ->
 
 
 @asynccontextmanager
-async def open_gateway(*, shared: bool = False) -> AsyncIterator[Front]:
+async def open_gateway(*, own_names: Collection[str] = (), allowed: Collection[str] = ()) -> AsyncIterator[Front]:
     engine = Engine()
     server = await asyncio.start_server(engine.serve, "127.0.0.1", 0)
     engine.port = server.sockets[0].getsockname()[1]
@@ -134,7 +135,7 @@ async def open_gateway(*, shared: bool = False) -> AsyncIterator[Front]:
         listener.setblocking(False)
         port = listener.getsockname()[1]
         exchanges: list[Exchange] = []
-        access = Access({"default": KEY, "other": OTHER_KEY}, port, shared, {"desktop", "desktop.lan"})
+        access = Access({"default": KEY, "other": OTHER_KEY}, own_names, read_allowed=lambda: allowed)
         tried = Gateway(access, on_exchange=exchanges.append)
         await tried.listen([listener])
         link = EngineLink(f"http://127.0.0.1:{engine.port}", ENGINE_KEY, slots=2, slot_folder=None, state_key="")
@@ -175,18 +176,18 @@ def attempts(front: Front) -> dict[str, list[bytes]]:
         ],
         "a key in the address": [ask(f"GET /v1/models?api_key={KEY}", key=None)],
         "a path that does not exist, without a key": [ask("GET /secret", key=None)],
-        "another name for this computer (DNS rebinding)": [
+        "a name that a site could point to this computer (DNS rebinding)": [
             ask("GET /v1/models", host=host)
             for host in (
                 "evil.example",
                 f"evil.example:{front.port}",
                 "localhost.evil.example",
                 "127.0.0.1.evil.example",
+                "host.docker.internal.evil.example",
+                "internal",
+                f"127.1:{front.port}",
+                f"0x7f000001:{front.port}",
             )
-        ],
-        "another port, or another address": [
-            ask("GET /health", host=host, key=None)
-            for host in ("127.0.0.1:1", f"192.168.0.9:{front.port}", f"0.0.0.0:{front.port}", f"127.1:{front.port}")
         ],
         "no `Host`, or several": [
             b"GET /health HTTP/1.1\r\n\r\n",
@@ -375,34 +376,81 @@ async def test_a_body_that_does_not_arrive_times_out(front: Front, monkeypatch: 
     assert not front.engine.requests
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LOCALHOST", "[::1]"])
-async def test_names_of_this_computer_are_accepted_as_host(front: Front, host: str) -> None:
-    for given in (host, f"{host}:{front.port}"):
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        "localhost",
+        "LOCALHOST",
+        "app.localhost",
+        "[::1]",
+        "0.0.0.0",
+        "192.168.0.9",
+        "host.docker.internal",
+        "host.containers.internal",
+    ],
+)
+async def test_hosts_that_no_site_can_have_are_accepted_with_any_port(front: Front, host: str) -> None:
+    """Port 1 stands for a port that SSH, an editor, WSL or a container forwards from."""
+    for given in (host, f"{host}:{front.port}", f"{host}:1"):
         assert (await front.ask("GET /v1/models", host=given)).status == 200
+        assert (await front.ask("GET /v1/models", host=given, key=None)).status == 401
+
+
+async def test_the_refusal_of_a_name_says_how_it_is_allowed(front: Front) -> None:
+    refused = await front.ask("GET /v1/models", host="llm.example:8443")
+    assert refused.status == 421
+    assert ALLOWED_NAMES == access.ALLOWED_NAMES_SETTING
+    assert f'mtp-launcher settings set {ALLOWED_NAMES} "llm.example"' in json.loads(refused.body)["error"]["message"]
+    page = await front.ask("GET /v1/models", "Origin: https://Chat.example:8443")
+    assert page.status == 403
+    assert f'set {ALLOWED_NAMES} "https://chat.example:8443"' in json.loads(page.body)["error"]["message"]
+    for odd in ("null", 'https://a"; rm -rf /', "https://chat.example/x"):
+        page = await front.ask("GET /v1/models", f"Origin: {odd}")
+        assert (page.status, b"settings set" in page.body) == (403, False)
+
+
+async def test_a_name_and_a_page_that_the_user_allows_are_accepted_at_once() -> None:
+    allowed: set[str] = set()
+    async with open_gateway(allowed=allowed) as front:
+        assert (await front.ask("GET /v1/models", host="llm.example")).status == 421
+        allowed |= {"llm.example", "https://chat.example:8443"}
+        for host in ("llm.example", "LLM.example:8443"):
+            assert (await front.ask("GET /v1/models", host=host)).status == 200
+        assert (await front.ask("GET /v1/models", host="x.llm.example")).status == 421
+        for origin, status in (("https://chat.example:8443", 200), ("https://chat.example", 403)):
+            assert (await front.ask("GET /v1/models", f"Origin: {origin}")).status == status
 
 
 @pytest.mark.parametrize(
     ("host", "status"),
     [
-        ("192.168.0.9", 200),
         ("[fd00::9]", 200),
         ("Desktop", 200),
         ("desktop.lan", 200),
-        ("localhost", 200),
         ("desktop.evil.example", 421),
-        ("evil.example", 421),
         ("192.168.0.9.evil.example", 421),
     ],
 )
-async def test_a_shared_gateway_accepts_its_addresses_and_names(host: str, status: int) -> None:
-    async with open_gateway(shared=True) as front:
-        assert (await front.ask("GET /v1/models", host=f"{host}:{front.port}")).status == status
-        assert (await front.ask("GET /v1/models", host=f"{host}:1")).status == 421
+async def test_a_shared_gateway_accepts_its_own_names(host: str, status: int) -> None:
+    async with open_gateway(own_names={"desktop", "desktop.lan"}) as front:
+        for port in (front.port, 1):
+            assert (await front.ask("GET /v1/models", host=f"{host}:{port}")).status == status
+    async with open_gateway() as front:
+        assert (await front.ask("GET /v1/models", host="desktop")).status == 421
 
 
 @pytest.mark.parametrize(
     "origin",
-    ["http://localhost:3000", "http://127.0.0.1", "https://[::1]:8443", "http://tauri.localhost", "app://obsidian.md"],
+    [
+        "http://localhost:3000",
+        "http://127.0.0.1",
+        "https://[::1]:8443",
+        "http://tauri.localhost",
+        "app://obsidian.md",
+        "chrome-extension://fjidfhngbnbnhlphflfhhhfbfhhmcjno",
+        "moz-extension://0c4a2f3e-6d9b-4b8e-9a55-0f2c8d1f7a11",
+    ],
 )
 async def test_a_web_page_of_this_computer_may_use_it_with_the_key(front: Front, origin: str) -> None:
     asks = ("Access-Control-Request-Method: POST", "Access-Control-Request-Headers: authorization, content-type")
@@ -421,7 +469,7 @@ async def test_a_web_page_of_this_computer_may_use_it_with_the_key(front: Front,
 
 async def test_the_origin_of_the_gateway_itself_is_accepted(front: Front) -> None:
     assert (await front.ask("GET /v1/models", f"Origin: http://127.0.0.1:{front.port}")).status == 200
-    async with open_gateway(shared=True) as shared:
+    async with open_gateway(own_names={"desktop"}) as shared:
         own = f"desktop:{shared.port}"
         assert (await shared.ask("GET /v1/models", f"Origin: http://{own}", host=own)).status == 200
         assert (await shared.ask("GET /v1/models", f"Origin: http://{own}")).status == 403
@@ -577,6 +625,6 @@ async def test_a_queue_holds_256_requests(front: Front) -> None:
 
 
 def test_log_lines_contain_no_keys() -> None:
-    assert KEY not in repr(Access({"default": KEY}, 1))
+    assert KEY not in repr(Access({"default": KEY}))
     assert access.MOST_HEADER_BYTES == 65_536
     assert access.HEADER_TIME_S == 10

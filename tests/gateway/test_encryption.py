@@ -109,12 +109,11 @@ async def connects(context: ssl.SSLContext, host: str) -> bool:
 @pytest.fixture
 async def port(authority: Authority) -> AsyncIterator[int]:
     """The port of a shared gateway that encrypts."""
-    gateway = Gateway(Access({"default": KEY}, 0, shared=True, own_names=NAMES))
+    gateway = Gateway(Access({"default": KEY}, NAMES))
     with socket.create_server(("0.0.0.0", 0)) as listener:
         listener.setblocking(False)
-        gateway.access.port = listener.getsockname()[1]
         await gateway.listen([listener], lambda address: asyncio.to_thread(authority.make_context, address, NAMES))
-        yield gateway.access.port
+        yield listener.getsockname()[1]
         await gateway.close()
 
 

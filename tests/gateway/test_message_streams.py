@@ -128,7 +128,7 @@ async def open_gateway() -> AsyncIterator[Client]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         port = listener.getsockname()[1]
-        tried = Gateway(Access({"default": KEY}, port))
+        tried = Gateway(Access({"default": KEY}))
         await tried.listen([listener])
         headers = {"X-Api-Key": KEY}
         try:
