@@ -112,6 +112,13 @@ def run(open_window: OpenWindow) -> NoReturn:
     sys.exit(code)
 
 
+def _name_files(extra: list[str]) -> list[str]:
+    """Return the engine's arguments with absolute names for the files in the user's folder."""
+    from launcher.engine.serve_options import name_files_absolutely  # imported late: few command lines need it
+
+    return [*name_files_absolutely(extra, Path.cwd())]
+
+
 def main(arguments: list[str], open_window: OpenWindow) -> int:
     """Run one command line. Returns the exit code: 0 for success, 1 after a reported error, 2 for wrong usage."""
     extra: list[str] = []
@@ -127,7 +134,7 @@ def main(arguments: list[str], open_window: OpenWindow) -> int:
     if unknown:
         _reject_arguments(options.verb, unknown)
     if extra:
-        options.extra = extra
+        options.extra = extra if options.verb == "code" else _name_files(extra)
     if options.verb in (None, "demo", "gui"):
         from launcher.cli import gui  # imported late: the other verbs do not need it
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +39,21 @@ def add_model_argument(parser: argparse.ArgumentParser) -> None:
 def add_set_option(parser: argparse.ArgumentParser, help_text: str) -> None:
     """Declare the option for settings given as KEY=VALUE."""
     parser.add_argument(
-        "--set", action="append", default=[], type=parse_pair, metavar="KEY=VALUE", dest="changes", help=help_text
+        "--set", action="append", default=[], type=_parse_setting, metavar="KEY=VALUE", dest="changes", help=help_text
     )
+
+
+def _parse_setting(text: str) -> tuple[str, str]:
+    """Parse KEY=VALUE. Files in arguments for llama-server get absolute names, because it runs in another folder."""
+    name, value = parse_pair(text)
+    if name == "extra":
+        from launcher.base.errors import BadOption
+        from launcher.engine.serve_options import name_files_absolutely
+        from launcher.engine.settings import join_extra, split_extra
+
+        with suppress(BadOption):  # an unclosed quote is refused where the setting is used
+            value = join_extra(name_files_absolutely(split_extra(value), Path.cwd()))
+    return name, value
 
 
 def add_start_options(parser: argparse.ArgumentParser, *without: str) -> None:

@@ -1,7 +1,9 @@
-"""Options of a server start: model, engine and server settings, with the checks that need no file."""
+"""Options of a server start: model, engine and server settings, with their checks."""
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from launcher.base.errors import BadOption
@@ -40,6 +42,19 @@ _FLAG_ALIASES = {
     "--ssl-cert-file": "--ssl-key-file",
 }
 
+_READ_FILES = frozenset(
+    {
+        *("--chat-template-file", "--grammar-file", "--json-schema-file", "-jf", "--mmproj", "-mm", "--path"),
+        *("--spec-draft-model", "--model-draft", "-md", "--lookup-cache-static", "-lcs", "--tts-speaker-file"),
+        *("--ui-config-file", "--webui-config-file", "--mcp-servers-config", "--media-path", "--video-ffmpeg-dir"),
+    }
+)
+"""Flags of llama-server (b11549) whose value is a file or folder that it reads."""
+_READ_LISTS = frozenset({"--lora", "--lora-scaled", "--control-vector", "--control-vector-scaled"})
+"""Those whose value is a list of files with commas; "scaled": with a factor after each, as FILE:SCALE."""
+_WRITTEN_FILES = frozenset({"--log-file", "--log-prompts-dir", "--lookup-cache-dynamic", "-lcd"})
+"""Those whose value is a file or folder that it may have to make."""
+
 
 def fallback_context(trained: int | None) -> int:
     """Return FALLBACK_CONTEXT, or the model's trained context in tokens if that is known and less."""
@@ -57,7 +72,7 @@ class ServeOptions(ServerSettings):
     are used in addition. `no_gpu` makes a GPU build compute on the CPU. `embeddings`: the model turns texts into
     vectors, and the server answers /v1/embeddings. `reranking`: it ranks texts as well, and the server answers
     /v1/rerank. A start takes both from the model's header. `extra` are the arguments that the user wrote after `--`;
-    they are passed unchanged at the end of the command line.
+    they are passed at the end of the command line.
     """
 
     model: Path
@@ -88,6 +103,44 @@ class ServeOptions(ServerSettings):
     def drafts_repeats(self) -> bool:
         """Whether drafts are repeated n-grams of earlier text, for which a model needs no MTP head."""
         return self.spec_type.startswith("ngram")
+
+
+def map_files(extra: Sequence[str], change: Callable[[str, str], str]) -> tuple[str, ...]:
+    """Return extra arguments with each file or folder in them replaced by `change(flag, path)`."""
+    words = list(extra)
+    for at, (flag, value) in enumerate(pairwise(extra), start=1):
+        flag = flag.replace("_", "-") if flag.startswith("--") else flag  # llama.cpp accepts --grammar_file, too
+        if flag in _READ_FILES | _WRITTEN_FILES:
+            words[at] = change(flag, value)
+        elif flag in _READ_LISTS:
+            parts = [part.rpartition(":" if flag.endswith("-scaled") else "\0") for part in value.split(",")]
+            words[at] = ",".join(
+                f"{change(flag, path)}{colon}{rest}" if colon else change(flag, rest) for path, colon, rest in parts
+            )
+    return tuple(words)
+
+
+def name_files_absolutely(extra: Sequence[str], folder: Path) -> tuple[str, ...]:
+    """Return extra arguments in which relative files, which lie in `folder`, have their absolute names.
+
+    The engine runs in another folder than the shell in which a user wrote them.
+    """
+    return map_files(extra, lambda _, path: str(folder / path))
+
+
+def check_files(extra: Sequence[str], folder: Path) -> None:
+    """Check that the files that extra arguments name exist; relative ones lie in `folder`. Raises BadOption."""
+
+    def check(flag: str, path: str) -> str:
+        if flag not in _WRITTEN_FILES and not (folder / path).exists():
+            raise BadOption(
+                message("{path}, which {flag} names, does not exist.", path=folder / path, flag=flag),
+                message("Check the path after {flag}.", flag=flag),
+                option=flag,
+            )
+        return path
+
+    map_files(extra, check)
 
 
 def check_options(options: ServeOptions) -> None:

@@ -154,6 +154,11 @@ class TestExtra:
         assert plan["argv"][-len(words) :] == words == plan["extra"]
         assert plan["argv"][: -len(words)] == first_plan("--gpu-memory", "24")["argv"]
 
+    def test_files_in_extra_arguments_lie_in_the_folder_of_the_shell(self, tmp_path: Path) -> None:
+        words = ("plan", "--gpu-memory", "24", "--json", "--", "--grammar-file", "./g.gbnf")
+        plan = json.loads(forked.run(*words, cwd=tmp_path).stdout)["plans"][0]
+        assert plan["argv"][-1] == str(tmp_path / "g.gbnf")
+
     def test_extra_arguments_are_marked_in_the_text(self) -> None:
         result = run("--gpu-memory", "24", "--", "--threads", "8", "two words")
         command = result.stdout[result.stdout.index("  command") :].split("\n\n")[0]

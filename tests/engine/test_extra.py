@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.base.errors import BadOption
-from launcher.engine.serve_options import ServeOptions
+from launcher.engine.serve_options import ServeOptions, check_files, name_files_absolutely
 from launcher.engine.settings import (
     change_settings,
     join_extra,
@@ -31,6 +31,28 @@ def test_arguments_are_split_as_in_a_shell() -> None:
     assert split_extra("") == ()
     with pytest.raises(BadOption, match="unclosed quote"):
         split_extra('--alias "open')
+
+
+def test_files_in_extra_arguments_are_named_from_the_root(tmp_path: Path) -> None:
+    folder, other = tmp_path / "here", tmp_path / "other.jinja"
+    given = (
+        *("--chat-template-file", "./t.jinja", "--temp", "0.5", "--grammar_file", "a/b.gbnf", "--log-file", "new.log"),
+        *("--lora", "a.gguf,../b.gguf", "--lora-scaled", f"c.gguf:0.5,{other}:2", "--chat-template", "t.jinja", "-lcs"),
+    )
+    assert name_files_absolutely(given, folder) == (
+        *("--chat-template-file", f"{folder / 't.jinja'}", "--temp", "0.5"),
+        *("--grammar_file", f"{folder / 'a' / 'b.gbnf'}", "--log-file", f"{folder / 'new.log'}"),
+        *("--lora", f"{folder / 'a.gguf'},{folder / '../b.gguf'}"),
+        *("--lora-scaled", f"{folder / 'c.gguf'}:0.5,{other}:2", "--chat-template", "t.jinja", "-lcs"),
+    )
+    assert name_files_absolutely(name_files_absolutely(given, folder), tmp_path) == name_files_absolutely(given, folder)
+
+
+def test_a_file_that_extra_arguments_name_must_exist(tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").touch()
+    check_files(("--lora-scaled", "a.gguf:1", "--log-file", "new.log", "--lora", f"{tmp_path / 'a.gguf'}"), tmp_path)
+    with pytest.raises(BadOption, match=r"b\.gguf, which --lora names, does not exist"):
+        check_files(("--lora", "a.gguf,b.gguf"), tmp_path)
 
 
 def test_extra_arguments_are_not_stored(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from launcher.engine.builds.installed import engine_in_use, is_built_in_chosen
 from launcher.engine.builds.known_bad import build_number, find_known_fault
 from launcher.engine.builds.probe import list_devices, probe_engine
 from launcher.engine.environment import engine_environment
-from launcher.engine.serve_options import ServeOptions, check_options, fallback_context
+from launcher.engine.serve_options import ServeOptions, check_files, check_options, fallback_context
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.process import EngineCommand
 from launcher.machine.engine_devices import is_gpu
@@ -219,6 +219,8 @@ async def prepare_launch(
     """
     check_options(options)
     header = await asyncio.to_thread(check_model, options)
+    folder = options.model.absolute().parent
+    await asyncio.to_thread(check_files, options.extra, folder)
     # An engine takes a split model by its first part. Every start reads the header here, so no start misses its
     # settings.
     options = replace(
@@ -242,7 +244,6 @@ async def prepare_launch(
         replace(resolved, **to_fields(limits)), build, endpoint, gpu=gpu, slot_folder=slot_folder
     )
     environment = engine_environment(api_key=endpoint.api_key, reports_loading=True) | dict(build.environment)
-    folder = options.model.absolute().parent
     command = EngineCommand((*build.command, *arguments), environment, folder)
     slot_context = plan_settings_of(resolved, backend).slot_context
     notes = [training_warning(header.trained_context, slot_context), _known_fault_note(build) if options.draft else ""]
