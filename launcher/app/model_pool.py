@@ -58,6 +58,9 @@ _FAILURE_S = 10.0
 """Seconds in which a model that could not be loaded is not tried again: clients repeat failed requests at once."""
 _LONGEST_WAIT_S = 540.0
 """Seconds that a load waits for room: clients give up after 600 s (openai 3.54, anthropic 2.12)."""
+_FAIR_WAIT_S = 20.0
+"""Seconds after which a load that waits for models in use gets their room once their running replies have ended:
+further requests for them wait until they are loaded again."""
 _IDLE_CHECKS, _LONGEST_CHECK_S = 10, 5.0
 """Checks within the idle time of a model, and the most seconds between two."""
 _USUAL_REPLY_TOKENS, _USUAL_TOKENS_PER_S = 500, 50.0
@@ -132,8 +135,8 @@ class PooledModel:
     """One model behind the gateway: its supervisor, its gate, and who uses it.
 
     `owners` is how many starts by a person it has, 0 if requests loaded it. `used_s` is when a request last began or
-    ended. `task` is done once it is loaded, or has other settings, and raises Refusal. `ended` is set when a person
-    or a failure has ended it.
+    ended. `task` is done once it is loaded, or has other settings, and raises Refusal. `claimed_by` is the model that
+    gets its room as soon as its running replies have ended. `ended` is set when a person or a failure has ended it.
     """
 
     def __init__(self, supervisor: Supervisor, side: GateClientSide, *, owners: int, is_main: bool = False) -> None:
@@ -147,6 +150,7 @@ class PooledModel:
         self.used_s = 0.0
         self.is_unloaded = not is_main
         self.task: asyncio.Future[None] | None = None
+        self.claimed_by: PooledModel | None = None
         self.unloading: asyncio.Future[None] | None = None
         self.failure: tuple[float, LauncherError] | None = None
         self.load_s: float | None = None
@@ -184,10 +188,10 @@ class PooledModel:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing uses it, so that it can be unloaded."""
-        busy = self.side.gate is not None and self.side.gate.is_in_use
+        """Whether nothing uses it, so that it can be unloaded. The task of a claimed model is its next load."""
+        busy = self.side.gate is not None and self.side.gate.is_engine_in_use
         settled = self.supervisor.status.state is ServerState.READY and not self.supervisor.is_changing
-        return settled and not busy and self.task is None
+        return settled and not busy and (self.task is None or self.claimed_by is not None)
 
     def mark_ended(self) -> None:
         """Let the starts that loaded it know that it has ended, and will not be loaded again by itself."""
@@ -225,6 +229,8 @@ class ModelPool:
         self._models: list[PooledModel] = []
         self._host: GatewayClientSide | None = None
         self._room = asyncio.Lock()
+        self._waiting: list[PooledModel] = []
+        """The models that are to be loaded, in the order in which they were asked for."""
         self._changed = asyncio.Event()
         self._listed: tuple[ServableModel, ...] = ()
         self._listed_s: float | None = None
@@ -498,7 +504,7 @@ class ModelPool:
             return model.task
         if self._closing is not None:
             raise Refusal(503, "The server is being stopped", "unavailable_error")
-        if not model.is_loaded:
+        if not model.is_loaded or model.claimed_by is not None:
             if model.failure is not None and self._clock() - model.failure[0] < _FAILURE_S:
                 raise _refuse(model.failure[1])
             return self._begin_task(model, self._load(model, asked, keeps_others=keeps_others))
@@ -534,72 +540,111 @@ class ModelPool:
             task.exception()  # retrieved, because otherwise asyncio logs that it never was
 
     async def _load(self, model: PooledModel, asked: Settings, *, keeps_others: bool) -> None:
-        """Load a model, by its plan, after making room for it. Raises Refusal or LauncherError."""
-        async with self._room:
-            if model.unloading is not None:
-                await asyncio.wait([model.unloading])
-            try:
-                start = await self._make_room(model, asked, keeps_others=keeps_others)
-                began_s = time.monotonic()
-                model.is_unloaded = False
-                await model.supervisor.become(start.options)
-            except BaseException as error:
-                model.is_unloaded = True
-                if isinstance(error, LauncherError):
-                    model.failure = self._clock(), error
-                raise
-            model.failure = None
-            model.load_s = time.monotonic() - began_s
-            self._on_notice(Notice("model_loaded", message("{model} was loaded.", model=model.name)))
-            self._watch_idle()
-            launch = model.supervisor.launch
-            if launch is not None:
-                await asyncio.to_thread(save_load_time, launch, model.load_s)
-                await asyncio.to_thread(save_last_use, launch.options.model)
+        """Load a model, by its plan, once there is room for it. Raises Refusal or LauncherError."""
+        self._waiting.append(model)
+        try:
+            while model.claimed_by is not None and model.is_loaded:
+                await self._wait_for_change(self._changed)
+            if not model.is_loaded:
+                await self._load_in_turn(model, asked, keeps_others=keeps_others)
+        except BaseException as error:
+            model.is_unloaded = True
+            if isinstance(error, LauncherError):
+                model.failure = self._clock(), error
+            raise
+        finally:
+            self._waiting.remove(model)
+            for each in self._models:
+                if each.claimed_by is model:
+                    each.claimed_by = None
+            self._note_change()
 
-    async def _make_room(self, model: PooledModel, asked: Settings, *, keeps_others: bool) -> ResolvedStart:
-        """Unload other models, least recently used first, until there is room for a model; return its start. Raises
-        Refusal.
+    async def _load_in_turn(self, model: PooledModel, asked: Settings, *, keeps_others: bool) -> None:
+        """Wait for room and load a model. A model that fits beside the others is loaded at once. Raises Refusal or
+        LauncherError."""
+        asked_s = self._clock()
+        while True:
+            changed = self._changed
+            async with self._room:
+                if model.unloading is not None:
+                    await asyncio.wait([model.unloading])
+                start = await self._make_room(model, asked, asked_s, keeps_others=keeps_others)
+                if start is not None:
+                    began_s = time.monotonic()
+                    model.is_unloaded = False
+                    await model.supervisor.become(start.options)
+                    break
+            await self._wait_for_change(changed)
+        model.failure = None
+        model.load_s = time.monotonic() - began_s
+        self._on_notice(Notice("model_loaded", message("{model} was loaded.", model=model.name)))
+        self._watch_idle()
+        launch = model.supervisor.launch
+        if launch is not None:
+            await asyncio.to_thread(save_load_time, launch, model.load_s)
+            await asyncio.to_thread(save_last_use, launch.options.model)
 
-        With `keeps_others` no model is unloaded.
+    async def _wait_for_change(self, changed: asyncio.Event) -> None:
+        """Wait until a model has been loaded or unloaded, or is no longer used; for a few seconds at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(_LONGEST_CHECK_S, _FAIR_WAIT_S)):
+                await changed.wait()
+
+    async def _make_room(
+        self, model: PooledModel, asked: Settings, asked_s: float, *, keeps_others: bool
+    ) -> ResolvedStart | None:
+        """Unload other models, least recently used first, so that a model has room, and return its start; None if it
+        has to wait. Raises Refusal if waiting does not help.
+
+        Only the model that has waited longest, since `asked_s`, takes the room of others, after `_FAIR_WAIT_S` also
+        that of models in use. With `keeps_others` no model is unloaded.
         """
         from launcher.gateway.access import Refusal
 
-        deadline_s = self._clock() + _LONGEST_WAIT_S
-        while True:
-            changed = self._changed
-            others = [each for each in self._models if each is not model and each.is_loaded]
-            may_go = [] if keeps_others else filter(self._may_unload, others)
-            movable = sorted(may_go, key=lambda each: each.used_s)
-            idle = [each for each in movable if each.is_idle]
-            lack: NothingFits | None = None
+        others = [each for each in self._models if each is not model and each.is_loaded]
+        may_go = [] if keeps_others else filter(self._may_unload, others)
+        movable = sorted(may_go, key=lambda each: each.used_s)
+        idle = [each for each in movable if each.is_idle]
+        is_next = self._waiting[0] is model
+        try:
             try:
                 start, leaving = await self._plan_beside(model, asked, others, idle)
-            except NothingFits as error:
-                lack = error
-            if lack is None and all(each.is_idle for each in leaving):
-                for each in leaving:
-                    each.is_unloaded = True
-                await asyncio.gather(*(self._unload(each) for each in leaving))
-                for each in leaving:
-                    text = message("{model} was unloaded to make room for {other}.", model=each.name, other=model.name)
-                    if each.is_main:
-                        text = message(
-                            "{model} was unloaded to make room for {other}. The next request for it loads it again.",
-                            model=each.name,
-                            other=model.name,
-                        )
-                    self._on_notice(Notice(MAIN_UNLOADED if each.is_main else "model_unloaded", text))
-                return start
-            if lack is None:
-                continue  # a request has come for an idle model meanwhile
-            if len(idle) == len(movable) or self._clock() > deadline_s:
-                beside = f" beside {', '.join(each.name for each in others)}" if others else ""
-                reason = f"There is not enough memory for {model.name}{beside}"
-                raise Refusal(503, reason, "unavailable_error") from lack
-            with suppress(TimeoutError):  # waits until a model is no longer used
-                async with asyncio.timeout(_LONGEST_CHECK_S):
-                    await changed.wait()
+            except NothingFits:
+                waited_s = self._clock() - asked_s
+                if len(idle) == len(movable) or waited_s > _LONGEST_WAIT_S:
+                    raise
+                _, leaving = await self._plan_beside(model, asked, others, movable)
+                if is_next and waited_s >= _FAIR_WAIT_S:
+                    self._claim_room(model, leaving)
+                return None
+        except NothingFits as lack:
+            beside = f" beside {', '.join(each.name for each in others)}" if others else ""
+            reason = f"There is not enough memory for {model.name}{beside}"
+            raise Refusal(503, reason, "unavailable_error") from lack
+        # A request may have come for an idle model meanwhile.
+        if leaving and not (is_next and all(each.is_idle for each in leaving)):
+            return None
+        for each in leaving:
+            each.is_unloaded = True
+        await asyncio.gather(*(self._unload(each) for each in leaving))
+        for each in leaving:
+            text = message("{model} was unloaded to make room for {other}.", model=each.name, other=model.name)
+            if each.is_main:
+                text = message(
+                    "{model} was unloaded to make room for {other}. The next request for it loads it again.",
+                    model=each.name,
+                    other=model.name,
+                )
+            self._on_notice(Notice(MAIN_UNLOADED if each.is_main else "model_unloaded", text))
+        return start
+
+    def _claim_room(self, model: PooledModel, leaving: Sequence[PooledModel]) -> None:
+        """Have `leaving` end for another model: their running replies end, further requests wait for their next
+        load."""
+        for each in leaving:
+            each.claimed_by = model
+            if each.task is None and each.gate.waiting_requests:
+                each.gate.recall_waiting(self._begin_task(each, self._load(each, {}, keeps_others=False)))
 
     def _may_unload(self, model: PooledModel) -> bool:
         """Return whether a model may be unloaded for another one."""

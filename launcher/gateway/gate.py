@@ -19,7 +19,7 @@ from launcher.gateway.engine_link import EngineLink
 from launcher.gateway.exchange import DrainReason, Exchange, ExchangeState, HandoverOutlook, Prospect
 from launcher.gateway.forwarder import ClientGone, Forwarder, RepeatDiffers
 from launcher.gateway.saved_slots import SavedSlot, delete_slots, restore_slots, save_slots
-from launcher.gateway.turns import Turns
+from launcher.gateway.turns import TurnRecalled, Turns
 
 _FIRST_COMMENT_S, _COMMENT_S = 1.0, 2.0
 """Seconds until a waiting client of a stream gets its headers, and between the comments that keep it waiting. An error
@@ -117,6 +117,8 @@ class Gate:
         self._turns = Turns()
         self._engine_ready = asyncio.Event()
         self._forwarders: set[Forwarder] = set()
+        self._waiting_for_model: set[Forwarder] = set()
+        self._next_load: asyncio.Future[None] | None = None
         self._saved: list[SavedSlot] = []
         self._set_aside: list[SavedSlot] | None = None
         """The clients' slots while a measurement uses the engine's; None while they are in the engine."""
@@ -396,6 +398,16 @@ class Gate:
         return bool(self._forwarders)
 
     @property
+    def is_engine_in_use(self) -> bool:
+        """Whether requests run or wait for a turn; those that wait until the model is loaded do not count."""
+        return len(self._forwarders) > len(self._waiting_for_model)
+
+    def recall_waiting(self, next_load: "asyncio.Future[None]") -> None:
+        """Have the requests that wait for a turn wait for the next load of the model, because it is to be unloaded."""
+        self._next_load = next_load
+        self._turns.recall_waiting()
+
+    @property
     def is_asked(self) -> bool:
         """Whether clients' requests for replies wait or run."""
         return any(_is_client_request(each.exchange) for each in self._forwarders)
@@ -544,9 +556,19 @@ class Gate:
                 return
 
         async def wait() -> None:
-            if ready is not None:
-                await _wait_until_ready(ready, None if exchange.streams else _LONGEST_WAIT_S)
-            await (self._turns.take_turn(first=first) if takes_turn else self._engine_ready.wait())
+            load = ready
+            while True:
+                if load is not None:
+                    await self._wait_for_model(forwarder, load)
+                if not takes_turn:
+                    await self._engine_ready.wait()
+                    return
+                try:
+                    await self._turns.take_turn(first=first)
+                except TurnRecalled:
+                    load = self._next_load
+                else:
+                    return
 
         waiting = asyncio.ensure_future(wait())
         pause_s = _FIRST_COMMENT_S
@@ -563,6 +585,19 @@ class Gate:
                 self._turns.end_turn()
             waiting.cancel()
             raise
+
+    async def _wait_for_model(self, forwarder: Forwarder, load: "asyncio.Future[None]") -> None:
+        """Wait for a model's load. Raises what that raises, and Refusal where the client has no comments and gives
+        up."""
+        self._waiting_for_model.add(forwarder)
+        self.on_use()
+        try:
+            async with asyncio.timeout(None if forwarder.exchange.streams else _LONGEST_WAIT_S):
+                await asyncio.shield(load)
+        except TimeoutError:
+            raise Refusal(503, "The model is still being loaded", "unavailable_error") from None
+        finally:
+            self._waiting_for_model.discard(forwarder)
 
     async def _has_ended(self, link: EngineLink | None) -> bool:
         """Return whether an engine has crashed; False if it answers, or a handover has ended it."""
@@ -594,12 +629,3 @@ async def _fail_broken(forwarder: Forwarder) -> None:
     """End a reply that cannot go on although its engine has ended."""
     forwarder.exchange.end = "engine ended"
     await forwarder.fail(502, "The engine ended before the reply was complete")
-
-
-async def _wait_until_ready(ready: "asyncio.Future[None]", limit_s: float | None) -> None:
-    """Wait for a model. Raises what `ready` does, and Refusal after `limit_s` seconds."""
-    try:
-        async with asyncio.timeout(limit_s):
-            await asyncio.shield(ready)
-    except TimeoutError:
-        raise Refusal(503, "The model is still being loaded", "unavailable_error") from None

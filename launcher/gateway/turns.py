@@ -10,6 +10,10 @@ MOST_WAITING = 256
 """Requests that may wait at once; one more is refused."""
 
 
+class TurnRecalled(Exception):
+    """The request has to wait for its model to be loaded again before it waits for a turn."""
+
+
 class Turns:
     """Gives out turns, in the order in which they are asked for.
 
@@ -43,6 +47,13 @@ class Turns:
             if not turn.done():
                 turn.set_exception(_refuse(reason))
 
+    def recall_waiting(self) -> None:
+        """Raise TurnRecalled for all that wait."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_exception(TurnRecalled())
+
     def take_free_turn(self) -> bool:
         """Take a turn if one is free; return whether it was."""
         is_free = self._taken < self._limit and not self._waiting
@@ -50,7 +61,7 @@ class Turns:
         return is_free
 
     async def take_turn(self, *, first: bool = False) -> None:
-        """Wait for a turn; with `first` before all others. Raises Refusal if too many wait."""
+        """Wait for a turn; with `first` before all others. Raises Refusal if too many wait, and TurnRecalled."""
         if self._refused is not None:
             raise _refuse(self._refused)
         if len(self._waiting) >= MOST_WAITING and not first:

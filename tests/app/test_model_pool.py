@@ -207,6 +207,55 @@ async def test_a_busy_model_is_not_unloaded_and_others_wait_for_its_memory(
     assert await demo_server.list_states() == {"demo": "loaded", "second": "unloaded", "third": "loaded"}
 
 
+async def test_a_model_that_is_always_in_use_makes_room_for_one_that_has_waited(
+    demo_server: Served, rules: list[PoolRules], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_pool, "_FAIR_WAIT_S", 0.3)
+    rules[0] = PoolRules(memory_limit_mib=int(2.5 * estimate_mib(demo_server)))
+    keep_model("demo")
+    answered: list[str] = []
+    stopping = asyncio.Event()
+
+    async def ask_again_and_again(model: str) -> None:
+        while not stopping.is_set():
+            answered.append((await demo_server.ask_well(model, most=12, ignore_eos=True))["model"])
+
+    busy = [asyncio.create_task(ask_again_and_again("second")) for _ in range(4)]  # one slot: three always wait
+    async with asyncio.timeout(60):
+        while len(answered) < 5:
+            await asyncio.sleep(0.01)
+        assert (await demo_server.ask_well("third"))["model"] == "third"
+        before = len(answered)
+        assert (await demo_server.ask_well("third"))["model"] == "third", "and again beside the others"
+        while len(answered) < before + 5:  # those that were made to wait got their model back
+            await asyncio.sleep(0.01)
+        stopping.set()
+        await asyncio.gather(*busy)
+    assert set(answered) == {"second"}
+
+
+async def test_a_model_that_fits_is_loaded_while_another_waits_for_room(
+    demo_server: Served, models: dict[str, Path], rules: list[PoolRules]
+) -> None:
+    large = models["third"]
+    save_model_settings(large, {"threads": 1, "ctx": 65_536})
+    fourth = large.with_name("fourth.gguf")
+    shutil.copy(large, fourth)
+    save_model_settings(fourth, {"threads": 1, "ctx": 4_096})
+    options, unit_mib = demo_server.session.supervisor.options, estimate_mib(demo_server)
+    assert options is not None
+    large_mib = model_pool._estimate_mib(replace(options, context=65_536))
+    rules[0] = PoolRules(memory_limit_mib=max(large_mib + unit_mib, 3 * unit_mib) + unit_mib // 2)
+    assert large_mib > 1.5 * unit_mib, "else all of them would fit"
+    keep_model("demo")
+    async with demo_server.streaming("second"):
+        waiting = asyncio.create_task(demo_server.ask("third", stream=True))
+        await demo_server.wait_for("third", "loading")
+        assert (await demo_server.ask_well("fourth"))["model"] == "fourth"
+        assert not waiting.done()
+    assert (await waiting).status_code == 200
+
+
 @pytest.mark.thorough
 async def test_a_start_that_replaces_a_stop_accepts_requests_for_all_models_again(demo_server: Served) -> None:
     await demo_server.ask_well("second")
