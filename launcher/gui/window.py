@@ -54,6 +54,7 @@ from launcher.gui.translation import find_locale, ntr, render, tr
 from launcher.gui.viewmodel import View
 from launcher.gui.widgets.banner import Banner
 from launcher.gui.widgets.drop_target import DropTarget, dropped_models
+from launcher.gui.widgets.focus import FocusKeeper
 from launcher.gui.widgets.scrolling import make_scroll_area
 from launcher.gui.window_settings import open_window_settings
 
@@ -182,6 +183,7 @@ class Window(QMainWindow):
         self._prebuild_steps = self._prebuild_pages()
         self._build_body()
         self._connect_signals()
+        FocusKeeper(self)
         geometry = open_window_settings().value("window/geometry") if remember else None
         if geometry is not None:
             self.restoreGeometry(geometry)

@@ -23,10 +23,12 @@ from launcher.app.settings_declared import SEARCH_HUB, VALUE_ON
 from launcher.base.paths import models_dir
 from launcher.engine.server.state import ServerState
 from launcher.fetch import journal
+from launcher.fetch.jobs import Job, JobState, RequestedState
 from launcher.fetch.journal import DownloadIdentity, Stretch
 from launcher.fetch.partial_file import journal_path, part_path
 from launcher.gui.models.list_view import Columns
 from launcher.gui.models.page import ModelsPage
+from launcher.gui.models.queue_controller import QueueView
 from launcher.gui.models.row_text import Row, describe_model, pictures_mib
 from launcher.gui.models.search import BEST, BY_NAME, FASTEST, LAST_USED, NEWEST, SMALLEST, sort_models
 from launcher.gui.models.text import place_text, without_flags
@@ -436,7 +438,7 @@ def test_deleting_needs_a_second_press(open_page: OpenPage, copy_demo: Callable[
     press_button(qtbot, page.details.delete)
     assert path.exists()
     assert page.details.delete.text() == "Press again to free 8.6 MB"
-    page.details._confirm_timer.timeout.emit()  # the time for a second press is over
+    page.details.delete.reset()  # the time for a second press is over
     assert page.details.delete.text() == "Delete"
     press_button(qtbot, page.details.delete)
     press_button(qtbot, page.details.delete)
@@ -732,6 +734,58 @@ def test_an_interrupted_queue_resumes_with_the_window(
     press_button(qtbot, page.downloads.open_button)
     press_button(qtbot, row.cancel)
     qtbot.waitUntil(lambda: page.queue.snapshot.jobs[0].state.value == "cancelled")
+
+
+def test_space_pressed_twice_on_pause_deletes_nothing(
+    open_page: OpenPage, window: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = open_page()
+    bar = page.downloads
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(page.queue, "request_state", lambda *call: asked.append(call))
+
+    def show_job(state: JobState, requested: RequestedState = RequestedState.RUN) -> None:
+        job = Job(7, "pull", {}, "a/b:large.gguf", 0.0, state, requested, bytes=17 * 10**9, done_bytes=2_870_000_000)
+        bar.show_queue(QueueView((job,)))
+
+    def press_space() -> None:
+        focused = window.focusWidget()
+        assert focused is not None
+        qtbot.keyClick(focused, Qt.Key.Key_Space)
+
+    window.activateWindow()
+    qtbot.waitActive(window)
+    show_job(JobState.RUNNING)
+    bar.toggle.setFocus()
+    press_space()
+    show_job(JobState.RUNNING, RequestedState.PAUSE)
+    assert not bar.toggle.isEnabled()
+    press_space()
+    assert asked == [("pause", 7)]
+    show_job(JobState.PAUSED, RequestedState.PAUSE)
+    assert window.focusWidget() is bar.toggle, "Resume, where Pause was"
+    press_button(qtbot, bar.cancel)
+    assert (bar.cancel.text(), asked) == ("Press again to free 2.87 GB", [("pause", 7)])
+    press_button(qtbot, bar.cancel)
+    assert asked == [("pause", 7), ("discard", 7)]
+
+
+def test_cancel_stays_in_its_place(open_page: OpenPage) -> None:
+    page = open_page()
+    bar = page.downloads
+
+    def place_of(button: QPushButton) -> int:
+        bar._line.layout().activate()
+        return button.mapTo(bar, button.rect().topRight()).x()
+
+    jobs = [Job(at, "pull", {}, f"a/b:{at}.gguf", 0.0, JobState.WAITING, bytes=10**9) for at in (1, 2, 3)]
+    jobs[0] = replace(jobs[0], state=JobState.RUNNING)
+    places = []
+    for count in (1, 2, 3):
+        bar.show_queue(QueueView(tuple(jobs[:count])))
+        places.append((place_of(bar.toggle), place_of(bar.cancel)))
+        assert bar.open_button.isVisible() == (count > 1)
+    assert len(set(places)) == 1
 
 
 def test_keys_move_the_focus_to_the_search_and_the_list(open_page: OpenPage, qtbot: QtBot) -> None:

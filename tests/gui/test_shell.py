@@ -245,9 +245,8 @@ def test_an_unwritable_folder_is_reported(window: Window, qtbot: QtBot, home: Pa
     qtbot.waitUntil(window.notice.isVisible)
     assert f"{home / 'config'} cannot be written" in window.notice.text.text()
     assert "are lost when this program ends" in window.notice.text.text()
-    room = window.notice.parentWidget().rect()
-    side, gap = theme.px(theme.GAP_XL), theme.px(theme.GAP_L)
-    qtbot.waitUntil(lambda: window.notice.geometry() == room.adjusted(side, gap, -side, 0))  # indented like a page
+    area, side, gap = window.notice.parentWidget(), theme.px(theme.GAP_XL), theme.px(theme.GAP_L)
+    qtbot.waitUntil(lambda: window.notice.geometry() == area.rect().adjusted(side, gap, -side, 0))  # as a page is
     window.notice.clear()
     qtbot.waitUntil(lambda: page.mapTo(window, QPoint()).y() == top)  # no gap is left where the notice was
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QPointF, QRectF, QSize, Qt, QTimer, Signal
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
@@ -34,6 +34,7 @@ from launcher.gui.translation import join_sentences, ntr, render, tr
 from launcher.gui.viewmodel import state_name
 from launcher.gui.widgets import Badge, Card, MemoryBar, ProgressLine, ReadAge
 from launcher.gui.widgets.blocks import make_button, make_caption
+from launcher.gui.widgets.confirm_button import ConfirmButton
 from launcher.gui.widgets.flow import FlowLayout, clear_layout
 from launcher.gui.widgets.scrolling import make_scroll_area
 
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
     from launcher.models.situation import Situation
     from launcher.models.speed import SpeedForecast
 
-_CONFIRM_MS = 6_000
-"""Milliseconds in which a second press of Delete confirms."""
 _HASH_CHARACTERS = 16
 _PATHS_SHOWN = 3
 """Parts of a split file whose paths are shown."""
@@ -155,11 +154,6 @@ class DetailPanel(Card):
         self._model: LibraryModel | None = None
         self._file: LibraryFile | None = None
         self._figures: FileFigures | None = None
-        self._confirming = False
-        self._confirm_timer = QTimer(self)
-        self._confirm_timer.setSingleShot(True)
-        self._confirm_timer.setInterval(_CONFIRM_MS)
-        self._confirm_timer.timeout.connect(self._cancel_confirmation)
         self._make_top()
         self._make_sections()
         self._lay_out()
@@ -199,7 +193,8 @@ class DetailPanel(Card):
         self.verify.setToolTip(tr("Read the whole file and compare its SHA-256 with the published one"))
         self.folder = make_button(tr("Show in folder"), self.folder_pressed.emit)
         self.folder.setToolTip(tr("Open its folder"))
-        self.delete = make_button(tr("Delete"), self._press_delete)
+        self.delete = ConfirmButton(tr("Delete"))
+        self.delete.confirmed.connect(self.delete_confirmed)
         self.progress = ProgressLine(tr("Verifying"))
         self.progress_text = make_caption()
         self.downloading = make_caption()
@@ -307,7 +302,7 @@ class DetailPanel(Card):
         changed = self._file is None or file is None or self._file.key != file.key or self._model is None
         if changed:
             self._figures = None
-            self._cancel_confirmation()
+            self.delete.reset()
         self._model, self._file = model, file
         self.title.setText(render(model.name))
         plan = file.plan if file is not None else None
@@ -487,26 +482,12 @@ class DetailPanel(Card):
     def _toggle_header(self) -> None:
         self._header_holder.setVisible(self.header_fold.isChecked())
 
-    def _press_delete(self) -> None:
-        if self._confirming:
-            self._cancel_confirmation()
-            self.delete_confirmed.emit()
-            return
-        self._confirming = True
-        self._confirm_timer.start()
-        self._show_delete()
-
-    def _cancel_confirmation(self) -> None:
-        self._confirming = False
-        self._confirm_timer.stop()
-        self._show_delete()
-
     def _show_delete(self) -> None:
         local = self._file.local if self._file is not None else None
         if local is None:
             return
         freed = format_size(local.record.bytes)
-        self.delete.setText(tr("Press again to free {size}", size=freed) if self._confirming else tr("Delete"))
+        self.delete.show_loss(tr("Delete"), freed)
         self.delete.setToolTip(tr("Delete the file and free {size}. Asks for confirmation", size=freed))
 
 

@@ -16,6 +16,7 @@ from launcher.gui.models.text import format_size, job_text
 from launcher.gui.translation import ntr, render, tr
 from launcher.gui.widgets import Card, Glyph, ProgressLine
 from launcher.gui.widgets.blocks import make_button
+from launcher.gui.widgets.confirm_button import ConfirmButton
 from launcher.gui.widgets.scrolling import make_scroll_area
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ _ACTIVE_STATES = ("waiting", "running")
 """States of jobs that run without further action, now or later."""
 _ROW_HEIGHT, _MOST_ROWS = 44, 6
 _TITLE_WIDTH, _LINE_WIDTH = 240, 140
+_LOSS_BYTES = 50_000_000
+"""Received bytes from which Cancel asks: seconds of most connections."""
 
 
 class JobRow(QWidget):
@@ -55,7 +58,8 @@ class JobRow(QWidget):
         self.toggle = make_button("", self._toggle)
         self.up = make_button(tr("Earlier"), lambda: queue.move_job(job_id, "up"))
         self.up.setToolTip(tr("Move up in the queue"))
-        self.cancel = make_button(tr("Cancel"), self._cancel)
+        self.cancel = ConfirmButton(tr("Cancel"))
+        self.cancel.confirmed.connect(self._cancel)
         for button in (self.toggle, self.up, self.cancel):
             button.setObjectName("quiet")
         self.setFixedHeight(theme.px(_ROW_HEIGHT))
@@ -68,7 +72,7 @@ class JobRow(QWidget):
         row.addWidget(self.title)
         row.addWidget(self.line)
         row.addWidget(self.progress_text, 1)
-        for button in (self.toggle, self.up, self.cancel):
+        for button in (self.up, self.toggle, self.cancel):  # `up` comes and goes, and moves none of the others
             row.addWidget(button)
 
     def show_job(self, job: Job, progress: Progress | None, *, is_first: bool) -> None:
@@ -89,7 +93,7 @@ class JobRow(QWidget):
         self.toggle.setEnabled(not job.is_changing)
         self.up.setVisible(state in _QUEUED_STATES and not is_first)
         self.cancel.setVisible(state in (*_QUEUED_STATES, "failed"))
-        self.cancel.setText(tr("Discard") if state == "failed" else tr("Cancel"))
+        self.cancel.show_loss(*_cancel_texts(job, progress))
         self.cancel.setToolTip(tr("Cancel the download and delete the downloaded part"))
         for button in (self.toggle, self.up, self.cancel):
             button.setAccessibleName(f"{button.text()}: {job.title}")
@@ -112,6 +116,7 @@ class DownloadsBar(Card):
         super().__init__()
         self._queue, self._name = queue, name
         self._shown: Job | None = None
+        self._cancels: int | None = None
         self.rows: dict[int, JobRow] = {}
         self._make_line()
         self._make_queue()
@@ -139,7 +144,8 @@ class DownloadsBar(Card):
         self.total.setObjectName("secondary")
         self.total.setFont(theme.font(theme.CAPTION_PX, tabular=True))
         self.toggle = make_button(tr("Pause"), self._toggle)
-        self.cancel = make_button(tr("Cancel"), self._cancel)
+        self.cancel = ConfirmButton(tr("Cancel"))
+        self.cancel.confirmed.connect(self._cancel)
         self.cancel.setToolTip(tr("Cancel the download and delete the downloaded part"))
         self.resume_button = make_button(tr("Resume"), self._resume_queue)
         self.resume_button.setToolTip(tr("Retry the download that blocks the queue"))
@@ -162,7 +168,8 @@ class DownloadsBar(Card):
         row.addWidget(self.problem, 6)
         for label in (self.amount, self.speed, self.rest, self.total):
             row.addWidget(label)
-        for button in (self.resume_button, self.toggle, self.cancel, self.clear_button, self.open_button):
+        # Those that come and go are left of the others, so that Cancel never comes to where another one was.
+        for button in (self.clear_button, self.open_button, self.resume_button, self.toggle, self.cancel):
             row.addWidget(button)
 
     def _make_queue(self) -> None:
@@ -248,7 +255,7 @@ class DownloadsBar(Card):
         self.problem.setText(text)
         self.problem.setVisible(bool(text))
         self.progress.setVisible(is_queued and not text)
-        done = progress.done_bytes if progress is not None else job.done_bytes or 0
+        done = _done_bytes(job, progress)
         size = (progress.bytes if progress is not None else None) or job.bytes
         amount = tr("{done} of {whole}", done=format_size(done), whole=format_size(size)) if size else format_size(done)
         if state in ("waiting", "paused"):
@@ -265,7 +272,10 @@ class DownloadsBar(Card):
         self.toggle.setVisible(state != "done" and blocked_by is None)
         self.toggle.setEnabled(not job.is_changing)
         self.cancel.setVisible(state in (*_QUEUED_STATES, "failed"))
-        self.cancel.setText(tr("Discard") if state == "failed" else tr("Cancel"))
+        if self._cancels != job.id:
+            self._cancels = job.id
+            self.cancel.reset()
+        self.cancel.show_loss(*_cancel_texts(job, progress))
         waits_to_retry = state == "waiting" and job.failure is not None and job.retry_at_s is not None
         if waits_to_retry:
             self.glyph.show_glyph("triangle", "attention")
@@ -302,8 +312,19 @@ class DownloadsBar(Card):
         self._queue.request_state("run", *active)
 
 
+def _done_bytes(job: Job, progress: Progress | None) -> int:
+    return progress.done_bytes if progress is not None else job.done_bytes or 0
+
+
+def _cancel_texts(job: Job, progress: Progress | None) -> tuple[str, str]:
+    """Return what Cancel says, and how much it deletes; "" for so little that it need not ask."""
+    done = _done_bytes(job, progress)
+    text = tr("Discard") if job.state.value == "failed" else tr("Cancel")
+    return text, format_size(done) if done >= _LOSS_BYTES else ""
+
+
 def _fraction(job: Job, progress: Progress | None) -> float:
-    done = progress.done_bytes if progress is not None else job.done_bytes or 0
+    done = _done_bytes(job, progress)
     size = (progress.bytes if progress is not None else None) or job.bytes
     return done / size if size else 0.0
 

@@ -6,14 +6,14 @@ from itertools import pairwise
 
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QKeyEvent, QResizeEvent
-from PySide6.QtWidgets import QBoxLayout, QFrame, QHBoxLayout, QPushButton, QStackedWidget, QWidget
+from PySide6.QtWidgets import QBoxLayout, QFrame, QHBoxLayout, QPushButton
 
 from launcher.gui import theme
 from launcher.gui.labels import Label
 from launcher.gui.translation import render, tr
 from launcher.gui.widgets.blocks import ButtonAction, make_button
 from launcher.gui.widgets.flow import FlowLayout
-from launcher.gui.widgets.focus import find_focus
+from launcher.gui.widgets.focus import find_focus, find_page
 from launcher.gui.widgets.glyphs import Glyph
 
 _GLYPHS = {"bad": "cross", "attention": "triangle", "good": "tick", "information": "dot"}
@@ -92,12 +92,8 @@ class Banner(QFrame):
 
     def _pass_focus(self) -> None:
         """Pass the focus to the page if a button here has it: Qt would move it to the first button of the window."""
-        if find_focus(self) is None:
-            return
-        page: QWidget = self
-        while (parent := page.parentWidget()) is not None and not isinstance(parent, QStackedWidget):
-            page = parent
-        page.setFocus()
+        if find_focus(self) is not None:
+            find_page(self).setFocus()
 
     def _act(self, index: int) -> None:
         self._actions[index]()
