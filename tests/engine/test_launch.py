@@ -295,7 +295,7 @@ async def test_moving_experts_is_ignored_by_the_built_in_engine(demo_model: Path
 async def test_a_missing_flag_suggests_the_built_in_engine_only_if_it_has_it(fake_engine: Path) -> None:
     with pytest.raises(EngineUnsuitable, match="--strange") as lacking:
         (await probe_engine(None)).require_flags("--strange")
-    assert lacking.value.hint == "Choose a newer llama-server with --engine."
+    assert lacking.value.hint == "Choose another llama-server with --engine."
     with pytest.raises(EngineUnsuitable) as lacking:
         (await probe_engine(fake_engine)).require_flags("--strange")
     assert "built-in one" in lacking.value.hint

@@ -611,6 +611,20 @@ def test_a_model_that_did_not_start_is_offered_again_and_not_the_one_before(wind
     assert page.welcome.text.text() == "big.gguf was stopped before it was ready."
 
 
+def test_a_change_that_was_not_applied_does_not_go_over_to_another_model(
+    page: CockpitPage, qtbot: QtBot, demo: Window
+) -> None:
+    launch = demo.controller.launch
+    assert launch is not None
+    page.state.request_value("draft", 5)
+    qtbot.waitUntil(lambda: page.state.change_count == 1)
+    demo.controller.launched.emit(replace(launch, context=launch.context // 2))
+    assert page.state.requested == {"draft": 5}, "the same model, started again"
+    other = replace(launch.options, model=launch.options.model.with_name("other.gguf"))
+    demo.controller.launched.emit(replace(launch, options=other))
+    assert not page.state.requested
+
+
 def test_without_a_server_there_is_nothing_to_change(window: Window) -> None:
     page = window.page("cockpit")
     page.state.request_value("draft", 3)

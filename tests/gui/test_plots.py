@@ -263,6 +263,9 @@ def test_the_limit_and_the_rate_without_mtp_are_drawn_as_lines(panel: PlotPanel)
         ("limit 250", "dashed"), ("MTP off 171", "dotted"), ("now 200.0", ""),
     ]  # fmt: skip
     assert panel.rows["rate"].aside == "mean of 5 min 200.0\n80 % of the limit"
+    panel.references.set_limit(Reading(125.0))
+    draw_samples(panel)
+    assert panel.rows["rate"].aside == "mean of 5 min 200.0\n1.6 times the limit without drafts"
     panel.references.set_limit(Reading(5_000.0))
     draw_samples(panel)
     assert chart_of(panel.rows["rate"]).overlay.labels[0].text == "limit 5,000, above"

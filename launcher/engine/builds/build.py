@@ -10,6 +10,12 @@ from launcher.base.messages import message
 from launcher.base.paths import data_dir
 
 BUILT_IN = "built-in"
+CHOOSE_ENGINE = message(
+    "Choose another llama-server with --engine.",
+    window=(
+        "Choose another llama-server in a terminal: mtp-launcher engine add PATH, then mtp-launcher engine use PATH."
+    ),
+)
 
 
 def store_dir() -> Path:
@@ -64,10 +70,7 @@ class EngineBuild:
                     version=self.version,
                     missing=", ".join(missing),
                 ),
-                message(
-                    "Choose a newer llama-server with --engine.",
-                    window="Choose a newer llama-server under Engine in Settings.",
-                )
+                CHOOSE_ENGINE
                 if self.name == BUILT_IN
                 else message(
                     "Use a newer llama.cpp build, or omit --engine to use the built-in one.",

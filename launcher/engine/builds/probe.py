@@ -21,7 +21,7 @@ from launcher.base.files import write_atomically
 from launcher.base.kept_files import KeptFile
 from launcher.base.messages import message
 from launcher.base.paths import cache_dir, config_dir, expand_user, shipped_file
-from launcher.engine.builds.build import BUILT_IN, Device, EngineBuild
+from launcher.engine.builds.build import BUILT_IN, CHOOSE_ENGINE, Device, EngineBuild
 from launcher.engine.builds.install_errors import BadProfile
 from launcher.engine.environment import engine_environment
 from launcher.machine.host import Host, read_host
@@ -150,7 +150,7 @@ def check_built_in_engine(host: Host | None = None) -> None:
     if built_in_version() is None:
         raise EngineMissing(
             message("The built-in engine is not installed: there is no xllamacpp wheel for this platform."),
-            message("Choose a llama-server with --engine.", window="Choose a llama-server under Engine in Settings."),
+            CHOOSE_ENGINE,
         )
     host = host or read_host()
     if not host.can_run_built_in_engine:
@@ -159,10 +159,7 @@ def check_built_in_engine(host: Host | None = None) -> None:
                 "This CPU lacks {lacks}, which the built-in engine needs.",
                 lacks=", ".join(host.missing_features).upper(),
             ),
-            message(
-                "Choose a llama-server built for this CPU with --engine.",
-                window="Choose a llama-server built for this CPU under Engine in Settings.",
-            ),
+            CHOOSE_ENGINE,
         )
     missing = missing_libraries("engine")
     if missing:
@@ -256,19 +253,13 @@ def _find_executable(engine: Path) -> Path:
     if not path.exists():
         raise EngineMissing(
             message("Engine {path} not found.", path=path),
-            message(
-                "Check the path, or omit --engine.",
-                window="Check the path under Engine in Settings, or use the built-in engine.",
-            ),
+            CHOOSE_ENGINE,
         )
     if shutil.which(str(path)) is None:
         if not _is_program(path):
             raise EngineMissing(
                 message("{path} is not a program.", path=path),
-                message(
-                    "Choose a llama-server, or omit --engine.",
-                    window="Choose a llama-server under Engine in Settings, or use the built-in engine.",
-                ),
+                CHOOSE_ENGINE,
             )
         raise EngineMissing(
             message("{path} is not executable.", path=path),

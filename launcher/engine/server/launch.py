@@ -304,10 +304,7 @@ def _check_can_offload(build: EngineBuild) -> None:
             message("The built-in engine runs on the CPU only, so all experts are already there."),
             message(
                 "Omit --n-cpu-moe. To use a GPU, choose a llama-server built for it with --engine.",
-                window=(
-                    "Set Experts on CPU to 0. To use a GPU, choose a llama-server built for it under Engine in "
-                    "Settings."
-                ),
+                window="Set Experts on CPU to 0. To use a GPU, install the engine for it: Start does that.",
             ),
             option="--n-cpu-moe",
         )

@@ -37,7 +37,6 @@ from launcher.gui.translation import join_sentences, mark, render, tr
 from launcher.gui.viewmodel import View, is_away, state_name
 from launcher.gui.widgets import Badge, Banner, Card, MemoryBar, PageHead, ReadAge, Segmented
 from launcher.gui.widgets.blocks import make_button, make_caption, open_menu_with
-from launcher.gui.widgets.focus import find_focus
 
 if TYPE_CHECKING:
     from launcher.app.preview import Preview
@@ -620,7 +619,6 @@ class CockpitPage(QWidget):
         running = not (view.can_start or view.offers_demo)
         if not view.can_stop and self._has_focus(self._stop_button):
             self._start_gets_focus = True
-            self.setFocus()  # not wherever Qt moves it from a button that is disabled
         self._stop_button.setVisible(running or view.can_stop)
         self._stop_button.setText(tr("Stop all") if view.models else tr("Stop"))
         self._stop_button.setEnabled(view.can_stop)
@@ -691,14 +689,9 @@ class CockpitPage(QWidget):
     def _choose_layout(self, name: object) -> None:
         """Show a layout. That of the chat is chosen to write: its prompt gets the focus."""
         self.notices.clear_done()
-        focused = find_focus(self.panes)
-        if focused is not None:
-            self.setFocus()  # not wherever Qt moves it from a pane that is hidden
         self.panes.choose_layout(str(name))
         if name == "chat" and self.panes.is_shown("chat"):
             self.chat.prompt.setFocus()
-        elif focused is not None and focused.isVisible():
-            focused.setFocus()
 
     @Slot()
     def _show_layout(self) -> None:

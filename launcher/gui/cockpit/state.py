@@ -153,7 +153,9 @@ class SettingsState(QObject):
 
     @Slot(object)
     def _handle_launch(self, launch: "Launch | None") -> None:
-        self._launch = launch
+        before, self._launch = self._launch, launch
+        if launch is not None and before is not None and launch.options.model != before.options.model:
+            self.requested.clear()  # values for the other model
         if launch is None:
             self.previewer = self.preview = self.problem = None
             self.requested.clear()

@@ -53,7 +53,12 @@ def rate_aside(state: PlotState) -> Aside:
     tips = [render(note)] if note else []
     if limit is not None and limit.value:
         if mean is not None:
-            lines.append(tr("{share:.0f} % of the limit", share=100 * mean / limit.value))
+            share = mean / limit.value  # with drafts it may be above 1: the limit is the one without
+            lines.append(
+                tr("{share:.0f} % of the limit", share=100 * share)
+                if share <= 1
+                else tr("{times:.1f} times the limit without drafts", times=share)
+            )
         tips.append(
             tr(
                 "The limit is the GPU's memory bandwidth divided by the bytes read per token. MTP can exceed "
