@@ -492,6 +492,18 @@ class Window(QMainWindow):
             )
         self.notice.buttons[0].setFocus()
 
+    @Slot()
+    def _quit_by_key(self) -> None:
+        """Quit; while a model is served, only when asked a second time, unless closing the window quits anyway."""
+        quits_anyway = (self._chosen_close or settings.stored_value(CLOSE)) == VALUE_QUIT
+        if self.controller.view.resting or self._asking_to_close or quits_anyway:
+            self.quit()
+            return
+        self._asking_to_close = True
+        text = tr("A model is loaded. Quitting unloads it, and ends the replies that are being written.")
+        self.notice.show_message(text, "information", [(tr("Stop and quit"), self.quit)])
+        self.notice.buttons[0].setFocus()
+
     def _close_as_chosen(self, choice: str) -> None:
         self._asking_to_close = False
         self.notice.clear()
@@ -526,7 +538,7 @@ class Window(QMainWindow):
         QShortcut("F1", self, self.show_keys)
         QShortcut("Ctrl+O", self, self._choose_file)
         QShortcut(QKeySequence(QKeySequence.StandardKey.Paste), self, self._paste)
-        QShortcut("Ctrl+Q", self, self.quit)
+        QShortcut("Ctrl+Q", self, self._quit_by_key)
 
     @Slot()
     def _stop_asking(self) -> None:

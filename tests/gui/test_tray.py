@@ -132,6 +132,19 @@ def test_without_a_tray_closing_asks_before_it_stops_the_server(
         qtbot.mouseClick(window.notice.buttons[0], Qt.MouseButton.LeftButton)
 
 
+def test_the_key_to_quit_asks_before_it_ends_replies(window: Window, wait_for: Wait, qtbot: QtBot) -> None:
+    window.start_demo()
+    wait_for(ServerState.READY)
+    window.activateWindow()
+    qtbot.waitActive(window)
+    qtbot.keyClick(window, Qt.Key.Key_Q, Qt.KeyboardModifier.ControlModifier)
+    assert window.isEnabled()
+    assert window.notice.text.text().startswith("A model is loaded. Quitting unloads it")
+    assert window.focusWidget() is window.notice.buttons[0]
+    with qtbot.waitSignal(window.shut_down):
+        qtbot.keyClick(window, Qt.Key.Key_Q, Qt.KeyboardModifier.ControlModifier)
+
+
 def test_without_a_server_closing_asks_nothing(window: Window, tray: Tray, qtbot: QtBot) -> None:
     with qtbot.waitSignal(window.shut_down):
         window.close()
