@@ -8,7 +8,7 @@ from the saved slot: the parser has dropped the marks between thinking and answe
 other tokens.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Self
@@ -32,6 +32,9 @@ _PROBE = "one two three four five"
 """A reply whose tokens are counted, where the engine does not render a prompt but counts its tokens."""
 _TEXT_PARTS = frozenset({"text", "thinking", "redacted_thinking", "tool_use", "tool_result"})
 """Parts of messages that are text for the engine."""
+_COMPLETION_GRAMMARS, _CHAT_GRAMMARS = ("grammar", "json_schema", "response_format"), ("grammar",)
+"""Fields with a grammar at whose root a continued reply would begin again (b11549, b11669). A chat's schema is no such
+field: the engine's parser of chats skips what the reply has already."""
 _LIMITS = ("max_tokens", "max_completion_tokens", "n_predict")
 _LEADING = 64
 """Characters that may stand in a reply before the first one that was delivered, such as a mark that thinking begins."""
@@ -76,12 +79,13 @@ def drain_reason(exchange: Exchange) -> DrainReason | None:
     """
     body = exchange.body or {}
     if exchange.path == COMPLETIONS_PATH and exchange.streams:
-        plain = isinstance(body.get("prompt"), str) and not body.get("echo") and not body.get("suffix")
-        return _choices_reason(body) or _seed_reason(body) if plain else DrainReason.PROMPT
+        if read_text_prompt(body) is None or body.get("echo") or body.get("suffix"):
+            return DrainReason.PROMPT
+        return _choices_reason(body) or _seed_reason(body) or _grammar_reason(body, _COMPLETION_GRAMMARS)
     messages = body.get("messages")
     if not exchange.may_go_on or not isinstance(messages, list) or not messages:
         return DrainReason.API
-    if reason := _choices_reason(body) or _seed_reason(body):
+    if reason := _choices_reason(body) or _seed_reason(body) or _grammar_reason(body, _CHAT_GRAMMARS):
         return reason
     if exchange.text.calls_tool:
         return DrainReason.TOOL_CALL
@@ -101,6 +105,19 @@ def _seed_reason(body: Mapping[str, Any]) -> DrainReason | None:
     return DrainReason.SEED if body.get("seed") is not None and body.get("temperature") != 0 else None
 
 
+def _grammar_reason(body: Mapping[str, Any], names: Collection[str]) -> DrainReason | None:
+    """Return a reason if the reply follows a grammar that the engine begins at its root for each request."""
+    return DrainReason.GRAMMAR if any(body.get(name) for name in names) else None
+
+
+def read_text_prompt(body: Mapping[str, Any]) -> str | None:
+    """Return the prompt of a completion, which may also be a list of one text; None for tokens or several prompts."""
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1:
+        (prompt,) = prompt
+    return prompt if isinstance(prompt, str) else None
+
+
 def _content_parts(messages: list[Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the parts of messages, and the parts of what tools have returned in Anthropic's format."""
     for each in messages:
@@ -118,7 +135,7 @@ async def find_mode(link: EngineLink, exchange: Exchange) -> tuple[str, str] | N
     """
     body = exchange.body or {}
     if exchange.path == COMPLETIONS_PATH:
-        return str(body.get("prompt")), TOKENS
+        return read_text_prompt(body) or "", TOKENS
     plain = {name: value for name, value in body.items() if name not in ("stream", "stream_options", *_LIMITS)}
     if exchange.path == MESSAGES_PATH:
         return await _find_message_mode(link, plain)
@@ -244,7 +261,7 @@ async def continue_text(
     repeated = await _find_repeated(link, text.last_pieces) if repeats else ""
     raw = raw.removesuffix(repeated)
     if mode == TOKENS:
-        request = {**body, "prompt": f"{body['prompt']}{raw}"}
+        request = {**body, "prompt": f"{read_text_prompt(body)}{raw}"}
     else:
         request = _with_reply(exchange.path, body, mode, raw)
     count = len(await link.token_pieces(raw))
@@ -296,7 +313,7 @@ async def _continue_tokens(link: EngineLink, exchange: Exchange, saved: list[Sav
     """
     body, text = dict(exchange.body or {}), exchange.text.content
     prompt_tokens, reused = exchange.figures.prompt_tokens or 0, exchange.figures.reused_tokens or 0
-    prompt: object = f"{body['prompt']}{text}"
+    prompt: object = f"{read_text_prompt(body)}{text}"
     slot, count = None, len(exchange.text.content_pieces)
     for each in saved:
         generated = (each.tokens or [])[prompt_tokens:]

@@ -53,6 +53,7 @@ class DrainReason(StrEnum):
     PROMPT = "prompt"
     CHOICES = "choices"
     SEED = "seed"
+    GRAMMAR = "grammar"
     TOOL_CALL = "tool_call"
     PREFILL = "prefill"
     IMAGE = "image"
@@ -67,6 +68,7 @@ DRAIN_SENTENCES: Mapping[DrainReason, str] = {
     DrainReason.PROMPT: message("A completion can go on only if its prompt is a text, without echo and suffix."),
     DrainReason.CHOICES: message("A reply with several choices cannot go on after a restart."),
     DrainReason.SEED: message("A reply with a seed and a temperature would go on with other random numbers."),
+    DrainReason.GRAMMAR: message("The engine would begin the reply's grammar again in the middle of the reply."),
     DrainReason.TOOL_CALL: message("A tool call that has begun is not interrupted."),
     DrainReason.PREFILL: message("A reply that its client has begun cannot go on after a restart."),
     DrainReason.IMAGE: message("A conversation with images cannot go on in the middle of a reply."),

@@ -188,12 +188,12 @@ class Gate:
         """Prepare for the end of the engine: hold new requests, cut those that can go on, and save the slots.
 
         Replies that cannot go on get up to `drain_s` seconds to end. If the call is cancelled, this still completes; a
-        second call waits for it, and for no more replies. With another model no reply goes on.
+        second call waits for it, and with 0 seconds for no more replies. With another model no reply goes on.
         """
         if self._pausing is None or self._pausing.done():
             self._hurry.clear()
             self._pausing = asyncio.ensure_future(self._pause_requests(drain_s, same_model=same_model))
-        else:
+        elif not drain_s:
             self._hurry.set()
         await asyncio.shield(self._pausing)
 

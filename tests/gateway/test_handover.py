@@ -406,6 +406,50 @@ async def test_a_restart_that_replaces_another_has_the_settings_of_both(options:
         assert load_model_settings(options.model) == {"draft": 3, "ubatch": 256}
 
 
+async def test_two_restarts_wait_for_a_reply_that_cannot_go_on(options: ServeOptions) -> None:
+    async with serve_model(options) as (session, client):
+        reply, url = ReadReply(), session.supervisor.endpoint.url
+        fields = {"seed": 1, "temperature": 0.8, "max_tokens": 400}
+        reading = asyncio.create_task(read_stream(client, reply, **fields))
+        await reply.wait_for_parts(8)
+        change_count = session.change_count
+        earlier = asyncio.create_task(restart_server(url, {"draft": "3"}, drain_s=60))
+        while session.change_count == change_count:
+            await asyncio.sleep(0.01)
+        assert session._gateway is not None
+        while session._gateway.gate._pausing is None:  # the reply is drained now
+            await asyncio.sleep(0.01)
+        await restart_server(url, {"ubatch": "256"}, drain_s=60)
+        await asyncio.gather(earlier, reading, return_exceptions=True)
+        assert (reply.error, reply.finish_reason) == (None, "length")
+        assert reply.counts is not None
+        assert reply.counts[1] == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "constraint"),
+    [
+        ("/v1/completions", {"grammar": 'root ::= "begin" [a-z ]{300,2000}'}),
+        ("/v1/chat/completions", {"grammar": 'root ::= "begin" [a-z ]{300,2000}'}),
+        (
+            "/v1/completions",
+            {"json_schema": {"type": "object", "properties": {"begin": {"type": "string", "minLength": 300}}}},
+        ),
+    ],
+)
+async def test_a_reply_in_a_grammar_is_not_begun_again_in_the_middle(
+    options: ServeOptions, path: str, constraint: Mapping[str, Any]
+) -> None:
+    async with serve_model(options) as (session, client):
+        reply = ReadReply()
+        fields = {**constraint, "max_tokens": 250, "ignore_eos": False}
+        reading = asyncio.create_task(read_stream(client, reply, path=path, **fields))
+        await reply.wait_for_parts(8)
+        await change_settings(session, draft=3)
+        await reading
+        assert reply.error is not None or (reply.finish_reason is not None and reply.text.count("begin") <= 1)
+
+
 def kill_engine(session: ServerSession) -> None:
     pid = session.supervisor.engine_pid
     assert pid is not None

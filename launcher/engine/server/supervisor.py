@@ -365,7 +365,8 @@ class Supervisor(ChatServer):
         self._watch_task: asyncio.Task[None] | None = None
         self._change_task: asyncio.Task[None] | None = None
         self._change_lock = asyncio.Lock()
-        self._next_start_waits = False
+        self._next_drain_s: float | None = None
+        """The seconds that replies get from a start that waits for a cancelled change; None if none waits."""
         self._served_options: ServeOptions | None = None
         self._loop_closing = False
         self._owner_quiet_since: float | None = None
@@ -462,7 +463,7 @@ class Supervisor(ChatServer):
     ) -> None:
         """Cancel `earlier`, then do what `become` describes, or with `pause_s` restart after a crash."""
         if earlier is not None:
-            self._next_start_waits = options is not None
+            self._next_drain_s = None if options is None else drain_s
             earlier.cancel()
         async with self._change_lock:  # the cancelled call cleans up under this lock before a new one begins
             if options is not None and options == self._options and self._status.state in SERVING and not again:
@@ -498,8 +499,8 @@ class Supervisor(ChatServer):
 
     async def _end_cancelled_change(self) -> None:
         """Stop the engine after a change was cancelled. If another start waits, the clients' requests go on with it."""
-        if self._client_side is not None and self._next_start_waits:
-            await self._client_side.pause_requests(0.0)
+        if self._client_side is not None and self._next_drain_s is not None:
+            await self._client_side.pause_requests(self._next_drain_s)
             await self._stop_engine(ServerState.RESTARTING)
         else:
             await self._stop_engine(ServerState.STOPPING)
