@@ -23,7 +23,7 @@ class LogLabel:
     first. `source` is the public report from which the log was made.
     """
 
-    exit_code: int
+    exit_code: int | None = None
     codes: tuple[str, ...] | None = None
     says: tuple[str, ...] = ()
     cures: tuple[str, ...] = ()

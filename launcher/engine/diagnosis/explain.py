@@ -2,6 +2,7 @@
 
 The signatures in resources/engine-faults.toml match texts of llama.cpp b10605 to b11669. Only the last run in a log is
 read. A fatal fault takes precedence over others, and of several fatal ones the first, because later ones are symptoms.
+If no signature knows the cause, the engine's sentence is read: "error loading model: X" means that it refused X.
 Fatal faults before a line that reports a loaded model do not count, because the engine recovered from them.
 """
 
@@ -35,15 +36,24 @@ _LAST_CHARACTERS = 200_000
 _RANKS: tuple[Severity, ...] = ("degraded", "request", "notice")
 """The severities that are not fatal, worst first."""
 _SYMPTOM = re.compile(
-    r"exiting due to|failed to load model|failed to create.context|encountered an error while trying to fit"
-    r"|error loading model: *$|Failed to init server|failed to measure the memory"
+    r"(?:^|: |  )(?:exiting due to [\w ]+|failed to load(?: the)? model(?:,? '[^'\n]*'| from [^\n]+)?"
+    r"|failed to create.context(?: with model '[^'\n]*')?|failed to create llama_context from model"
+    r"|error loading model:?|Failed to init server, please check the input params|failed to load GGUF split from [^\n]+"
+    r"|failed to load multimodal model(?:, '[^'\n]*')?|model is null|unable to load model)[ .]*$"
 )
+"""A line that only says that it failed. One that goes on with a reason behind a colon is none."""
+_ERROR_WORDS = re.compile(r"\b(?:error|failed|fatal|fault|exception|abort(?:ed|ing)?|cannot|refused)\b", re.IGNORECASE)
+_GAP_LINES = 6
+"""Lines between two errors of one failure, at most."""
 _OPTIONAL_PART = re.compile(r"\[[^\[\]]*\]")
 _FIRST_PLACEHOLDER = re.compile(r"\[?\{(\w+)\}")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_FUNCTION = re.compile(r"^(?:(?:srv|slot|cmn|spec|init|main)? *[\w:~]+(?:\(\))?: +)+")
+"""What llama.cpp writes before a message: its part and function."""
+_BACKTRACE = re.compile(r"\[0x[0-9a-f]+\]|^#?\d+ +(?:0x|\S+\.dylib)|ggml_(?:abort|print_backtrace)")
 _COUNTS = frozenset({"mib", "needed_mib", "expected_mib", "free_mib", "tokens", "context"})
 """Facts that are shown with thousands separators."""
-_CRASHED = "crashed"
+_CRASHED, _REFUSED = "crashed", "engine_refused"
 _FAILED_TEXTS = ("exiting due to", "Failed to init server")
 
 
@@ -54,6 +64,7 @@ class Diagnosis:
     `code` and `number` identify the failure signature. `severity` is its effect. `error` is the code of the error class
     to raise. `title`, `cause` and `hint` are sentences for the user. `actions` are the suggested fixes, best first.
     `facts` are values found in the log. `line` is the log line that names the cause, empty if the exit code did.
+    `is_general`: no signature knows the cause, the sentences repeat the engine's.
     """
 
     code: str
@@ -66,6 +77,7 @@ class Diagnosis:
     actions: tuple[Action, ...]
     facts: Mapping[str, str | int] = field(default_factory=dict)
     line: str = ""
+    is_general: bool = False
 
     def as_error(self, exit_code: int | None = None) -> LauncherError:
         """Return the diagnosis as an error of class `error`."""
@@ -105,7 +117,22 @@ def explain_exit(
 def explain_refusal(refused: LauncherError, lines: Iterable[str]) -> LauncherError:
     """Return the cause of a refused first request if the engine's log names one, otherwise `refused`."""
     found = diagnose_log("\n".join(lines))
-    return found.as_error() if found is not None and found.severity == "request" else refused
+    return found.as_error() if found is not None and found.severity == "request" and not found.is_general else refused
+
+
+def diagnose_reply_error(sentence: str) -> Diagnosis | None:
+    """Return the cause of an error message that the engine sent a client; None if no signature knows it.
+
+    `sentence` is the `message` of the reply's JSON, such as "image input is not supported". Faults that end the engine
+    are found, too: "decode() failed: vk::Queue::submit: ErrorDeviceLost" is a lost GPU.
+    """
+    text = " ".join(sentence.split())
+    match = min(
+        (match for match in find_matches(text) if not match.fault.data.general and not match.fault.data.at_start),
+        key=lambda match: match.fault.order,
+        default=None,
+    )
+    return _make_diagnosis(match, [match], text) if match else None
 
 
 def diagnose_log(text: str, *, exit_code: int | None = None) -> Diagnosis | None:
@@ -114,7 +141,8 @@ def diagnose_log(text: str, *, exit_code: int | None = None) -> Diagnosis | None
     `exit_code` is the engine's exit code, negative for a signal, None if unknown or still running.
     """
     run_text = extract_last_run(text)
-    matches = [match for match in find_matches(run_text) if _has_evidence(match.fault, run_text)]
+    matches = _drop_repeated(find_matches(run_text))
+    matches = [match for match in matches if _has_evidence(match.fault, run_text)]
     if exit_code != 0 and (fatal := _find_first_fatal(matches, run_text)):
         cause = next(
             (
@@ -131,9 +159,11 @@ def diagnose_log(text: str, *, exit_code: int | None = None) -> Diagnosis | None
     if exit_code:
         by_exit = next((fault for fault in fault_signatures() if exit_code in fault.data.exits), None)
         if by_exit is not None:
-            return _make_diagnosis(FaultMatch(len(run_text), by_exit, "", {}), matches, run_text)
+            error = find_last_error(run_text) if by_exit.code == _CRASHED else None
+            facts = {"reason": error} if error else {}
+            return _make_diagnosis(FaultMatch(len(run_text), by_exit, error or "", facts), matches, run_text)
     if exit_code or any(ending in run_text for ending in _FAILED_TEXTS):
-        return None  # it failed, but faults that are not fatal cannot be the cause
+        return _diagnose_last_error(run_text)  # it failed, but faults that are not fatal cannot be the cause
     loaded = last_loaded_offset(run_text)
     not_fatal = [
         match
@@ -142,26 +172,68 @@ def diagnose_log(text: str, *, exit_code: int | None = None) -> Diagnosis | None
     ]
     worst = min(
         not_fatal,
-        key=lambda match: (_RANKS.index(match.fault.data.severity), match.offset, match.fault.order),
+        key=lambda match: (
+            _RANKS.index(match.fault.data.severity),
+            match.fault.data.general,
+            match.offset,
+            match.fault.order,
+        ),
         default=None,
     )
     return _make_diagnosis(worst, matches, run_text) if worst else None
 
 
 def find_error_line(text: str) -> str | None:
-    """Return the first error line of the last run that is not merely a symptom of another one.
+    """Return the line of the last run that explains its end best: its last error, or else its last line.
 
-    If all are symptoms, return the last of them; without errors, the last line; None for an empty log.
+    None for an empty log.
     """
     run_text = extract_last_run(text)
-    lines = [line for raw in run_text[-_LAST_CHARACTERS:].split("\n") if (line := parse_line(raw)).text.strip()]
-    errors = [line.text for line in lines if line.level == "E" or " E " in line.text or "error" in line.text.lower()]
-    causes = [error for error in errors if not _SYMPTOM.search(error)]
-    if causes:
-        return _clean_text(causes[0])
-    if errors:
-        return _clean_text(errors[-1])
-    return _clean_text(lines[-1].text) if lines else None
+    if error := find_last_error(run_text):
+        return error
+    lines = [line for raw in run_text[-_LAST_CHARACTERS:].split("\n") if (line := parse_line(raw).text.strip())]
+    errors = [line for line in lines if _ERROR_WORDS.search(line)]
+    return _clean_text((errors or lines)[-1]) if lines else None
+
+
+def find_last_error(run_text: str) -> str | None:
+    """Return the first line of the last errors of a run; None if it has none but symptoms.
+
+    Errors follow each other when an engine fails, the cause first. Lines that only say that it failed are symptoms.
+    """
+    first, gap = None, 0
+    for raw in reversed(run_text[-_LAST_CHARACTERS:].split("\n")):
+        line = parse_line(raw)
+        text = line.text.strip()
+        is_error = line.level == "E" or (line.level is None and _ERROR_WORDS.search(text) is not None)
+        if is_error and not _SYMPTOM.search(text) and not _BACKTRACE.search(text):
+            first, gap = text, 0
+        elif first is not None and text:
+            gap += 1
+            if gap > _GAP_LINES:
+                break
+    return _clean_text(first) if first else None
+
+
+def _diagnose_last_error(run_text: str) -> Diagnosis | None:
+    """Return the general diagnosis of a run that failed: its last error is what the engine refused."""
+    error = find_last_error(run_text)
+    fault = next((fault for fault in reversed(fault_signatures()) if fault.code == _REFUSED), None)
+    if error is None or fault is None:
+        return None
+    reason = _FUNCTION.sub("", error)
+    return _make_diagnosis(FaultMatch(len(run_text), fault, error, {"reason": reason}), [], run_text)
+
+
+def _drop_repeated(matches: list[FaultMatch]) -> list[FaultMatch]:
+    """Return the matches without general ones on lines that a signature knows, or that are only symptoms."""
+    known = {match.offset for match in matches if not match.fault.data.general}
+    return [
+        match
+        for match in matches
+        if not match.fault.data.general
+        or (match.offset not in known and not _SYMPTOM.search(str(match.facts.get("reason", ""))))
+    ]
 
 
 def _find_first_fatal(matches: list[FaultMatch], run_text: str) -> FaultMatch | None:
@@ -172,7 +244,11 @@ def _find_first_fatal(matches: list[FaultMatch], run_text: str) -> FaultMatch | 
         if match.fault.data.severity == "fatal" and match.offset > loaded and not is_retried(run_text, match.offset)
     ]
     test_load = find_failed_test_load(run_text)
-    return min(fatal, key=lambda match: (match.offset in test_load, match.offset, match.fault.order), default=None)
+    return min(
+        fatal,
+        key=lambda match: (match.fault.data.general, match.offset in test_load, match.offset, match.fault.order),
+        default=None,
+    )
 
 
 def _has_evidence(fault: FaultSignature, run_text: str) -> bool:
@@ -203,6 +279,8 @@ def _make_diagnosis(match: FaultMatch, matches: list[FaultMatch], run_text: str)
         facts["expected_mib"] = facts.pop("needed_mib")
     advice = narrower.fault.data if narrower else data
     actions = [*advice.actions, *data.actions] if narrower else data.actions
+    if last_loaded_offset(run_text) < 0:  # what failed to load would fail again
+        actions = [each for each in actions if each.kind is not ActionKind.RESTART] or actions
     return Diagnosis(
         data.code,
         data.number,
@@ -214,6 +292,7 @@ def _make_diagnosis(match: FaultMatch, matches: list[FaultMatch], run_text: str)
         tuple(_first_of_each_kind(_make_action(each, facts) for each in actions)),
         facts,
         _clean_text(match.line),
+        data.general,
     )
 
 
