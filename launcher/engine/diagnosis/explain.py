@@ -143,7 +143,8 @@ def diagnose_log(text: str, *, exit_code: int | None = None) -> Diagnosis | None
     run_text = extract_last_run(text)
     matches = _drop_repeated(find_matches(run_text))
     matches = [match for match in matches if _has_evidence(match.fault, run_text)]
-    if exit_code != 0 and (fatal := _find_first_fatal(matches, run_text)):
+    has_ended = bool(exit_code) or any(ending in run_text for ending in _FAILED_TEXTS)
+    if exit_code != 0 and (fatal := _find_first_fatal(matches, run_text, has_ended=has_ended)):
         cause = next(
             (
                 match
@@ -162,7 +163,7 @@ def diagnose_log(text: str, *, exit_code: int | None = None) -> Diagnosis | None
             error = find_last_error(run_text) if by_exit.code == _CRASHED else None
             facts = {"reason": error} if error else {}
             return _make_diagnosis(FaultMatch(len(run_text), by_exit, error or "", facts), matches, run_text)
-    if exit_code or any(ending in run_text for ending in _FAILED_TEXTS):
+    if has_ended:
         return _diagnose_last_error(run_text)  # it failed, but faults that are not fatal cannot be the cause
     loaded = last_loaded_offset(run_text)
     not_fatal = [
@@ -236,12 +237,15 @@ def _drop_repeated(matches: list[FaultMatch]) -> list[FaultMatch]:
     ]
 
 
-def _find_first_fatal(matches: list[FaultMatch], run_text: str) -> FaultMatch | None:
+def _find_first_fatal(matches: list[FaultMatch], run_text: str, *, has_ended: bool) -> FaultMatch | None:
     loaded = last_loaded_offset(run_text)
     fatal = [
         match
         for match in matches
-        if match.fault.data.severity == "fatal" and match.offset > loaded and not is_retried(run_text, match.offset)
+        if match.fault.data.severity == "fatal"
+        and match.offset > loaded
+        and not is_retried(run_text, match.offset)
+        and (has_ended or loaded < 0 or match.fault.code != _REFUSED)  # a serving engine also writes such sentences
     ]
     test_load = find_failed_test_load(run_text)
     return min(

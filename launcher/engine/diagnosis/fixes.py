@@ -62,6 +62,15 @@ _FIXES_BY_CLASS: tuple[tuple[type[LauncherError], tuple[Action, ...]], ...] = (
     (EngineFailed, (Action(ActionKind.RESTART, message("Start again")),)),
 )
 """Suggested fixes for errors that no log explains, by error class; the first matching row counts."""
+_FIXES_OF_SELF_ENDED = (
+    _ANOTHER_ENGINE[0],
+    Action(
+        ActionKind.REPORT, message("Report it with the log"), {"link": "https://github.com/ggml-org/llama.cpp/issues"}
+    ),
+)
+"""Suggested fixes for an engine that ended by itself: started again, it would end again."""
+_ENDED_BY_OTHERS = frozenset({0, -1, -2, -9, -15, 129, 130, 137, 143, 0xC000013A, 0xC000013A - 2**32})
+"""Exit codes of engines that a user, another program or the system ended."""
 
 
 def attach_fixes(
@@ -84,6 +93,10 @@ def _fixes_of_class(error: LauncherError, options: ServeOptions) -> Iterator[Act
     flag = error.facts.get("option")
     if isinstance(error, BadOption | EngineUnsuitable) and isinstance(flag, str) and sets_flag(options, flag):
         yield Action(ActionKind.REMOVE_FLAG, message("Start without {flag}", flag=flag), {"flag": flag})
+    exit_code = error.facts.get("exit_code")
+    if isinstance(error, EngineFailed) and isinstance(exit_code, int) and exit_code not in _ENDED_BY_OTHERS:
+        yield from _FIXES_OF_SELF_ENDED
+        return
     for kind, actions in _FIXES_BY_CLASS:
         if isinstance(error, kind):
             for action in actions:
@@ -186,8 +199,19 @@ def _is_useful(action: Action, launch: Launch, settings: PlanSettings, *, has_ex
             return settings.kv != wanted and (wanted == "f16" or kv_bits(wanted) < kv_bits(settings.kv))
         case ActionKind.SMALLER_CONTEXT | ActionKind.LARGER_CONTEXT:
             return True
+        case ActionKind.LOAD_PROJECTOR:
+            return not _has_projector(launch.options)
+        case ActionKind.ADD_FLAG if action.parameters.get("flag") == "--no-mmproj-offload":
+            return _has_projector(launch.options) and _changes_options(action, launch.options)
+        case ActionKind.ADD_FLAG if action.parameters.get("flag") == "--flash-attn":
+            is_possible = action.parameters.get("value") == "on" or kv_bits(settings.kv) >= kv_bits("f16")
+            return is_possible and _changes_options(action, launch.options)
         case _:
             return not changes_settings(action) or _changes_options(action, launch.options)
+
+
+def _has_projector(options: ServeOptions) -> bool:
+    return options.mmproj is not None or sets_flag(options, "--mmproj")
 
 
 def _changes_options(action: Action, options: ServeOptions) -> bool:
