@@ -244,12 +244,53 @@ class TestSentences:
         assert find_error_line(text) == "mtp_init: failed to load model: the hyperdrive is cold"
         assert "the hyperdrive is cold" in getattr(diagnose_log(text, exit_code=1), "title", "")
 
-    def test_only_symptoms_are_no_cause(self) -> None:
+    def test_only_symptoms_name_the_file_and_no_cause(self) -> None:
         text = (
+            "0.00.320.010 E llama_model_load: error loading model: loader: failed to load model from a.gguf\n"
             "0.00.320.020 E srv    load_model: failed to load model, 'a.gguf'\n"
             "0.00.370.000 E srv  llama_server: exiting due to model loading error\n"
         )
-        assert diagnose_log(text, exit_code=1) is None
+        found = diagnose_log(text, exit_code=1)
+        assert found is not None
+        assert found.title == "The engine could not load the model a.gguf, and its log does not say why."
+        end = "0.00.370.000 E srv  llama_server: exiting due to model loading error\n"
+        assert diagnose_log(end, exit_code=1) is None
+
+    @pytest.mark.parametrize(
+        ("reason", "first"),
+        [
+            ("the flash attention kernel is missing", "add_flag"),
+            ("cannot allocate 12 hyperdrives", "smaller_context"),
+            ("the certificate of the hub is from tomorrow", "check_network"),
+            ("clip_hyperdrive: too many moons", "other_engine_build"),
+            ("no speculative moons", "draft_off"),
+            ("quantized V cache of type moon", "other_kv_type"),
+        ],
+    )
+    def test_the_words_of_a_reason_choose_the_advice(self, reason: str, first: str) -> None:
+        found = diagnose_log(f"E srv    load_model: failed to initialize the hyperdrive: {reason}\n", exit_code=1)
+        assert found is not None
+        assert found.actions[0].kind == first
+
+    def test_the_functions_listed_after_an_abort_say_what_it_is_about(self) -> None:
+        listed = "libggml-cuda.so(_Z24ggml_cuda_flash_attn_extR25ggml_backend_cuda_context+0x1ab3)[0x7fa006e26d13]\n"
+        found = diagnose_log("/src/ggml/src/ggml-cuda/mma.cuh:110: fatal error\n" + listed, exit_code=134)
+        assert found is not None
+        assert found.actions[0].parameters == {"flag": "--flash-attn", "value": "off"}
+
+    def test_an_error_just_before_a_failed_check_is_its_reason(self) -> None:
+        text = (
+            "2.10.300.100 E drive: failed to prepare the moons\n"
+            "/src/drive.cpp:28: GGML_ASSERT(ret == 0) failed\nlibggml-base.so(ggml_abort+0x157)[0x7f2f0c6b0a2f]\n"
+        )
+        found = diagnose_log(text, exit_code=134)
+        assert found is not None
+        assert (
+            found.title
+            == "The engine stopped because of an internal error: failed to prepare the moons (drive.cpp:28)."
+        )
+        apart = text.replace("moons\n", "moons\n" + "2.10.300.200 I srv  idle\n" * 20)
+        assert "moons" not in getattr(diagnose_log(apart, exit_code=134), "title", "moons")
 
     def test_the_cause_is_the_first_of_the_last_errors(self) -> None:
         request = "0.10.000.000 E srv  process: the client sent a cat\n" + "0.10.000.001 I srv  idle\n" * 20

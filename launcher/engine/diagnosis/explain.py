@@ -23,7 +23,16 @@ from launcher.engine.diagnosis.log_reading import (
     parse_line,
     text_around,
 )
-from launcher.engine.diagnosis.signatures import ActionData, FaultSignature, Severity, error_types, fault_signatures
+from launcher.engine.diagnosis.signatures import (
+    ActionData,
+    FaultSignature,
+    Severity,
+    SignatureData,
+    TopicData,
+    error_types,
+    fault_signatures,
+    fault_topics,
+)
 from launcher.engine.server.process import ProcessExit
 
 _MIB = 2**20
@@ -53,7 +62,11 @@ _FUNCTION = re.compile(r"^(?:(?:srv|slot|cmn|spec|init|main)? *[\w:~]+(?:\(\))?:
 _BACKTRACE = re.compile(r"\[0x[0-9a-f]+\]|^#?\d+ +(?:0x|\S+\.dylib)|ggml_(?:abort|print_backtrace)")
 _COUNTS = frozenset({"mib", "needed_mib", "expected_mib", "free_mib", "tokens", "context"})
 """Facts that are shown with thousands separators."""
-_CRASHED, _REFUSED = "crashed", "engine_refused"
+_ADVICE_FOR_ALL = (ActionKind.OTHER_ENGINE_BUILD, ActionKind.REPORT)
+"""The actions of a general fault that are suggested beside those of its topic."""
+_CRASHED, _REFUSED, _UNEXPLAINED = "crashed", "engine_refused", "load_failed"
+_SERVING_TEXTS = ("launch_slot_:", "update_slots:", "log_server_r:", "print_timing:")
+"""Functions of a serving engine, for logs that begin later than its start."""
 _FAILED_TEXTS = ("exiting due to", "Failed to init server")
 
 
@@ -154,7 +167,8 @@ def diagnose_log(text: str, *, exit_code: int | None = None) -> Diagnosis | None
             None,
         )
         if cause is None:
-            return _make_diagnosis(fatal, matches, run_text)
+            last_error = _diagnose_last_error(run_text) if fatal.fault.code == _UNEXPLAINED and has_ended else None
+            return last_error or _make_diagnosis(fatal, matches, run_text)
         diagnosis = _make_diagnosis(cause, matches, run_text)
         return replace(diagnosis, facts={**diagnosis.facts, "led_to": fatal.fault.code})
     if exit_code:
@@ -197,10 +211,11 @@ def find_error_line(text: str) -> str | None:
     return _clean_text((errors or lines)[-1]) if lines else None
 
 
-def find_last_error(run_text: str) -> str | None:
+def find_last_error(run_text: str, *, adjacent: bool = False) -> str | None:
     """Return the first line of the last errors of a run; None if it has none but symptoms.
 
     Errors follow each other when an engine fails, the cause first. Lines that only say that it failed are symptoms.
+    With `adjacent`, errors count only if they are at the end of the text.
     """
     first, gap = None, 0
     for raw in reversed(run_text[-_LAST_CHARACTERS:].split("\n")):
@@ -209,7 +224,7 @@ def find_last_error(run_text: str) -> str | None:
         is_error = line.level == "E" or (line.level is None and _ERROR_WORDS.search(text) is not None)
         if is_error and not _SYMPTOM.search(text) and not _BACKTRACE.search(text):
             first, gap = text, 0
-        elif first is not None and text:
+        elif text and (first is not None or adjacent):
             gap += 1
             if gap > _GAP_LINES:
                 break
@@ -239,18 +254,25 @@ def _drop_repeated(matches: list[FaultMatch]) -> list[FaultMatch]:
 
 def _find_first_fatal(matches: list[FaultMatch], run_text: str, *, has_ended: bool) -> FaultMatch | None:
     loaded = last_loaded_offset(run_text)
+    is_serving = loaded >= 0 or any(text in run_text for text in _SERVING_TEXTS)  # then such sentences end nothing
     fatal = [
         match
         for match in matches
         if match.fault.data.severity == "fatal"
         and match.offset > loaded
         and not is_retried(run_text, match.offset)
-        and (has_ended or loaded < 0 or match.fault.code != _REFUSED)  # a serving engine also writes such sentences
+        and (has_ended or not is_serving or match.fault.code not in (_REFUSED, _UNEXPLAINED))
     ]
     test_load = find_failed_test_load(run_text)
     return min(
         fatal,
-        key=lambda match: (match.fault.data.general, match.offset in test_load, match.offset, match.fault.order),
+        key=lambda match: (
+            match.fault.code == _UNEXPLAINED,
+            match.fault.data.general,
+            match.offset in test_load,
+            match.offset,
+            match.fault.order,
+        ),
         default=None,
     )
 
@@ -281,8 +303,13 @@ def _make_diagnosis(match: FaultMatch, matches: list[FaultMatch], run_text: str)
                 facts = _parse_facts({name: value for name, value in nearest.groupdict().items() if value}) | facts
     if _needed_was_free(facts):  # a forecast that fits would contradict the message that there is not enough memory
         facts["expected_mib"] = facts.pop("needed_mib")
-    advice = narrower.fault.data if narrower else data
-    actions = [*advice.actions, *data.actions] if narrower else data.actions
+    advice: SignatureData | TopicData = narrower.fault.data if narrower else data
+    if data.general and data.severity == "fatal":
+        if "reason" not in facts and (earlier := find_last_error(run_text[: match.offset], adjacent=True)):
+            facts["reason"] = _FUNCTION.sub("", earlier)
+        advice = _find_topic(match, facts, run_text) or data
+    own = data.actions if narrower else [each for each in data.actions if each.kind in _ADVICE_FOR_ALL]
+    actions = [*advice.actions, *own] if advice is not data else data.actions
     if last_loaded_offset(run_text) < 0:  # what failed to load would fail again
         actions = [each for each in actions if each.kind is not ActionKind.RESTART] or actions
     return Diagnosis(
@@ -298,6 +325,13 @@ def _make_diagnosis(match: FaultMatch, matches: list[FaultMatch], run_text: str)
         _clean_text(match.line),
         data.general,
     )
+
+
+def _find_topic(match: FaultMatch, facts: Mapping[str, str | int], run_text: str) -> TopicData | None:
+    """Return what a general fault is about: the words of its line, its facts, and of the functions listed after it."""
+    after = run_text[match.offset : match.offset + _NEAR].split("\n")[1:]
+    text = "\n".join((match.line, *map(str, facts.values()), *(line for line in after if _BACKTRACE.search(line))))
+    return next((topic for words, topic in fault_topics() if words.search(text)), None)
 
 
 def _find_narrower(match: FaultMatch, matches: list[FaultMatch]) -> FaultMatch | None:

@@ -89,8 +89,18 @@ class SignatureData(_StrictModel):
         return self
 
 
+class TopicData(_StrictModel):
+    """What a general fault may be about: words, and the advice for it, of which the actions come first."""
+
+    words: str
+    hint: str
+    window_hint: str = ""
+    actions: Annotated[list[ActionData], Field(min_length=1)]
+
+
 class _SignaturesFile(_StrictModel):
     fault: list[SignatureData]
+    topic: list[TopicData]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +129,21 @@ class FaultSignature:
 
 
 @lru_cache(maxsize=1)
-def fault_signatures() -> tuple[FaultSignature, ...]:
-    """Return all failure signatures, in the order in which they are tried on a line."""
-    data = _SignaturesFile.model_validate(
+def _read_signatures_file() -> _SignaturesFile:
+    return _SignaturesFile.model_validate(
         tomllib.loads(shipped_file("resources", "engine-faults.toml").read_text("utf-8"))
     )
+
+
+@lru_cache(maxsize=1)
+def fault_topics() -> tuple[tuple[re.Pattern[str], TopicData], ...]:
+    """Return the topics of general faults with the patterns of their words, in the order in which they are tried."""
+    return tuple((re.compile(topic.words, re.IGNORECASE), topic) for topic in _read_signatures_file().topic)
+
+
+@lru_cache(maxsize=1)
+def fault_signatures() -> tuple[FaultSignature, ...]:
+    """Return all failure signatures, in the order in which they are tried on a line."""
     return tuple(
         FaultSignature(
             order,
@@ -131,7 +151,7 @@ def fault_signatures() -> tuple[FaultSignature, ...]:
             tuple(LinePattern(find_needle(pattern), re.compile(pattern)) for pattern in each.patterns),
             *(tuple(map(re.compile, patterns)) for patterns in (each.context, each.evidence, each.absent)),
         )
-        for order, each in enumerate(data.fault)
+        for order, each in enumerate(_read_signatures_file().fault)
     )
 
 
