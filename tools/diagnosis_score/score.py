@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from launcher.engine.diagnosis.explain import Diagnosis, diagnose_log
 from launcher.engine.diagnosis.log_reading import read_log
@@ -57,7 +58,10 @@ class JudgedLog:
 
 def judge_logs(folder: Path) -> Iterator[JudgedLog]:
     """Diagnose every log of a folder with labels.toml, with the exit code that the launcher would know."""
-    labels = tomllib.loads((folder / "labels.toml").read_text("utf-8"))
+    labels: dict[str, dict[str, Any]] = tomllib.loads((folder / "labels.toml").read_text("utf-8"))
     for name, values in labels.items():
-        label = LogLabel(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+        fields: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
+        }
+        label = LogLabel(**fields)
         yield JudgedLog(name, label, diagnose_log(read_log(folder / name), exit_code=label.exit_code))

@@ -157,7 +157,8 @@ def _add_flag(values: Values, options: ServeOptions, _context: int | None) -> Se
         setting = row.parse_value(str(values["value"]))
         if setting == row.usual and row.value_in(options) is None and other_words == options.extra:
             return None
-        return replace(options, extra=other_words, **{row.attribute: setting})
+        changes: dict[str, Any] = {row.attribute: setting}
+        return replace(options, extra=other_words, **changes)
     value = (str(values["value"]),) if "value" in values else ()
     return replace(options, extra=(*other_words, flag, *value))
 

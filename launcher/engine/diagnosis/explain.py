@@ -49,8 +49,9 @@ _SYMPTOM = re.compile(
     r"|failed to create.context(?: with model '[^'\n]*')?|failed to create llama_context from model"
     r"|error loading model:?|Failed to init server, please check the input params|failed to load GGUF split from [^\n]+"
     r"|failed to load multimodal model(?:, '[^'\n]*')?|model is null|unable to load model)[ .]*$"
+    r"|\(this is normal [\w ]+\)"
 )
-"""A line that only says that it failed. One that goes on with a reason behind a colon is none."""
+"""A line that only says that it failed, or that this is normal. One that goes on with a reason behind a colon is none."""
 _ERROR_WORDS = re.compile(r"\b(?:error|failed|fatal|fault|exception|abort(?:ed|ing)?|cannot|refused)\b", re.IGNORECASE)
 _GAP_LINES = 6
 """Lines between two errors of one failure, at most."""
