@@ -311,6 +311,21 @@ class TestSentences:
         assert diagnose_log(text) is None
         assert getattr(diagnose_log(text, exit_code=1), "code", None) == "engine_refused"
 
+    def test_an_old_error_does_not_explain_the_end_of_a_serving_engine(self) -> None:
+        served = "0.01.000.000 I srv  llama_server: model loaded\n"
+        refused = "0.10.000.000 E srv  save_slot: failed to open the slot's file: No space left on device\n"
+        idle = "0.20.000.000 I srv  update_slots: all slots are idle\n" * 20
+        assert diagnose_log(served + refused + idle, exit_code=1) is None
+        assert getattr(diagnose_log(served + refused + idle, exit_code=-11), "title", "") == "The engine crashed."
+
+    @pytest.mark.parametrize("exit_code", [-15, 130, 143, 0xC000013A])
+    def test_who_ended_an_engine_is_no_error_in_its_log(self, exit_code: int) -> None:
+        text = (
+            "0.01.000.000 I srv  llama_server: model loaded\n"
+            "0.10.000.000 E srv  save_slot: failed to open the slot's file: No space left on device\n"
+        )
+        assert diagnose_log(text, exit_code=exit_code) is None
+
     def test_a_warning_before_the_model_is_loaded_is_no_refusal(self) -> None:
         text = "0.00.100.000 W common_init: failed to open the cache: No such file or directory\n"
         assert diagnose_log(text) is None

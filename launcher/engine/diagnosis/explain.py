@@ -51,7 +51,7 @@ _SYMPTOM = re.compile(
     r"|failed to load multimodal model(?:, '[^'\n]*')?|model is null|unable to load model)[ .]*$"
     r"|\(this is normal [\w ]+\)"
 )
-"""A line that only says that it failed, or that this is normal. One that goes on with a reason behind a colon is none."""
+"""A line that only says that it failed, or that this is normal. One with a reason behind a colon is none."""
 _ERROR_WORDS = re.compile(r"\b(?:error|failed|fatal|fault|exception|abort(?:ed|ing)?|cannot|refused)\b", re.IGNORECASE)
 _GAP_LINES = 6
 """Lines between two errors of one failure, at most."""
@@ -69,6 +69,8 @@ _CRASHED, _REFUSED, _UNEXPLAINED = "crashed", "engine_refused", "load_failed"
 _SERVING_TEXTS = ("launch_slot_:", "update_slots:", "log_server_r:", "print_timing:")
 """Functions of a serving engine, for logs that begin later than its start."""
 _FAILED_TEXTS = ("exiting due to", "Failed to init server")
+ENDED_BY_OTHERS = frozenset({0, -1, -2, -9, -15, 129, 130, 137, 143, 0xC000013A, 0xC000013A - 2**32})
+"""Exit codes of engines that a user, another program or the system ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +159,8 @@ def diagnose_log(text: str, *, exit_code: int | None = None) -> Diagnosis | None
     run_text = extract_last_run(text)
     matches = _drop_repeated(find_matches(run_text))
     matches = [match for match in matches if _has_evidence(match.fault, run_text)]
-    has_ended = bool(exit_code) or any(ending in run_text for ending in _FAILED_TEXTS)
-    if exit_code != 0 and (fatal := _find_first_fatal(matches, run_text, has_ended=has_ended)):
+    is_serving = last_loaded_offset(run_text) >= 0 or any(text in run_text for text in _SERVING_TEXTS)
+    if exit_code != 0 and (fatal := _find_first_fatal(matches, run_text, is_serving=is_serving)):
         cause = next(
             (
                 match
@@ -168,18 +170,19 @@ def diagnose_log(text: str, *, exit_code: int | None = None) -> Diagnosis | None
             None,
         )
         if cause is None:
-            last_error = _diagnose_last_error(run_text) if fatal.fault.code == _UNEXPLAINED and has_ended else None
+            last_error = _diagnose_last_error(run_text) if fatal.fault.code == _UNEXPLAINED else None
             return last_error or _make_diagnosis(fatal, matches, run_text)
         diagnosis = _make_diagnosis(cause, matches, run_text)
         return replace(diagnosis, facts={**diagnosis.facts, "led_to": fatal.fault.code})
     if exit_code:
         by_exit = next((fault for fault in fault_signatures() if exit_code in fault.data.exits), None)
         if by_exit is not None:
-            error = find_last_error(run_text) if by_exit.code == _CRASHED else None
+            error = find_last_error(run_text, adjacent=is_serving) if by_exit.code == _CRASHED else None
             facts = {"reason": error} if error else {}
             return _make_diagnosis(FaultMatch(len(run_text), by_exit, error or "", facts), matches, run_text)
-    if has_ended:
-        return _diagnose_last_error(run_text)  # it failed, but faults that are not fatal cannot be the cause
+    if exit_code or any(ending in run_text for ending in _FAILED_TEXTS):
+        # It failed, and faults that are not fatal cannot be the cause.
+        return None if exit_code in ENDED_BY_OTHERS else _diagnose_last_error(run_text, adjacent=is_serving)
     loaded = last_loaded_offset(run_text)
     not_fatal = [
         match
@@ -232,9 +235,9 @@ def find_last_error(run_text: str, *, adjacent: bool = False) -> str | None:
     return _clean_text(first) if first else None
 
 
-def _diagnose_last_error(run_text: str) -> Diagnosis | None:
+def _diagnose_last_error(run_text: str, *, adjacent: bool = False) -> Diagnosis | None:
     """Return the general diagnosis of a run that failed: its last error is what the engine refused."""
-    error = find_last_error(run_text)
+    error = find_last_error(run_text, adjacent=adjacent)
     fault = next((fault for fault in reversed(fault_signatures()) if fault.code == _REFUSED), None)
     if error is None or fault is None:
         return None
@@ -253,16 +256,16 @@ def _drop_repeated(matches: list[FaultMatch]) -> list[FaultMatch]:
     ]
 
 
-def _find_first_fatal(matches: list[FaultMatch], run_text: str, *, has_ended: bool) -> FaultMatch | None:
+def _find_first_fatal(matches: list[FaultMatch], run_text: str, *, is_serving: bool) -> FaultMatch | None:
+    """Return the fault that ended the engine. While it serves, sentences about what it refused end nothing."""
     loaded = last_loaded_offset(run_text)
-    is_serving = loaded >= 0 or any(text in run_text for text in _SERVING_TEXTS)  # then such sentences end nothing
     fatal = [
         match
         for match in matches
         if match.fault.data.severity == "fatal"
         and match.offset > loaded
         and not is_retried(run_text, match.offset)
-        and (has_ended or not is_serving or match.fault.code not in (_REFUSED, _UNEXPLAINED))
+        and not (is_serving and match.fault.code in (_REFUSED, _UNEXPLAINED))
     ]
     test_load = find_failed_test_load(run_text)
     return min(

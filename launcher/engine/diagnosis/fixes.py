@@ -28,7 +28,7 @@ from launcher.base.errors import (
 from launcher.base.messages import message
 from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.diagnosis.actions import LEAST_CONTEXT, apply_action, changes_settings, sets_flag
-from launcher.engine.diagnosis.explain import Diagnosis, diagnose_log
+from launcher.engine.diagnosis.explain import ENDED_BY_OTHERS, Diagnosis, diagnose_log
 from launcher.engine.engine_estimate import backend_of_log
 from launcher.models.fitting import CONTEXTS, fewest_on_host
 from launcher.models.geometry import read_geometry
@@ -69,8 +69,6 @@ _FIXES_OF_SELF_ENDED = (
     ),
 )
 """Suggested fixes for an engine that ended by itself: started again, it would end again."""
-_ENDED_BY_OTHERS = frozenset({0, -1, -2, -9, -15, 129, 130, 137, 143, 0xC000013A, 0xC000013A - 2**32})
-"""Exit codes of engines that a user, another program or the system ended."""
 
 
 def attach_fixes(
@@ -94,7 +92,7 @@ def _fixes_of_class(error: LauncherError, options: ServeOptions) -> Iterator[Act
     if isinstance(error, BadOption | EngineUnsuitable) and isinstance(flag, str) and sets_flag(options, flag):
         yield Action(ActionKind.REMOVE_FLAG, message("Start without {flag}", flag=flag), {"flag": flag})
     exit_code = error.facts.get("exit_code")
-    if isinstance(error, EngineFailed) and isinstance(exit_code, int) and exit_code not in _ENDED_BY_OTHERS:
+    if isinstance(error, EngineFailed) and isinstance(exit_code, int) and exit_code not in ENDED_BY_OTHERS:
         yield from _FIXES_OF_SELF_ENDED
         return
     for kind, actions in _FIXES_BY_CLASS:
