@@ -145,6 +145,8 @@ def _join_words(words: Sequence[str]) -> str:
 
 
 _MIB, _GIB = 2**20, 2**30
+_WORTH_SAYING = 0.01
+"""Share of a total from which the range that it lies in is printed."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -638,7 +640,7 @@ def _describe_plan(
     )
     guesses = [] if plan.estimate.weights_exact else [f"weights {by_size}"]
     guesses += [] if plan.estimate.compute_exact else ["the compute buffer is a guess"]
-    if round(plan.estimate.low / _MIB) < round(plan.estimate.high / _MIB):
+    if plan.estimate.high - plan.estimate.low > _WORTH_SAYING * plan.estimate.parts.total:
         guesses.append(f"between {plan.estimate.low / _MIB:,.0f} and {plan.estimate.high / _MIB:,.0f} MiB")
     caveats = f" ({'; '.join(guesses)})" if guesses else ""
     by_engine = f" by {plan.engine}" if plan.engine else ""

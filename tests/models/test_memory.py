@@ -368,7 +368,10 @@ def test_a_published_total_is_in_the_range(model_id: str, quant: str, setting: P
 
 def test_an_estimate_without_a_guess_has_no_range() -> None:
     exact = Weights(0, 13_362 * MIB, (Block(0),) * 64, (Block(300 * MIB),), exact=True)
-    known = estimate_memory(geometry_of(DENSE), exact, PlanSettings(8_192))
+    known = estimate_memory(geometry_of(DENSE), exact, PlanSettings(8_192, backend="vulkan"))
     assert known.low == known.parts.total == known.high
+    pooled = estimate_memory(geometry_of(DENSE), exact, PlanSettings(8_192))
+    assert pooled.exact
+    assert pooled.low < pooled.parts.total < pooled.high
     guessed = estimate_memory(geometry_of(DENSE), exact, PlanSettings(8_192, backend="metal"))
     assert guessed.low < guessed.parts.total < guessed.high
