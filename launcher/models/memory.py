@@ -38,6 +38,9 @@ _ENCODER_DOUBT_MIB = 200
 _GUESSED_BUFFERS = (0.45, 0.3)
 """Shares by which the compute buffers of an unknown graph may be smaller and larger: on known architectures the
 substitute graph, enlarged by a tenth, gives 1.03 to 1.65 times the right size; the rest is reserve."""
+_GUESSED_CACHES = (0.9, 0.5)
+"""Shares by which the KV cache of an unknown architecture may be smaller, where layers have windows or share a cache,
+and larger, where they keep more than keys and values."""
 _SIMILAR_BUFFERS = (0.15, 0.15)
 """The same for a known graph on a backend that was never compared, or split over several GPUs with host experts."""
 
@@ -195,9 +198,9 @@ class MemoryEstimate(NamedTuple):
     """The memory estimate of a setting.
 
     `by_gpu` has the bytes of each GPU. `weights_exact`: the weights were read from a header. `compute_exact`: the
-    compute graph is known for the backend. `drafts_counted`: a draft model in a separate file is counted with its KV
-    cache and buffers. `low` and `high` are the bytes between which the total lies; both equal it if no part is a guess
-    and there is no pool.
+    compute graph is known for the backend, and the caches for the architecture. `drafts_counted`: a draft model in a
+    separate file is counted with its KV cache and buffers. `low` and `high` are the bytes between which the total lies;
+    both equal it if no part is a guess and there is no pool.
     """
 
     setting: PlanSettings
@@ -314,7 +317,7 @@ def estimate_memory(
         checkpoint=checkpoint,
     )
     buffers_known = compute.exact and (draft_buffers.exact if draft_buffers else not setting.draft_model_bytes)
-    buffers_known = buffers_known and setting.split_mode in (None, "layer")
+    buffers_known = buffers_known and setting.split_mode in (None, "layer") and geometry.cache_known
     if setting.splits_tensors:
         by_gpu = _split_tensors(setting, parts, pools)
     elif gpus > 1:
@@ -417,6 +420,9 @@ def _range_of_total(
         shares = _SIMILAR_BUFFERS if is_graph_known(geometry) else _GUESSED_BUFFERS
         below += int((parts.compute + parts.draft_compute) * shares[0])
         above += int((parts.compute + parts.draft_compute) * shares[1])
+    if not geometry.cache_known:
+        below += int((parts.kv + parts.draft_kv) * _GUESSED_CACHES[0])
+        above += int((parts.kv + parts.draft_kv) * _GUESSED_CACHES[1])
     below += sum(pool.usual - pool.low for pool in pools)
     above += sum(pool.high - pool.usual for pool in pools)
     return max(parts.total - below, 0), parts.total + above

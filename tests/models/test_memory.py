@@ -373,5 +373,17 @@ def test_an_estimate_without_a_guess_has_no_range() -> None:
     pooled = estimate_memory(geometry_of(DENSE), exact, PlanSettings(8_192))
     assert pooled.exact
     assert pooled.low < pooled.parts.total < pooled.high
+    projected = estimate_memory(
+        geometry_of(DENSE), exact, PlanSettings(8_192, backend="vulkan", mmproj_bytes=900 * MIB)
+    )
+    assert [end / MIB for end in (projected.low, projected.high)] == [
+        projected.parts.total / MIB + doubt for doubt in (-200, 200)
+    ]
+    unknown = estimate_memory(
+        replace(geometry_of(DENSE), cache_known=False), exact, PlanSettings(8_192, backend="vulkan")
+    )
+    assert not unknown.exact
+    assert unknown.low < known.low - 0.8 * known.parts.kv
+    assert unknown.high > known.high + 0.4 * known.parts.kv
     guessed = estimate_memory(geometry_of(DENSE), exact, PlanSettings(8_192, backend="metal"))
     assert guessed.low < guessed.parts.total < guessed.high
