@@ -403,7 +403,7 @@ class MachineProof:
         """Have the engine read a prompt of a full ubatch, or of half the context, so that it has all of its memory."""
         settings = launch.plan_settings("cpu")
         size = min(settings.ubatch, settings.slot_context // 2)
-        prompt = Prompt("ubatch", (("user", "Go on."),), _FEWEST_TOKENS, size=size)
+        prompt = Prompt("ubatch", (("user", "continue"),), _FEWEST_TOKENS, size=size)
         with suppress(LauncherError):  # the memory is compared all the same
             (filled,) = await fill_prompts([prompt], self._session.supervisor.client)
             await self._session.send_request(build_request(filled, seed=_SEED))
