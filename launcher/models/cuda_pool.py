@@ -2,7 +2,7 @@
 
 Each context of an engine (target, head or draft model) has a pool on each GPU. It grows with the first prompt and keeps
 its largest size. Source: `ggml_cuda_pool_alloc` in ggml/src/ggml-cuda of llama.cpp b11549. On one card, an H100, the
-sum is within 3 MiB of the memory that the driver counted (presets/evidence/loads.csv); the others have a range.
+sum is within 4 MiB of the memory that the driver counted (presets/evidence/loads.csv); the others have a range.
 """
 
 from collections.abc import Iterator

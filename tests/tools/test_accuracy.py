@@ -61,6 +61,7 @@ def test_most_published_totals_agree_with_the_formula_and_the_others_have_a_caus
 def test_every_load_of_a_real_card_agrees_with_the_formula(load: Load) -> None:
     assert load.formula_loaded_mib == pytest.approx(load.loaded_mib, rel=0.01)
     assert load.formula_mib == pytest.approx(load.prompted_mib, rel=0.01)
+    assert load.low_mib < load.prompted_mib < load.high_mib
     assert load.formula_mib - load.formula_loaded_mib == pytest.approx(load.prompted_mib - load.loaded_mib, abs=5)
 
 

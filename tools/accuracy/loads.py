@@ -22,13 +22,18 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A load with the memory of the process when loaded and after the first prompts, and the formula's, in MiB."""
+    """A load with the memory of the process when loaded and after the first prompts, and the formula's, in MiB.
+
+    `low_mib` and `high_mib` are the range that the formula gives for the memory after prompts.
+    """
 
     row: Mapping[str, str]
     card: Card
     setting: PlanSettings
     formula_loaded_mib: float
     formula_mib: float
+    low_mib: float
+    high_mib: float
 
     @property
     def loaded_mib(self) -> int:
@@ -64,6 +69,7 @@ def read_loads() -> tuple[Load, ...]:
             overheads_mib=(overhead,),
             cards=(card,),
         )
-        parts = estimate_by_formula(sources[row["model"]], setting).parts
-        found.append(Load(row, card, setting, (parts.total - parts.pool) / _MIB, parts.total / _MIB))
+        estimate = estimate_by_formula(sources[row["model"]], setting)
+        sizes = (estimate.parts.total - estimate.parts.pool, estimate.parts.total, estimate.low, estimate.high)
+        found.append(Load(row, card, setting, *(size / _MIB for size in sizes)))
     return tuple(found)
