@@ -129,7 +129,7 @@ async def correct_by_engine(
     compute, draft_compute = engine.compute_mib * _MIB, (engine.draft_compute_mib or 0) * _MIB
     parts = estimate.parts._replace(compute=compute, draft_compute=draft_compute, staging=0)
     changed = parts.total - estimate.parts.total
-    doubt = 0 if estimate.weights_exact else (estimate.high - estimate.low) // 2
+    doubt = parts.pool if estimate.weights_exact else (estimate.high - estimate.low) // 2
     estimate = estimate._replace(
         parts=parts,
         compute_exact=True,
@@ -228,6 +228,7 @@ def _shorter_context(plan: Plan, engine: EngineEstimate) -> int | None:
 def _make_plan(
     entry: ModelEntry, file: ModelFile, settings: PlanSettings, situation: Situation, engine: EngineEstimate
 ) -> Plan:
+    from launcher.models.cuda_pool import MOST_MEASURED_BYTES
     from launcher.models.memory import HostParts, MemoryEstimate, MemoryParts, overhead_bytes
     from launcher.models.speed import forecast_reading
 
@@ -253,7 +254,7 @@ def _make_plan(
         compute_exact=is_same,
         drafts_counted=True,
         low=parts.total - doubt,
-        high=parts.total + doubt,
+        high=parts.total + doubt + (MOST_MEASURED_BYTES if settings.backend == "cuda" else 0),
     )
     reasons = [
         message(

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 FLAGGED_PERCENT = 3.0
 """A formula that differs by more is marked as wrong, and only the engine's figures count."""
-_MIB = 2**20
+_MIB, _GIB = 2**20, 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,13 +384,17 @@ class LoadMemory:
     measured_mib: int
 
 
-def measure_load_memory(launch: Launch, engine_pid: int, log: Sequence[str]) -> LoadMemory | None:
+def measure_load_memory(
+    launch: Launch, engine_pid: int, log: Sequence[str], *, has_read_prompt: bool = False
+) -> LoadMemory | None:
     """Return the measured and the estimated GPU memory of a running engine, None if they cannot be compared.
 
     They can if the driver reports memory by process (NVML on Linux), a single GPU holds everything, the engine's `log`
-    names its backend, and the engine has no extra arguments, draft model or vision encoder.
+    names its backend, and the engine has no extra arguments, draft model or vision encoder. CUDA's pool is counted if
+    the engine `has_read_prompt` of a full ubatch.
     """
     from launcher.engine.engine_estimate import backend_of_log
+    from launcher.machine.cards import match_card
     from launcher.machine.gpus import find_gpus, read_gpu_states
     from launcher.models.geometry import read_geometry
     from launcher.models.memory import estimate_memory
@@ -411,18 +415,31 @@ def measure_load_memory(launch: Launch, engine_pid: int, log: Sequence[str]) -> 
         return None
     geometry = read_geometry(launch.header)
     weights = read_weights(launch.header, geometry)
-    parts = estimate_memory(geometry, weights, launch.plan_settings(backend)).parts
-    gpu_id = used_gpus[0].id
-    return LoadMemory(gpu_id, backend, (parts.total - parts.overhead) // _MIB, used_bytes[gpu_id] // _MIB)
+    gpu = used_gpus[0]
+    card = match_card(gpu.name, (gpu.memory_bytes or 0) / _GIB)
+    settings = replace(launch.plan_settings(backend), cards=(card,) if card else ())
+    parts = estimate_memory(geometry, weights, settings).parts
+    buffers = parts.total - parts.overhead - (0 if has_read_prompt else parts.pool)
+    return LoadMemory(gpu.id, backend, buffers // _MIB, used_bytes[gpu.id] // _MIB)
 
 
-def record_load_memory(launch: Launch, engine_pid: int, log: Sequence[str]) -> None:
-    """Record the measured and the estimated GPU memory of a running engine, for later plans, if they are known."""
+def record_load_memory(
+    launch: Launch, engine_pid: int, log: Sequence[str], *, has_read_prompt: bool = False, replaces_last: bool = False
+) -> bool:
+    """Record the measured and the estimated GPU memory of a running engine, for later plans; return whether they are.
+
+    See measure_load_memory and record_load.
+    """
     from launcher.models.load_history import record_load
 
-    load = measure_load_memory(launch, engine_pid, log)
-    if load is not None:
-        record_load(load.gpu_id, load.backend, buffers_mib=load.buffers_mib, measured_mib=load.measured_mib)
+    load = measure_load_memory(launch, engine_pid, log, has_read_prompt=has_read_prompt)
+    return load is not None and record_load(
+        load.gpu_id,
+        load.backend,
+        buffers_mib=load.buffers_mib,
+        measured_mib=load.measured_mib,
+        replaces_last=replaces_last,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -580,6 +597,7 @@ def settings_for_model(model: GgufModel, criteria: PlanCriteria, situation: Situ
         gpus=situation.gpus,
         gpu_free_mib=situation.gpu_free_mib,
         overheads_mib=situation.overheads_mib,
+        cards=situation.cards,
     )
     return replace(default, **to_fields(criteria.chosen()))
 

@@ -479,7 +479,10 @@ def _with_memory(basis: PreviewBasis, situation: Situation, engine_pid: int | No
     return replace(
         basis,
         plan_settings=replace(
-            basis.plan_settings, gpu_free_mib=with_others.gpu_free_mib, overheads_mib=situation.overheads_mib
+            basis.plan_settings,
+            gpu_free_mib=with_others.gpu_free_mib,
+            overheads_mib=situation.overheads_mib,
+            cards=situation.cards,
         ),
         memory_name=situation.gpu_name if situation.gpu_name and situation.backend != "cpu" else "host memory",
         total_mib=total,

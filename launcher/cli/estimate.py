@@ -43,6 +43,7 @@ _PART_LABELS = {
     "overhead": "driver and process",
     "mmproj": "vision projector",
     "caches": "expert cache",
+    "pool": "CUDA's temporary memory",
 }
 _LATER_LABELS = {"prompt_cache_most": "prompt cache, at most", "checkpoints_most": "checkpoints, at most"}
 """Labels of the host memory that the engine adds while it runs."""

@@ -145,6 +145,8 @@ def _join_words(words: Sequence[str]) -> str:
 
 
 _MIB, _GIB = 2**20, 2**30
+_WORTH_SAYING = 0.01
+"""Share of a total from which the range that it lies in is printed."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -471,6 +473,7 @@ def _as_json(
         "cautions": [*plan.cautions, *lacks, *uncounted_arguments(extra)],
         "evidence": [describe_run(plan.entry, result) for result in plan.evidence],
         "expected": _expected_json(plan),
+        "expected_unknown": _why_no_forecast(plan),
         "reading": _reading_json(plan),
         "nearest_tokens_per_second": comparable_rate(plan.evidence[0], setting) if plan.evidence else None,
         "limit_tokens_per_second": round_figure(plan.limit_t_s),
@@ -493,6 +496,19 @@ def _expected_json(plan: Plan) -> dict[str, float | None] | None:
         "assumed_host_gb_s": forecast.host_gb_s,
         "cache_hits": None if forecast.cache_hits is None else round(forecast.cache_hits, 2),
     }
+
+
+def _why_no_forecast(plan: Plan) -> str | None:
+    """Return why no speed is expected of a plan, None if one is; whether it fits does not matter."""
+    if plan.forecast is not None:
+        return None
+    if plan.entry.embedding:
+        return "An embedding model generates no text."
+    if plan.setting.backend == "cpu":
+        return "Nothing is known of the processor's speed."
+    if plan.entry.geometry is None:
+        return "There is no formula for this model."
+    return "The speed of this GPU is not known."
 
 
 def _reading_json(plan: Plan) -> dict[str, float | None] | None:
@@ -638,7 +654,7 @@ def _describe_plan(
     )
     guesses = [] if plan.estimate.weights_exact else [f"weights {by_size}"]
     guesses += [] if plan.estimate.compute_exact else ["the compute buffer is a guess"]
-    if round(plan.estimate.low / _MIB) < round(plan.estimate.high / _MIB):
+    if plan.estimate.high - plan.estimate.low > _WORTH_SAYING * plan.estimate.parts.total:
         guesses.append(f"between {plan.estimate.low / _MIB:,.0f} and {plan.estimate.high / _MIB:,.0f} MiB")
     caveats = f" ({'; '.join(guesses)})" if guesses else ""
     by_engine = f" by {plan.engine}" if plan.engine else ""

@@ -516,6 +516,7 @@ def _preset_settings(
         gpus=situation.gpus,
         gpu_free_mib=situation.gpu_free_mib,
         overheads_mib=situation.overheads_mib,
+        cards=situation.cards,
         mmproj_bytes=mmproj_bytes,
         draft_model_bytes=(draft_file.expected_bytes or 0) if draft_file and values["draft"] else 0,
         ngrams=entry.speculation == "ngram-mod",

@@ -169,6 +169,7 @@ def _estimate_gpu_memory(
             gpus=len(overheads_mib),
             gpu_free_mib=(),
             overheads_mib=overheads_mib,
+            cards=(),
         )
         estimate = estimate_memory(
             geometry,
