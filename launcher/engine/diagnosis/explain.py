@@ -108,6 +108,21 @@ def explain_refusal(refused: LauncherError, lines: Iterable[str]) -> LauncherErr
     return found.as_error() if found is not None and found.severity == "request" else refused
 
 
+def diagnose_reply_error(sentence: str) -> Diagnosis | None:
+    """Return the cause of an error message that the engine sent a client; None if no signature knows it.
+
+    `sentence` is the `message` of the reply's JSON, such as "image input is not supported". Faults that end the engine
+    are found, too: "decode() failed: vk::Queue::submit: ErrorDeviceLost" is a lost GPU.
+    """
+    text = " ".join(sentence.split())
+    match = min(
+        (match for match in find_matches(text) if not match.fault.data.at_start),
+        key=lambda match: match.fault.order,
+        default=None,
+    )
+    return _make_diagnosis(match, [match], text) if match else None
+
+
 def diagnose_log(text: str, *, exit_code: int | None = None) -> Diagnosis | None:
     """Return the first cause of failure in the last run of a log; None if it names none.
 
