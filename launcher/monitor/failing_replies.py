@@ -3,8 +3,8 @@
 from math import log2
 
 from launcher.base.action import Action, ActionKind
-from launcher.base.messages import join_messages, message
-from launcher.engine.diagnosis.explain import diagnose_reply_error
+from launcher.base.messages import message
+from launcher.engine.diagnosis.explain import add_cause, diagnose_reply_error
 from launcher.engine.server.state import MOST_FAILED_REPLIES, FailedReplies
 from launcher.monitor.health_event import CheckResult, Finding, FindingCode, FindingLevel, Moment
 
@@ -34,7 +34,7 @@ def _make_finding(failed: FailedReplies) -> Finding:
     restart = Action(ActionKind.RESTART, message("Restart the server"))
     return Finding(
         FindingCode.REPLIES_FAIL,
-        join_messages(failed.sentence, found.title if found is not None else None),
+        add_cause(failed.sentence, found),
         evidence,
         restart if not all_refused else found.actions[0] if found is not None else None,
         FindingLevel.INFORMATION if all_refused else FindingLevel.WARNING,

@@ -80,7 +80,7 @@ async def test_an_engine_that_lost_its_gpu_is_started_again(options: ServeOption
             assert (response.status_code, response.json()["error"]["message"]) == (500, LOST)
         await server.wait_for_another_engine(pid)
         (notice,) = server.notices
-        assert notice.startswith(f"The last 3 requests all failed: {LOST}. ")
+        assert notice.startswith(f"The last 3 requests all failed: {LOST}.")
         assert notice.endswith("Restarting in 0 s (1 of 3).")
         records = server.session.request_log.records
         assert {(each.end, each.status, each.message) for each in records} == {("error", 500, LOST)}

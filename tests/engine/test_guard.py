@@ -147,7 +147,7 @@ async def test_an_engine_that_goes_on_after_its_end_is_ended(engine: Engine, mes
     engine.failed_replies = FailedReplies(3, 0, 3, 500, message)
     verdict = await guard.check_engine()
     assert isinstance(verdict, EngineBroken)
-    assert verdict.title.startswith(f"The last 3 requests all failed: {message.rstrip('.')}. ")
+    assert verdict.title.startswith(f"The last 3 requests all failed: {message.rstrip('.')}.")
     assert verdict.hint
 
 

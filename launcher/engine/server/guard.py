@@ -17,7 +17,7 @@ import psutil
 
 from launcher.base.errors import EngineBroken, EngineHung, LauncherError
 from launcher.base.messages import join_messages, message
-from launcher.engine.diagnosis.explain import diagnose_reply_error
+from launcher.engine.diagnosis.explain import add_cause, diagnose_reply_error
 from launcher.engine.server.in_use import FileChange, FilesInUse
 from launcher.engine.server.state import MOST_FAILED_REPLIES, FailedReplies, Notice
 
@@ -233,9 +233,7 @@ class Guard:
         found = diagnose_reply_error(failed.message)
         if found is None or found.severity != "fatal":  # another failure came last
             return None
-        return EngineBroken(
-            join_messages(failed.sentence, found.title), found.hint, diagnosis=found.code, line=failed.message
-        )
+        return EngineBroken(add_cause(failed.sentence, found), found.hint, diagnosis=found.code, line=failed.message)
 
     def _find_hang(self, now_s: float) -> LauncherError | None:
         idle_s, silent_s = now_s - self._worked_s, now_s - self._answered_s

@@ -328,7 +328,7 @@ def _describe_request(record: Record) -> str:
     if reread:
         parts.append(tr("{tokens:,} tokens read again", tokens=reread["tokens"]))
         parts.append(render(Reread.from_json(reread).explanation))
-    return " · ".join([*parts, *_explain_failure(record)])
+    return " · ".join([*_explain_failure(record), *parts])
 
 
 def _explain_failure(record: Record) -> list[str]:
