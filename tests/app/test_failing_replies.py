@@ -1,6 +1,7 @@
 """A server whose every reply fails although its health check passes: the restart, its limits, and what clients read."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,8 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
+from launcher.app.memory_guard import MODEL_FAILS
 from launcher.app.session import ServerSession
 from launcher.base.errors import CrashLoop, EngineBroken
+from launcher.base.paths import models_dir
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import supervisor as supervisor_module
 from launcher.engine.server.guard import GuardLimits
@@ -37,15 +40,17 @@ def options(demo_model: Path, fake_engine: Path, monkeypatch: pytest.MonkeyPatch
 class Watched:
     """A session with all that it has reported, and a client."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, takes_models: bool = False) -> None:
         self.events: list[ServerEvent] = []
         self.findings: list[HealthEvent] = []
-        self.session = ServerSession(on_event=self.events.append, on_health=self.findings.append)
+        self.session = ServerSession(
+            takes_models=takes_models, on_event=self.events.append, on_health=self.findings.append
+        )
         self.session.monitor.health_watch.period_s = 0.05
         self.client: httpx.AsyncClient
 
-    async def ask(self, path: str = "/v1/chat/completions") -> httpx.Response:
-        return await self.client.post(path, json=CHAT)
+    async def ask(self, **fields: object) -> httpx.Response:
+        return await self.client.post("/v1/chat/completions", json={**CHAT, **fields})
 
     @property
     def notices(self) -> list[str]:
@@ -58,8 +63,8 @@ class Watched:
 
 
 @asynccontextmanager
-async def serve(options: ServeOptions) -> AsyncIterator[Watched]:
-    watched = Watched()
+async def serve(options: ServeOptions, watched: Watched | None = None) -> AsyncIterator[Watched]:
+    watched = watched or Watched()
     try:
         async with asyncio.timeout(120):
             await watched.session.start(options)
@@ -177,3 +182,25 @@ async def test_the_reply_of_a_restarted_engine_ends_the_count(
         failed = server.session.supervisor.failed_replies
         assert failed is not None
         assert failed.has_replied
+
+
+async def test_of_two_models_only_the_one_that_fails_is_named(
+    options: ServeOptions, demo_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_FAULTS", "")
+    models_dir().mkdir(parents=True)
+    shutil.copy(demo_model, models_dir() / "second.gguf")
+    watched = Watched(takes_models=True)
+    async with serve(replace(options, alias="first"), watched):
+        monkeypatch.setenv("FAKE_FAULTS", "fails")
+        monkeypatch.setenv("FAKE_ERROR", "something odd")
+        for _ in range(3):
+            assert "something odd" in (await watched.ask(model="second")).text
+            assert (await watched.ask(model="first")).status_code == 200
+        while not (found := [each for each in watched.events if isinstance(each, Notice) and each.code == MODEL_FAILS]):
+            await asyncio.sleep(0.01)
+        assert found[0].text == "second: The last 3 requests all failed: something odd."
+        failed = watched.session.supervisor.failed_replies
+        assert failed is not None
+        assert failed.total == 0
+        assert watched.findings == []
