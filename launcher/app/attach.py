@@ -86,6 +86,10 @@ class AttachedServer:
         """Always None: requests to the engine of others do not pass through this program."""
 
     @property
+    def failed_replies(self) -> None:
+        """Always None, for the same reason."""
+
+    @property
     def launch(self) -> Launch | None:
         """Always None: we did not start it."""
         return None

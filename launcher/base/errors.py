@@ -195,6 +195,12 @@ class EngineHung(EngineFailed):
     code = "engine_hung"
 
 
+class EngineBroken(EngineFailed):
+    """The engine process runs but fails every request."""
+
+    code = "engine_broken"
+
+
 class CrashLoop(EngineFailed):
     """The engine crashed repeatedly, so it is not restarted. `reason` is the last crash."""
 

@@ -358,7 +358,8 @@ class TestRepliedErrors:
             ("This server does not support reranking. Start it with `--reranking`", "endpoint_off"),
             ("the request exceeds the available context size, try increasing it", "context_exceeded"),
             ("decode() failed: std::bad_alloc", "host_out_of_memory_running"),
-            ("'messages' is required", None),
+            ("'messages' is required", "request_invalid"),
+            ("something that nobody knows", None),
             ("", None),
         ],
     )

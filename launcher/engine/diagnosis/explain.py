@@ -151,6 +151,12 @@ def diagnose_reply_error(sentence: str) -> Diagnosis | None:
     return _make_diagnosis(match, [match], text) if match else None
 
 
+def add_cause(sentence: str, cause: Diagnosis | None) -> Message:
+    """Return a sentence that has an engine's error message, and after it the cause, unless that repeats the message."""
+    repeats = cause is not None and str(cause.facts.get("reason") or "\n") in cause.title
+    return join_messages(sentence, None if cause is None or repeats else cause.title)
+
+
 def diagnose_log(text: str, *, exit_code: int | None = None) -> Diagnosis | None:
     """Return the first cause of failure in the last run of a log; None if it names none.
 
