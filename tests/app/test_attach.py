@@ -10,7 +10,7 @@ import pytest
 
 from launcher.app.attach import AttachedServer, attach_server
 from launcher.base import http
-from launcher.base.errors import BadOption, LauncherError, Refused, ServerNotFound, Unreachable
+from launcher.base.errors import BadOption, LauncherError, ProxyUnusable, Refused, ServerNotFound, Unreachable
 from launcher.engine.server.address import parse_address
 from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.state import ServerState
@@ -272,11 +272,12 @@ async def test_an_invalid_host_name_is_an_error_in_a_sentence(url: str) -> None:
         await detect_features_of(url)
 
 
-@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "odd://127.0.0.1:1", "http://127.0.0.1:x"])
+@pytest.mark.parametrize("proxy", ["socks4://127.0.0.1:1", "odd://127.0.0.1:1", "http://127.0.0.1:x"])
 async def test_an_unusable_proxy_is_an_error_in_a_sentence(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", proxy)
-    with pytest.raises(Unreachable, match="HTTPS_PROXY") as error:
+    with pytest.raises(ProxyUnusable) as error:
         await detect_features_of("https://models.example")
+    assert "HTTPS_PROXY" in error.value.hint
     assert ".." not in error.value.title
 
 
