@@ -13,16 +13,16 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from filelock import FileLock, Timeout
 
 from launcher.base.errors import BadOption, EngineBusy, EngineMissing, WrittenByNewer
 from launcher.base.files import make_private_folder, write_atomically
 from launcher.base.kept_files import KeptFile
+from launcher.base.locks import hold_lock, holder_hint
 from launcher.base.messages import message
 from launcher.base.paths import expand_user
 from launcher.base.validation import BaseModel, Field
@@ -49,14 +49,14 @@ def installation_folder() -> Iterator[Path]:
     Leftovers of interrupted installations and removals are deleted first. Raises EngineBusy.
     """
     make_private_folder(store_dir())  # another user with write access could replace the programs that we run
-    lock = FileLock(store_dir() / "install.lock", timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise EngineBusy(
-            message("Another program is installing an engine."), message("Wait until it is done.")
-        ) from None
-    try:
+    with ExitStack() as held:
+        try:
+            held.enter_context(hold_lock(store_dir() / "install.lock"))
+        except TimeoutError as error:
+            raise EngineBusy(
+                message("Another program is installing an engine."),
+                holder_hint(error) or message("Wait until it is done."),
+            ) from None
         for leftover in (*store_dir().glob(".new-*"), *store_dir().glob(".old-*")):
             shutil.rmtree(leftover, ignore_errors=True)
         folder = store_dir() / f".new-{secrets.token_hex(4)}"
@@ -65,8 +65,6 @@ def installation_folder() -> Iterator[Path]:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        lock.release()
 
 
 def discard_folder(folder: Path) -> None:
@@ -479,7 +477,7 @@ def _find_process_using(engine: InstalledEngine) -> str | None:
 def _locked_engine_list() -> Iterator[_EngineList]:
     """Yield the engine list under a lock, and write it back if it changed."""
     store_dir().mkdir(parents=True, exist_ok=True)
-    with FileLock(store_dir() / "lock", timeout=_LOCK_S):
+    with hold_lock(store_dir() / "lock", _LOCK_S):
         engine_list, _ = _load_engine_list()
         before = engine_list.model_dump_json()
         yield engine_list
