@@ -26,7 +26,7 @@ from launcher.base.locks import hold_lock, holder_hint
 from launcher.base.messages import message
 from launcher.base.paths import expand_user
 from launcher.base.validation import BaseModel, Field
-from launcher.engine.builds.build import store_dir
+from launcher.engine.builds.build import PROGRAMS, program_in, store_dir
 from launcher.engine.builds.install_errors import EngineInUse
 from launcher.engine.server import registry
 
@@ -98,10 +98,11 @@ AUTOMATIC, BUILT_IN_NAME = "auto", "built-in"
 """Values of the engine in use that are not engines of the store. AUTOMATIC: a llama-server on PATH that sees a GPU,
 otherwise the built-in engine. BUILT_IN_NAME: always the built-in engine."""
 MANIFEST = "installed.json"
-PROGRAM = "llama-server.exe" if sys.platform == "win32" else "llama-server"
+PROGRAM = PROGRAMS[0]
+"""The program of an installed build."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,60}", re.ASCII)
 _PROGRAM_FOLDERS = ("", "bin", "build/bin", "build/bin/Release")
-"""Subfolders in which llama-server may be: unpacked archive, installation prefix, CMake build folders."""
+"""Subfolders in which a server may be: unpacked archive, installation prefix, CMake build folders."""
 _LOCK_S = 10.0
 _VERSION = 1
 
@@ -190,9 +191,19 @@ class EngineStore:
         return None if new is None or old is None else (new, old)
 
     def find_engine(self, name: str) -> InstalledEngine:
-        """Return the engine with this name, or with this tag if only one has it. Raises EngineMissing."""
+        """Return the engine with this name or path, or with this tag if only one has it. Raises EngineMissing."""
         exact = [engine for engine in self.engines if engine.name == name]
         found = exact or [engine for engine in self.engines if engine.manifest and engine.manifest.tag == name]
+        path = expand_user(name).absolute()
+        if not found and (path.is_file() or (path.is_dir() and len(Path(name).parts) > 1)):
+            program = find_program(path).resolve()
+            found = [engine for engine in self.engines if engine.program.resolve() == program][:1]
+            if not found:
+                raise EngineMissing(
+                    message("{path} is not an engine of the list.", path=path),
+                    message("`mtp-launcher engine add PATH` adds it."),
+                    path=str(path),
+                )
         if len(found) == 1:
             return found[0]
         names = ", ".join(engine.name for engine in found or self.engines)
@@ -435,8 +446,8 @@ def find_program(path: Path) -> Path:
     """Return the llama-server at `path`, which may be the program or a folder with it. Raises EngineMissing."""
     if path.is_dir():
         for subfolder in _PROGRAM_FOLDERS:
-            if (path / subfolder / PROGRAM).is_file():
-                return path / subfolder / PROGRAM
+            if found := program_in(path / subfolder):
+                return found
         raise EngineMissing(
             message("{path} contains no {program}.", program=PROGRAM, path=path),
             message("Specify the path of the program itself."),
