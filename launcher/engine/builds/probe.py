@@ -205,7 +205,8 @@ async def probe_engine(engine: Path | None, *, timeout_s: float = _PROBE_LIMIT_S
         version_text = await _run_and_read(command, "--version", timeout_s=timeout_s)
         help_text = await _run_and_read(command, "--help", timeout_s=timeout_s)
         arguments = []
-        if "--model" not in help_text and _SERVE.search(help_text):  # the one program of llama.cpp, whose server is a subcommand
+        # Of the one program of llama.cpp, the server is a subcommand.
+        if "--model" not in help_text and _SERVE.search(help_text):
             arguments = ["serve"]
             with suppress(LauncherError):  # it has a subcommand of that name, but is no llama.cpp
                 help_text = await _run_and_read([*command, *arguments], "--help", timeout_s=timeout_s)
