@@ -146,11 +146,13 @@ class AttachedServer:
         router, loaded = await self._find_router(models, facts)
         chosen = self._choose_model(models, names, loaded)
         slots, has_counters = None, False
-        if not router or (facts and chosen in loaded):  # another model would be loaded by these requests
+        if not router or chosen in loaded:  # another model would be loaded by these requests
             if router and chosen is not None:
                 self._client.name_model(chosen)
                 child = await self._get_endpoint("/props", {})
-                facts = {**facts, **child} if isinstance(child, dict) else facts
+                if isinstance(child, dict) and _PROPS & child.keys():
+                    facts = {**facts, **child}
+                    missing.pop("/props", None)  # llama-swap answers for a model only
             slots = await self._get_endpoint("/slots", missing)
             has_counters = await self._has_counters(missing)
         else:

@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from launcher.base.errors import WrittenByNewer
@@ -100,14 +101,17 @@ def _open_file(path: Path, migrations: Sequence[str], label: str, prepare: Prepa
 
 def _open_connection(database: str) -> sqlite3.Connection:
     """Open a file with the locks of its file system, or with a folder beside it as the lock where that has none."""
-    path, options = Path(database), {"timeout": _BUSY_S, "isolation_level": None, "check_same_thread": False}
+    path = Path(database)
+    connect: Callable[..., sqlite3.Connection] = partial(
+        sqlite3.connect, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+    )
     if database == _MEMORY or has_locks(path.parent):
-        return sqlite3.connect(database, **options)
+        return connect(database)
     lock = path.with_name(f"{path.name}.lock")
     with suppress(OSError):  # left behind by a process that was killed: no transaction of ours takes so long
         if read_clock(path.parent) - lock.stat().st_mtime > _LONGEST_TRANSACTION_S:
             lock.rmdir()
-    db = sqlite3.connect(f"{path.absolute().as_uri()}?vfs=unix-dotfile", uri=True, **options)
+    db = connect(f"{path.absolute().as_uri()}?vfs=unix-dotfile", uri=True)
     try:
         db.execute("PRAGMA locking_mode = EXCLUSIVE")  # a file that is in WAL mode cannot be opened otherwise
         db.execute("PRAGMA journal_mode = DELETE")

@@ -47,7 +47,11 @@ def hold_lock(path: Path, limit_s: float = 0.0, *, remove: bool = False) -> Iter
             # Delete the lock file while it is locked: a process that has just opened the file notices the deletion
             # and creates a new one.
             path.unlink(missing_ok=True)
-        lock.release()
+        try:
+            lock.release()
+        except OSError:
+            if not remove:  # some SMB mounts refuse to unlock a deleted file (huggingface_hub #2038)
+                raise
         if remove and sys.platform == "win32":
             with suppress(OSError):
                 path.unlink(missing_ok=True)

@@ -170,8 +170,12 @@ def resolve_file(file: HubFile) -> HubEntry:
     """
     _check_online(str(file), message("Unset it, or name a file on this disk."))
     token, url = hub_token(), file.url
+    commit: dict[str, str] = {}
     for _ in range(_MOST_REDIRECTS):
         response = send_head_request(url, token=token if is_sent_token(file.url, url) else None)
+        # The hub's redirect to its cache of small files names the commit, the cache does not (huggingface_hub #4637).
+        commit |= {name: value for name, value in response.headers.items() if name == "x-repo-commit"}
+        response = replace(response, headers={**response.headers, **commit})
         location = response.headers.get("location")
         # The redirect of a large file leads to its content, and carries the file's size.
         if location is None or "x-linked-size" in response.headers or not 300 <= response.status < 400:

@@ -380,10 +380,12 @@ class TestRouters:
         routes: dict[str, Answer] = {
             "/v1/models": MODELS,
             "/running": reply({"running": running}),
+            "/props?model=other": reply({"total_slots": 1, "default_generation_settings": {"n_ctx": 4096}}),
             "/v1/chat/completions": build_event_stream({"choices": [{"delta": {"content": "Hi"}}]}),
         }
         async with serve_answers(routes) as (url, seen), attach_server(parse_address(url)) as server:
             assert (server.features.router, server.features.model) == ("llama-swap router", "other")
+            assert (server.features.context, server.features.is_llama_server) == (4096, True)
             async with server.chat(REQUEST) as deltas:
                 assert [delta.content async for delta in deltas] == ["Hi"]
             assert sent_model(seen) == "other"

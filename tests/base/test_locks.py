@@ -93,6 +93,14 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path, share: dict[str, s
         assert run(CONTENDER, lock, share) == "free\n"
 
 
+def test_a_download_whose_lock_cannot_be_released_is_complete(tmp_path: Path, library: Path) -> None:
+    """As on SMB mounts, where the deleted lock file cannot be unlocked (huggingface_hub #2038)."""
+    code = CONTENDER.replace("Path(sys.argv[1])", "Path(sys.argv[1]), remove=True")
+    share = os.environ | {"LD_PRELOAD": str(library), "UNLOCK_FAILS": "1", "LOCK_ERRNO": str(errno.EACCES)}
+    for _ in range(2):
+        assert run(code, tmp_path / "lock", share) == "free\n"
+
+
 def test_a_lock_of_another_computer_stays_and_says_what_to_delete(tmp_path: Path, library: Path) -> None:
     lock = tmp_path / "lock"
     share = os.environ | {"LD_PRELOAD": str(library)}

@@ -189,6 +189,22 @@ class TestFileMetadata:
         asked = {(request["server"], request.get("Authorization")) for request in hub.requests()}
         assert asked == {("store", "Bearer hf_mine"), ("hub", None)}
 
+    def test_a_commit_is_known_from_any_redirect(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        hops = {
+            "http://mirror.example/a/b/resolve/main/x.json": (308, {"Location": "http://hub.example/a/b/x.json"}),
+            "http://hub.example/a/b/x.json": (307, {"Location": "/cache/x.json?etag=7", "X-Repo-Commit": COMMIT}),
+            "http://hub.example/cache/x.json?etag=7": (200, {"Content-Length": "9", "ETag": '"7"'}),
+        }
+
+        def answer(_transport: httpx.HTTPTransport, request: httpx.Request) -> httpx.Response:
+            status, headers = hops[str(request.url)]
+            return httpx.Response(status, headers=headers, request=request)
+
+        monkeypatch.setattr(httpx.HTTPTransport, "handle_request", answer)
+        monkeypatch.setenv("HF_ENDPOINT", "http://mirror.example")
+        entry = resolve_file(HubFile("a/b", "x.json"))
+        assert (entry.bytes, entry.revision, entry.etag) == (9, COMMIT, "7")
+
     def test_what_a_mirror_redirects_to_is_named_where_it_wants_the_token(
         self, hub: Hub, monkeypatch: pytest.MonkeyPatch
     ) -> None:
