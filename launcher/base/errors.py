@@ -293,6 +293,12 @@ class Untrusted(Unreachable):
     code = "untrusted"
 
 
+class ProxyUnusable(Unreachable):
+    """The proxy set in the environment cannot be used as it is; retrying does not help."""
+
+    code = "proxy_unusable"
+
+
 class NotOurEngine(Untrusted):
     """Another program listens on the port of a registered server."""
 

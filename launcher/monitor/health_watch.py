@@ -133,7 +133,7 @@ def has_gpu_backend(build: EngineBuild) -> bool | None:
     if build.name == BUILT_IN:
         return False
     try:
-        names = [path.name for path in Path(build.command[0]).resolve().parent.iterdir()]
+        names = [path.name for path in build.program.resolve().parent.iterdir()]
     except OSError:
         return None
     if any(map(_GPU_LIBRARY.match, names)):
