@@ -1,14 +1,19 @@
 """The host and its GPUs, read together at one moment."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.machine.engine_devices import EngineDevice
 from launcher.machine.gpu import Gpu, Vendor
 from launcher.machine.gpus import UnusableCard, find_gpus
 from launcher.machine.host import Host, read_host
-from launcher.machine.sysfs import ROOT
+from launcher.machine.sysfs import ROOT, read_text
+
+_INTEL_SHARE = 0.75
+"""Share of host memory that Mesa offers to programs on an integrated Intel GPU (anv_physical_device.c)."""
+_SAME_SIZE = 0.05
+"""Relative difference up to which a NUMA node is a GPU's memory, of which the driver keeps a part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,4 +39,39 @@ def read_machine(devices: Sequence[EngineDevice] = (), *, root: Path = ROOT, wak
     this program knows no driver. `root` is the root of the Linux file systems (for tests).
     """
     found = find_gpus(devices, root=root, wake=wake)
-    return Machine(read_host(root), found.gpus, found.no_gpu_reason, found.absent, found.failures, found.unusable_cards)
+    host = _without_gpu_nodes(read_host(root), found.gpus, root)
+    gpus = tuple(_share_host_memory(gpu, host) for gpu in found.gpus)
+    return Machine(host, gpus, found.no_gpu_reason, found.absent, found.failures, found.unusable_cards)
+
+
+def _without_gpu_nodes(host: Host, gpus: Sequence[Gpu], root: Path) -> Host:
+    """Return the host without memory that is a GPU's own: on a GH200 it is a NUMA node without processors.
+
+    Source: numactl #210.
+    """
+    sizes = [gpu.memory_bytes for gpu in gpus if gpu.vendor == "nvidia" and gpu.memory_bytes and not gpu.unified]
+    for node in sorted(root.glob("sys/devices/system/node/node[0-9]*")) if sizes else ():
+        if read_text(node / "cpulist"):
+            continue
+        lines = [line.split() for line in (read_text(node / "meminfo") or "").splitlines()]
+        known = {words[2]: int(words[3]) * 1_024 for words in lines if len(words) > 3 and words[3].isdecimal()}
+        total = known.get("MemTotal:", 0)
+        if any(abs(total / size - 1) < _SAME_SIZE for size in sizes):
+            host = replace(
+                host,
+                memory_bytes=max(0, host.memory_bytes - total),
+                available_bytes=max(0, host.available_bytes - known.get("MemFree:", 0)),
+            )
+    return host
+
+
+def _share_host_memory(gpu: Gpu, host: Host) -> Gpu:
+    """Return a GPU with the host's memory if it shares that and its driver reports none, as on a DGX Spark.
+
+    Of NVIDIA's, free is what is available on the host: CUDA does not count cached files as free (ollama #12283).
+    """
+    if not gpu.unified or gpu.asleep or (gpu.memory_bytes and gpu.vendor != "nvidia"):
+        return gpu
+    total = gpu.memory_bytes or int(host.memory_bytes * (_INTEL_SHARE if gpu.vendor == "intel" else 1))
+    free = min(total, gpu.carve_out_free_bytes + host.available_bytes)
+    return replace(gpu, memory_bytes=total, free_bytes=free, used_bytes=total - free)

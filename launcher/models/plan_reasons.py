@@ -774,7 +774,7 @@ def list_host_cautions(estimate: MemoryEstimate, situation: Situation, limited: 
             room=room,
         )
         return [sentence]
-    need, have = host_need_mib(estimate), situation.host_mib
+    need, have = host_need_mib(estimate), situation.host_beside_mib(estimate.required_mib)
     if have is None:
         sentence = message(
             "The experts on the CPU need about {need:,} MiB of free host memory. The free host memory is "

@@ -28,6 +28,7 @@ from launcher.engine.server.launch import check_model, prepare_launch
 from launcher.engine.server.process import ProcessExit
 from launcher.machine.machine import read_machine
 from launcher.models.plan import PlanCriteria, check_criteria
+from launcher.models.read_situation import ServerMemory
 from tests.machine.conftest import pci_card
 
 ENDPOINT = Endpoint(20_001, "a-secret-that-must-not-show")
@@ -62,7 +63,8 @@ async def test_memory_of_the_engine_being_replaced_counts_as_free(
     monkeypatch.setattr("launcher.engine.server.launch.read_machine", lambda: narrow)
     options = ServeOptions(model=demo_model, built_in=True, context=4_096)
     assert (await prepare_launch(options, ENDPOINT)).limits
-    assert (await prepare_launch(options, ENDPOINT, freed_mib=60_000)).limits == {}
+    freed = ServerMemory(1, "model", {}, 60_000, lambda *_: None)
+    assert (await prepare_launch(options, ENDPOINT, replaced=lambda _: freed)).limits == {}
 
 
 async def test_without_a_draft_no_speculation_options_are_passed(demo_model: Path) -> None:
