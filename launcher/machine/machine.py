@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from launcher.base.messages import message
 from launcher.machine.engine_devices import EngineDevice
 from launcher.machine.gpu import Gpu, Vendor
 from launcher.machine.gpus import UnusableCard, find_gpus
@@ -12,6 +13,10 @@ from launcher.machine.sysfs import ROOT, read_text
 
 _INTEL_SHARE = 0.75
 """Share of host memory that Mesa offers to programs on an integrated Intel GPU (anv_physical_device.c)."""
+_CARVE_OUT_SHARE, _WINDOWS_SHARE = 0.25, 0.5
+"""Share of host memory up to which a driver's figure is that of a carve-out, and the share that Windows lets a GPU use
+besides it."""
+_CARVE_OUT_ONLY = message("The driver reports only the part that is reserved for it.")
 _SAME_SIZE = 0.05
 """Relative difference up to which a NUMA node is a GPU's memory, of which the driver keeps a part."""
 
@@ -66,12 +71,23 @@ def _without_gpu_nodes(host: Host, gpus: Sequence[Gpu], root: Path) -> Host:
 
 
 def _share_host_memory(gpu: Gpu, host: Host) -> Gpu:
-    """Return a GPU with the host's memory if it shares that and its driver reports none, as on a DGX Spark.
+    """Return a GPU with its part of the host's memory, if it shares that and its driver does not report it.
 
-    Of NVIDIA's, free is what is available on the host: CUDA does not count cached files as free (ollama #12283).
+    NVIDIA's driver reports nothing for a GB10 and only the carve-out for an N1X (unsloth #11208). Free is what is
+    available on the host: CUDA on Linux does not count cached files as free (ollama #12283).
     """
     if not gpu.unified or gpu.asleep or (gpu.memory_bytes and gpu.vendor != "nvidia"):
         return gpu
-    total = gpu.memory_bytes or int(host.memory_bytes * (_INTEL_SHARE if gpu.vendor == "intel" else 1))
+    absent = gpu.absent
+    if not gpu.memory_bytes:
+        total = int(host.memory_bytes * (_INTEL_SHARE if gpu.vendor == "intel" else 1))
+    elif gpu.memory_bytes <= host.memory_bytes * _CARVE_OUT_SHARE and not gpu.carve_out_free_bytes:
+        gpu = replace(gpu, carve_out_free_bytes=gpu.free_bytes or 0)
+        total = (gpu.memory_bytes or 0) + int(host.memory_bytes * _WINDOWS_SHARE)
+        absent = {**absent, "memory_bytes": _CARVE_OUT_ONLY}
+    else:
+        total = gpu.memory_bytes
     free = min(total, gpu.carve_out_free_bytes + host.available_bytes)
-    return replace(gpu, memory_bytes=total, free_bytes=free, used_bytes=total - free)
+    if gpu.free_bytes and (host.kind != "linux" or host.wsl) and "memory_bytes" not in absent:
+        free = min(free, gpu.free_bytes)
+    return replace(gpu, memory_bytes=total, free_bytes=free, used_bytes=total - free, absent=absent)

@@ -142,6 +142,31 @@ class TestThisMachine:
             "The AMD Radeon RX 7900 XTX is not used: a model can only be split over GPUs of one maker.",
         )
 
+    def test_unlike_gpus_are_all_named(self, linux_host: Host) -> None:
+        names = ("RTX 3090", "RTX 5080", "RTX 3090")
+        cards = [replace(nvidia(at), name=f"NVIDIA GeForce {name}") for at, name in enumerate(names)]
+        known = [make_situation(machine(linux_host, *cards[:count])) for count in (1, 2, 3)]
+        assert [each.gpu_name for each in known] == [
+            "NVIDIA GeForce RTX 3090",
+            "NVIDIA GeForce RTX 3090 + NVIDIA GeForce RTX 5080",
+            "2 x NVIDIA GeForce RTX 3090 + NVIDIA GeForce RTX 5080",
+        ]
+        alike = make_situation(machine(linux_host, cards[0], cards[2]))
+        assert alike.gpu_name == "2 x NVIDIA GeForce RTX 3090"
+
+    @pytest.mark.parametrize(("value", "used"), [(None, 9), ("MIG-1", 18)])
+    def test_one_slice_of_a_gpu_is_used(self, linux_host: Host, value: str | None, used: int) -> None:
+        slices = [
+            replace(nvidia(at, total=20 * GIB, free=free * GIB), name="NVIDIA H100 MIG 2g.20gb", id=f"MIG-{at}")
+            for at, free in enumerate((9, 18))
+        ]
+        environ = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
+        known = make_situation(machine(linux_host, *slices), environ=environ)
+        assert (known.gpus, known.free_mib) == (1, used * 1_024)
+        assert any("MIG 2g.20gb is not used" in note for note in known.notes)
+        with_card = make_situation(machine(linux_host, *slices, nvidia(5)), environ={})
+        assert (with_card.gpus, with_card.gpu_name) == (1, "NVIDIA GeForce RTX 4090")
+
     @pytest.mark.parametrize(
         ("value", "left"),
         [("0", [24]), ("1", [12]), ("GPU-1", [12]), ("0,1", [24, 12]), ("0,9,1", [24]), ("MIG-77", [24, 12])],
