@@ -113,7 +113,7 @@ async def examine_machine(*, models: Path | None = None, wake: bool = False) -> 
     missing = tuple(library for purpose in ("engine", *window_purposes()) for library in missing_libraries(purpose))
     problems = [
         *_find_demo_problems(engines[0]),
-        *map(_describe_outdated_match, await find_outdated_matches(machine)),
+        *map(_describe_outdated_match, await find_outdated_matches(by_drivers)),
         *choice_problems,
         *(problem for engine in engines[1:] for problem in _find_engine_problems(engine, compared)),
         *(Problem(each.title, each.hint) for each in list_advice(machine, settings, [disks["models"]])),

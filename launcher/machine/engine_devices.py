@@ -19,17 +19,17 @@ _VENDOR_WORDS: dict[Vendor, re.Pattern[str]] = {
     "amd": re.compile(r"\b(amd|radeon|instinct)\b", re.IGNORECASE),
     "intel": re.compile(r"\b(intel(\(r\))?|iris|arc)\b", re.IGNORECASE),
 }
-_POOL_RATIO = 1.5
+_SHARED_RATIO = 1.5
 """An engine that reports so many times the driver's total counts host memory, too. Below that it may count the same
 memory twice: Vulkan adds the 256 MiB that a card without Resizable BAR shows to the processor."""
-_Difference = Literal["less", "more", "pool"]
+_Difference = Literal["less", "more", "shared"]
 _COUNTED: Mapping[_Difference, str] = {
     "less": message(
         "Plans count the engine's figure, which is what it can use: a partition, a container or a virtual machine "
         "limits it."
     ),
     "more": message("Plans count the driver's figure: the engine counts a part of the memory twice."),
-    "pool": message("Plans count the engine's figure: this GPU shares the computer's memory."),
+    "shared": message("Plans count the engine's figure: this GPU shares the computer's memory."),
 }
 _SOFTWARE_RENDERER = re.compile(r"llvmpipe|lavapipe|swiftshader|basic render", re.IGNORECASE)
 """Names of Vulkan and Direct3D drivers that compute on the CPU."""
@@ -160,7 +160,7 @@ def _compare_memory(gpu: Gpu, device: EngineDevice) -> _Difference | None:
         return "less"
     if device.total_mib <= total * (1 + _TOLERANCE):
         return None
-    return "pool" if gpu.unified or device.total_mib > total * _POOL_RATIO else "more"
+    return "shared" if gpu.unified or device.total_mib > total * _SHARED_RATIO else "more"
 
 
 def _explain_missing_gpu(
@@ -250,7 +250,7 @@ def _add_memory(gpu: Gpu, device: EngineDevice) -> Gpu:
             return _take_memory(gpu, device)
         case "less":
             return _take_memory(gpu, device)
-        case "pool":  # the driver reports the part that is reserved for the GPU
+        case "shared":  # the driver reports the part that is reserved for the GPU
             return _take_memory(replace(gpu, unified=True, carve_out_free_bytes=gpu.free_bytes or 0), device)
     if gpu.free_bytes is not None:
         return gpu

@@ -35,8 +35,8 @@ LOST_IN_CONTAINER = message(
 """A reload of the host's services takes the devices of running containers away (nvidia-docker #1730)."""
 _NO_SLICE = message("It is partitioned (MIG), and no slice of it was found here.")
 _ASK_ENGINE = message(
-    "Only an engine reports the slice's: `mtp-launcher engine install`. Or describe it with --gpu-memory.",
-    window="Only an engine reports the slice's: install one under Engine in Settings.",
+    "Only an engine reports a slice's memory: `mtp-launcher engine install`. Or describe it with --gpu-memory.",
+    window="Only an engine reports a slice's memory: install one under Engine in Settings.",
 )
 _THROTTLE_REASONS = {
     0x02: message("clocks set by an application"),

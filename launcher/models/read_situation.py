@@ -202,8 +202,10 @@ def _add_own_host_memory(situation: Situation, servers: Sequence[ServerMemory]) 
 
 
 def _join_names(gpus: Sequence[Gpu]) -> str:
-    """Return the names of GPUs as one text, such as "2 x A + B"."""
+    """Return the name that all GPUs have, or the names of unlike ones as one text, such as "2 x A + B"."""
     counts = Counter(gpu.name for gpu in gpus)
+    if len(counts) == 1:
+        return gpus[0].name
     return " + ".join(f"{count} x {name}" if count > 1 else name for name, count in counts.items())
 
 
@@ -303,6 +305,7 @@ def add_rpc_workers(situation: Situation, free_mib: Mapping[str, int], workers: 
     return replace(
         situation,
         gpus=count,
+        gpu_name=" + ".join([situation.gpu_name or "GPU", *free_mib]),
         gpu_free_mib=(*own, *free_mib.values()),
         overheads_mib=(*overheads, *usual * len(free_mib)),
         free_mib=situation.free_mib + sum(free_mib.values()),

@@ -52,16 +52,16 @@ class Situation:
 
     `nominal_gb` is the advertised size of the GPU's memory. `free_mib`, `host_mib` and `gpu_free_mib` are free as if
     this user's own running servers were stopped, because a new start replaces them. `host_mib` is the available host
-    memory, None if unknown. The memory of a `unified` GPU and the host's are one pool: `host_mib` is then the part that
-    the GPU cannot take, and `carve_out_mib` the free part that only the GPU can (see `host_beside_mib`). `gpus` is the
-    number of GPUs to split a model over, and `gpu_free_mib` the free memory of each. `gpu_name` names them, as in
-    "2 x A + B". `overheads_mib` is what driver and process take on each GPU besides the engine's buffers, () if nothing
-    is known. `cards` has what is known of each GPU's model, () if nothing is; `power_limit_w` is what the GPU may draw,
-    None for its board's power. `has_expert_cache`: the engine at hand can keep copies of experts on the GPU
-    (--moe-cache-mib). `own` is the memory of those servers, `by_device_now_mib` the free memory of each device while
-    they run. `read_at` is the time of reading in seconds since the epoch, None if nothing was read. `headless`: no
-    display uses the GPUs. `described`: given by options, not read from a machine. `no_gpu`: read, without a usable GPU.
-    `notes` are sentences for users on how the memory is known, `cautions` on what slows the GPUs.
+    memory, None if unknown. The memory of a `unified` GPU is the host's: `host_mib` is then the part that the GPU
+    cannot take, and `carve_out_mib` the free part that only the GPU can (see `host_beside_mib`). `gpus` is the number
+    of GPUs to split a model over, and `gpu_free_mib` the free memory of each. `gpu_name` is the name of all of them, or
+    "2 x A + B" for unlike ones. `overheads_mib` is what driver and process take on each GPU besides the engine's
+    buffers, () if nothing is known. `cards` has what is known of each GPU's model, () if nothing is; `power_limit_w` is
+    what the GPU may draw, None for its board's power. `has_expert_cache`: the engine at hand can keep copies of experts
+    on the GPU (--moe-cache-mib). `own` is the memory of those servers, `by_device_now_mib` the free memory of each
+    device while they run. `read_at` is the time of reading in seconds since the epoch, None if nothing was read.
+    `headless`: no display uses the GPUs. `described`: given by options, not read from a machine. `no_gpu`: read,
+    without a usable GPU. `notes` are sentences for users on how the memory is known, `cautions` on what slows the GPUs.
     """
 
     backend: Backend
@@ -92,6 +92,11 @@ class Situation:
     def has_host_memory(self) -> bool:
         """Whether experts can move to a memory other than the one that the model runs in."""
         return self.backend != "cpu" and not self.unified
+
+    @property
+    def unlike_gpus(self) -> bool:
+        """Whether the GPUs have different names."""
+        return self.gpu_name is not None and " + " in self.gpu_name
 
     @property
     def memory_fields(self) -> dict[str, Any]:

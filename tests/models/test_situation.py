@@ -15,7 +15,7 @@ from launcher.machine.machine import Machine, read_machine
 from launcher.models.compute_buffers import Backend
 from launcher.models.load_history import record_load
 from launcher.models.overhead import expected_overhead_mib
-from launcher.models.read_situation import ServerMemory, make_situation
+from launcher.models.read_situation import ServerMemory, add_rpc_workers, make_situation
 from launcher.models.situation import describe_machine, describe_unified_machine
 from tests.machine.conftest import pci_card
 
@@ -152,7 +152,8 @@ class TestThisMachine:
             "2 x NVIDIA GeForce RTX 3090 + NVIDIA GeForce RTX 5080",
         ]
         alike = make_situation(machine(linux_host, cards[0], cards[2]))
-        assert alike.gpu_name == "2 x NVIDIA GeForce RTX 3090"
+        assert (alike.gpu_name, alike.unlike_gpus) == ("NVIDIA GeForce RTX 3090", False)
+        assert add_rpc_workers(known[0], {"RPC0": 8_000}, ["10.0.0.2"]).gpu_name == "NVIDIA GeForce RTX 3090 + RPC0"
 
     @pytest.mark.parametrize(("value", "used"), [(None, 9), ("MIG-1", 18)])
     def test_one_slice_of_a_gpu_is_used(self, linux_host: Host, value: str | None, used: int) -> None:

@@ -1,4 +1,4 @@
-"""Plans for GPUs that share the host's memory: what is on the GPU and what is on the host must fit into one pool."""
+"""Plans for GPUs that share the host's memory: what is on the GPU and what is on the host must fit together."""
 
 from dataclasses import replace
 
@@ -94,11 +94,11 @@ def test_a_read_machine_is_planned_as_one_described_with_its_memory() -> None:
 def test_the_parts_on_gpu_and_host_fit_together(name: str) -> None:
     situation = (LARGE | SMALL)[name]
     assert situation.host_mib is not None
-    pool_mib = situation.free_mib + situation.host_mib
+    all_mib = situation.free_mib + situation.host_mib
     for intent in ("balanced", "best-quality", "long-context"):
         for plan in make_shipped_plans(situation, PlanCriteria(intent=intent)):
             taken = plan.required_mib + host_need_mib(plan.estimate)
-            assert plan.status is Status.TOO_BIG or taken <= pool_mib, plan.file.file
+            assert plan.status is Status.TOO_BIG or taken <= all_mib, plan.file.file
 
 
 def test_a_model_that_leaves_no_room_for_its_part_on_the_host_is_too_big() -> None:
@@ -125,7 +125,7 @@ def test_the_context_is_shortened_until_both_parts_fit() -> None:
     assert plan.setting.context < 262_144
 
 
-def test_caches_are_limited_to_what_the_model_leaves_of_the_pool() -> None:
+def test_caches_are_limited_to_what_the_model_leaves() -> None:
     def limits(situation: Situation) -> int | None:
         return first_plan(situation, PlanCriteria(model=MOE, quant="Q8_0")).setting.cache_ram
 
@@ -143,7 +143,7 @@ def test_memory_that_is_reserved_for_the_gpu_is_not_the_hosts() -> None:
     assert describe_machine(24, host_gib=32).host_beside_mib(20_000) == 24 * 1_024
 
 
-def test_a_server_beside_another_has_what_that_leaves_of_the_pool() -> None:
+def test_a_server_beside_another_has_what_that_leaves() -> None:
     here = host(64, 20)
     gpu = Gpu("nvidia", 0, "NVIDIA GB10", "GPU-0", 60 * GIB, free_bytes=20 * GIB, unified=True)
     own = ServerMemory(7, "model", {"GPU-0": 30 * 1_024}, 0, lambda *_: None)
