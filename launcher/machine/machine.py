@@ -78,15 +78,13 @@ def _share_host_memory(gpu: Gpu, host: Host) -> Gpu:
     """
     if not gpu.unified or gpu.asleep or (gpu.memory_bytes and gpu.vendor != "nvidia"):
         return gpu
-    absent = gpu.absent
-    if not gpu.memory_bytes:
+    total, absent = gpu.memory_bytes or 0, gpu.absent
+    if not total:
         total = int(host.memory_bytes * (_INTEL_SHARE if gpu.vendor == "intel" else 1))
-    elif gpu.memory_bytes <= host.memory_bytes * _CARVE_OUT_SHARE and not gpu.carve_out_free_bytes:
+    elif total <= host.memory_bytes * _CARVE_OUT_SHARE and not gpu.carve_out_free_bytes:
         gpu = replace(gpu, carve_out_free_bytes=gpu.free_bytes or 0)
-        total = (gpu.memory_bytes or 0) + int(host.memory_bytes * _WINDOWS_SHARE)
+        total += int(host.memory_bytes * _WINDOWS_SHARE)
         absent = {**absent, "memory_bytes": _CARVE_OUT_ONLY}
-    else:
-        total = gpu.memory_bytes
     free = min(total, gpu.carve_out_free_bytes + host.available_bytes)
     if gpu.free_bytes and (host.kind != "linux" or host.wsl) and "memory_bytes" not in absent:
         free = min(free, gpu.free_bytes)

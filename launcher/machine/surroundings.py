@@ -98,9 +98,9 @@ def _read_group_limit(group: Path, *, version: int) -> MemoryLimit | None:
     Above memory.high the kernel slows programs down until they give memory back, so it limits them as well.
     """
     if version == 1:
-        limit_files, usage_file, prefix = ("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_"
+        limit_files, usage_file, prefix = ["memory.limit_in_bytes"], "memory.usage_in_bytes", "total_"
     else:
-        limit_files, usage_file, prefix = ("memory.max", "memory.high"), "memory.current", ""
+        limit_files, usage_file, prefix = ["memory.max", "memory.high"], "memory.current", ""
     limits = [limit for name in limit_files if (limit := read_number(group / name)) is not None]
     limit = min(limits, default=None)
     if limit is None or limit >= psutil.virtual_memory().total:
