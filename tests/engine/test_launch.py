@@ -74,7 +74,7 @@ async def test_memory_of_the_engine_being_replaced_counts_as_free(
 
 
 async def test_caches_get_what_a_model_leaves_of_memory_that_the_gpu_shares(
-    fake_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    real_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "sparse.gguf"
     write(path, "sparse", model("qwen35moe-35b-iq3_s-nomtp"))
@@ -85,7 +85,7 @@ async def test_caches_get_what_a_model_leaves_of_memory_that_the_gpu_shares(
         monkeypatch.setattr(
             "launcher.engine.server.launch.read_machine", lambda: Machine(here, (gpu,), None, {}, (), ())
         )
-        options = ServeOptions(model=path, engine=fake_engine, context=32_768, draft=0)
+        options = ServeOptions(model=path, engine=real_engine, context=32_768, draft=0)
         return (await prepare_launch(options, ENDPOINT)).limits
 
     assert await limits(unified=False) == {}
