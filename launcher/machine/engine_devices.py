@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 from launcher.base.messages import message
 from launcher.machine.gpu import Gpu, Vendor, is_integrated
-from launcher.machine.visibility import find_hidden_gpus
+from launcher.machine.visibility import SLICE, find_hidden_gpus
 
 _MIB = 2**20
 _TOLERANCE = 0.03
@@ -102,7 +102,8 @@ def find_disagreements(
 ) -> tuple[Disagreement, ...]:
     """Return the differences between drivers and engine.
 
-    A GPU that shares the host's memory counts as missing only if the engine lists no GPU at all.
+    A GPU that shares the host's memory counts as missing only if the engine lists no GPU at all, and a slice of a GPU
+    only if it lists no other slice, because CUDA uses one.
     """
     renderers = [device for device in devices if _SOFTWARE_RENDERER.search(device.description)]
     found = [_renderer_disagreement(device) for device in renderers]
@@ -110,10 +111,11 @@ def find_disagreements(
     seen: dict[int, EngineDevice] = {}
     for group in _group_by_backend(real):
         seen = _match_devices(gpus, group) | seen
+    sees_slice = any(gpus[index].id.startswith(SLICE) for index in seen)
     for index, gpu in enumerate(gpus):
         if index in seen:
             found += _memory_disagreements(gpu, seen[index])
-        elif not (gpu.unified and real):
+        elif not (gpu.unified and real) and not (gpu.id.startswith(SLICE) and sees_slice):
             found.append(_explain_missing_gpu(gpu, gpus, real, os.environ if environ is None else environ))
     return tuple(found)
 

@@ -63,6 +63,12 @@ class TestAgreement:
         built_in = Gpu("intel", 0, "Intel Iris Xe", "0000:00:02.0", unified=True)
         assert find_disagreements([RTX_4090, built_in], [CUDA_4090], {}) == ()
 
+    def test_one_slice_of_a_gpu_is_enough(self) -> None:
+        slices = [replace(gpu("NVIDIA H100 MIG 2g.20gb", 20_000, index=at), id=f"MIG-{at}") for at in range(2)]
+        device = Device("CUDA0", "NVIDIA H100 MIG 2g.20gb", 20_000, 19_800)
+        assert find_disagreements(slices, [device], {}) == ()
+        assert [each.kind for each in find_disagreements(slices, [], {})] == ["missing", "missing"]
+
 
 class TestDisagreement:
     def test_a_gpu_missing_in_the_engine_is_reported(self) -> None:
