@@ -123,6 +123,9 @@ def test_the_context_is_shortened_until_both_parts_fit() -> None:
     assert plan.status is not Status.TOO_BIG
     assert plan.needed_mib - plan.required_mib == host_need_mib(plan.estimate)
     assert plan.setting.context < 262_144
+    (reason,) = (each for each in plan.reasons if each.startswith("It needs"))
+    on_host, spare = plan.needed_mib - plan.required_mib, plan.free_mib - plan.needed_mib
+    assert f"and {on_host:,} MiB of it for its part on the host; {spare:,} MiB stay free" in reason
 
 
 def test_caches_are_limited_to_what_the_model_leaves() -> None:
