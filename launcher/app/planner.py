@@ -220,16 +220,17 @@ async def _ask_engine(
         return await _list_devices(build)
     if all(gpu.vendor != "nvidia" for gpu in machine.gpus) or _must_not_wake(machine, description):
         return ()
+    from launcher.engine.builds.build import BUILT_IN
     from launcher.engine.builds.probe import list_devices_once
     from launcher.machine.engine_devices import merge_engine_gpus
-    from launcher.machine.visibility import list_settings
+    from launcher.machine.visibility import list_variables
 
     drivers = [(gpu.id, gpu.driver, None if gpu.unified else gpu.memory_bytes) for gpu in machine.gpus]
     try:
         build = build or await probe_engine_in_use()
-        if build is None:
+        if build is None or build.name == BUILT_IN:
             return ()
-        usual = await list_devices_once(build, repr((drivers, list_settings(os.environ))))
+        usual = await list_devices_once(build, repr((drivers, list_variables(os.environ))))
     except (LauncherError, OSError):
         return ()
     merged = merge_engine_gpus(machine.gpus, usual)

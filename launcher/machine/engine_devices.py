@@ -88,7 +88,7 @@ def merge_engine_gpus(gpus: Sequence[Gpu], devices: Sequence[EngineDevice]) -> l
     for group in _group_by_backend(devices):
         pairs = _match_devices(merged, group)
         for index, device in pairs.items():
-            if index >= len(gpus) or merged[index] is gpus[index]:  # the first backend that knows better counts
+            if index < len(gpus) and merged[index] is gpus[index]:  # the first backend that knows better counts
                 merged[index] = _add_memory(merged[index], device)
         matched = {device.name for device in pairs.values()}
         for device in group:
@@ -162,7 +162,7 @@ def _compare_memory(gpu: Gpu, device: EngineDevice) -> _Difference | None:
         return "less"
     if device.total_mib <= total * (1 + _TOLERANCE):
         return None
-    return "shared" if gpu.unified or device.total_mib > total * _SHARED_RATIO else "more"
+    return "shared" if device.total_mib > total * _SHARED_RATIO else "more"
 
 
 def _explain_missing_gpu(
@@ -251,6 +251,8 @@ def _add_memory(gpu: Gpu, device: EngineDevice) -> Gpu:
         case None if not gpu.memory_bytes:
             return _take_memory(gpu, device)
         case "less":
+            return _take_memory(gpu, device)
+        case "more" if gpu.unified:
             return _take_memory(gpu, device)
         case "shared":  # the driver reports the part that is reserved for the GPU
             return _take_memory(replace(gpu, unified=True, carve_out_free_bytes=gpu.free_bytes or 0), device)

@@ -42,7 +42,7 @@ def find_hidden_gpus(gpus: Sequence[Gpu], backend: str, environ: Mapping[str, st
     return hidden
 
 
-def list_settings(environ: Mapping[str, str]) -> dict[str, str]:
+def list_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that decide which GPUs, and how much of them, an engine sees."""
     names = {name for names in VARIABLES.values() for name in names} | {"NVIDIA_VISIBLE_DEVICES", "LD_PRELOAD"}
     return {name: value for name, value in sorted(environ.items()) if name in names or name.startswith("CUDA_")}

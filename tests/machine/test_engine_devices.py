@@ -243,6 +243,11 @@ class TestMemoryThatTheEngineKnowsBetter:
             assert (found.unified, found.memory_bytes) == (True, 46_477 * MIB)
             assert found.carve_out_free_bytes == 8_128 * MIB
 
+    def test_a_driver_that_reports_the_hosts_memory_reports_no_carve_out(self) -> None:
+        known = replace(gpu("NVIDIA GB10", 116_000), unified=True)
+        (found,) = merge_engine_gpus([known], [Device("CUDA0", "NVIDIA GB10", 122_502, 60_000)])
+        assert (found.memory_bytes, found.carve_out_free_bytes) == (122_502 * MIB, 0)
+
     def test_a_card_whose_memory_vulkan_counts_twice_keeps_the_drivers_figure(self) -> None:
         small = gpu("NVIDIA GeForce GTX 1650", 4_096)
         device = Device("Vulkan0", "NVIDIA GeForce GTX 1650", 4_342, 4_000)

@@ -139,14 +139,17 @@ async def uses_gpu(build: EngineBuild, machine: Machine) -> bool:
         return False
     if make_situation(machine).backend != "cpu" or any(gpu.asleep for gpu in machine.gpus):
         return True
-    return any(map(is_gpu, await _list_devices_once(build)))
+    return any(map(is_gpu, await _remember_devices(build)))
 
 
 _device_lists: dict[tuple[str, ...], tuple[Device, ...]] = {}
 
 
-async def _list_devices_once(build: EngineBuild) -> tuple[Device, ...]:
-    """Return a build's devices; cached in memory, because listing them takes as long as a start."""
+async def _remember_devices(build: EngineBuild) -> tuple[Device, ...]:
+    """Return a build's devices; cached in memory, because listing them takes as long as a start.
+
+    Not kept on the disk: without a GPU of which the driver is known, nothing tells when a driver was installed.
+    """
     key = (*build.command, build.version)
     if key not in _device_lists:
         try:
@@ -240,7 +243,7 @@ async def prepare_launch(
     situation = make_situation(machine, backend=None if gpu else "cpu", servers=own)
     asleep = any(each.asleep for each in machine.gpus)
     if gpu and situation.backend == "cpu" and not asleep:  # the drivers show no GPU, but the engine lists one
-        machine = await asyncio.to_thread(read_machine, await _list_devices_once(build))
+        machine = await asyncio.to_thread(read_machine, await _remember_devices(build))
         situation = make_situation(machine, servers=own)
     # A sleeping GPU's backend is unknown. Any GPU backend will do: host memory is the same for all.
     backend: Backend = "vulkan" if gpu and situation.backend == "cpu" else situation.backend
