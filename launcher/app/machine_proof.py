@@ -358,12 +358,7 @@ class MachineProof:
             return None
         settings = replace(launch.plan_settings(engine.backend), gpus=max(len(engine.devices), 1))
         if situation is not None and situation.backend == engine.backend:
-            settings = replace(
-                settings,
-                gpu_free_mib=situation.gpu_free_mib,
-                overheads_mib=situation.overheads_mib,
-                cards=situation.cards,
-            )
+            settings = replace(settings, **situation.memory_fields | {"gpus": settings.gpus})
         try:
             return estimate_by_formula(ModelSource(launch.header, ()), settings)
         except GeometryUnknown:

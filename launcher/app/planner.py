@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -112,7 +113,8 @@ async def _read_local_situation(
 ) -> Situation:
     """Return the situation of the given machine without RPC workers. Raises what `read_situation` raises.
 
-    The engine is asked for its devices if the drivers do not report a GPU's memory, unless that would wake a GPU.
+    The engine is asked for its devices if the drivers do not report a GPU's memory or if it knows better, unless that
+    would wake a GPU.
     """
     if description.host_memory_gib is not None and not 0.5 <= description.host_memory_gib <= 65_536:
         raise BadOption(
@@ -138,8 +140,8 @@ async def _read_local_situation(
 
     machine = read_machine(wake=description.wake)
     _check_awake(machine, description)
-    if description.backend != "cpu" and _must_ask_engine(machine, description):
-        machine = read_machine(await _list_devices(build), wake=description.wake)
+    if description.backend != "cpu" and (devices := await _ask_engine(machine, description, build)):
+        machine = read_machine(devices, wake=description.wake)
     from launcher.models.read_situation import make_situation
 
     servers: tuple[ServerMemory, ...] = ()
@@ -206,12 +208,50 @@ def _check_awake(machine: Machine, description: MachineDescription) -> None:
         )
 
 
+async def _ask_engine(
+    machine: Machine, description: MachineDescription, build: EngineBuild | None
+) -> tuple[Device, ...]:
+    """Return the engine's devices if plans must count its figures; empty if not.
+
+    They must where the drivers do not report a GPU's memory, and where the engine can use less or more of an NVIDIA GPU
+    than NVML reports: a slice of it, for example. That is asked only once for each driver.
+    """
+    if _must_ask_engine(machine, description):
+        return await _list_devices(build)
+    if all(gpu.vendor != "nvidia" for gpu in machine.gpus) or _must_not_wake(machine, description):
+        return ()
+    from launcher.engine.builds.build import BUILT_IN
+    from launcher.engine.builds.probe import list_devices_once
+    from launcher.machine.engine_devices import merge_engine_gpus
+    from launcher.machine.visibility import list_variables
+
+    drivers = [(gpu.id, gpu.driver, None if gpu.unified else gpu.memory_bytes) for gpu in machine.gpus]
+    try:
+        build = build or await probe_engine_in_use()
+        if build is None or build.name == BUILT_IN:
+            return ()
+        usual = await list_devices_once(build, repr((drivers, list_variables(os.environ))))
+    except (LauncherError, OSError):
+        return ()
+    merged = merge_engine_gpus(machine.gpus, usual)
+    if all(gpu.memory_bytes == known.memory_bytes for gpu, known in zip(machine.gpus, merged, strict=False)):
+        return ()
+    return await _list_devices(build) or usual  # with the memory that is free now
+
+
 def _must_ask_engine(machine: Machine, description: MachineDescription) -> bool:
-    if any(gpu.asleep for gpu in machine.gpus) and not description.wake:
-        return False  # listing devices wakes all of them
-    cards = [gpu for gpu in machine.gpus if not gpu.unified]
-    gpus = cards or machine.gpus
-    return not gpus or any(gpu.memory_bytes is None or gpu.free_bytes is None for gpu in gpus)
+    """Return whether the drivers do not report all of the memory."""
+    if _must_not_wake(machine, description):
+        return False
+    gpus = [gpu for gpu in machine.gpus if not gpu.unified] or machine.gpus
+    return not gpus or any(
+        gpu.memory_bytes is None or gpu.free_bytes is None or "memory_bytes" in gpu.absent for gpu in gpus
+    )
+
+
+def _must_not_wake(machine: Machine, description: MachineDescription) -> bool:
+    """Return whether the engine must not list its devices, because that wakes all of them."""
+    return any(gpu.asleep for gpu in machine.gpus) and not description.wake
 
 
 async def _has_expert_cache(build: EngineBuild | None) -> bool:
@@ -594,10 +634,7 @@ def settings_for_model(model: GgufModel, criteria: PlanCriteria, situation: Situ
         context=fallback_context(model.trained_context),
         draft=DEFAULT_DRAFT if has_head else 0,
         backend=situation.backend,
-        gpus=situation.gpus,
-        gpu_free_mib=situation.gpu_free_mib,
-        overheads_mib=situation.overheads_mib,
-        cards=situation.cards,
+        **situation.memory_fields,
     )
     return replace(default, **to_fields(criteria.chosen()))
 

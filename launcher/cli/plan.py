@@ -581,8 +581,9 @@ def _describe_machine(situation: Situation) -> Iterator[str]:
     elif situation.described:
         name = f"A GPU of {situation.nominal_gb:g} GiB"
     else:
-        name = f"{f'{situation.gpus} x ' if situation.gpus > 1 else ''}{situation.gpu_name}"
-    host = "" if situation.host_mib is None or on_cpu else f"; {situation.host_mib:,} MiB of host memory"
+        count = f"{situation.gpus} x " if situation.gpus > 1 and not situation.unlike_gpus else ""
+        name = f"{count}{situation.gpu_name}"
+    host = "" if not situation.host_mib or on_cpu else f"; {situation.host_mib:,} MiB of host memory"
     free = f"{situation.free_mib:,} MiB free, {situation.margin_mib:,} of them to stay free"
     yield wrap_text(f"{name} ({situation.backend}): {free}{host}")
     for note in (*situation.notes, *situation.own_notes):

@@ -79,6 +79,8 @@ class PlanSettings(ServerSettings):
     `gpus` is the number of GPUs that the layers are split over, `gpu_free_mib` the free MiB of each (empty: all alike),
     `overheads_mib` the MiB that driver and process take on each besides the buffers (empty: what is usual), `cards`
     what is known of each (empty: nothing).
+    `host_aside_mib` is the free host memory that a GPU with unified memory cannot take, None if the GPU's memory is its
+    own.
     `mmproj_bytes` is the size of a vision projector on the GPU, `draft_model_bytes` that of a draft model in a separate
     file. With `ngrams`, drafts are repeats of earlier text; any `draft` above 0 then just means that drafting is on.
     """
@@ -95,6 +97,7 @@ class PlanSettings(ServerSettings):
     gpu_free_mib: tuple[int, ...] = ()
     overheads_mib: tuple[int, ...] = ()
     cards: tuple[Card, ...] = ()
+    host_aside_mib: int | None = None
     mmproj_bytes: int = 0
     draft_model_bytes: int = 0
     ngrams: bool = False
@@ -169,6 +172,10 @@ class MemoryParts(NamedTuple):
         return self._asdict()
 
 
+ROOM_MIB = 1_024
+"""Host memory, in MiB, left to the system besides the engine's share."""
+
+
 class HostParts(NamedTuple):
     """Bytes of host memory: at the start, and the most that the engine may add while it runs.
 
@@ -215,11 +222,17 @@ class MemoryEstimate(NamedTuple):
 
     @property
     def needed_bytes(self) -> int:
-        """Bytes that must be free on all GPUs together so that each share fits; with one GPU the total."""
+        """Bytes that must be free on all GPUs together so that each share fits; with one GPU the total.
+
+        With unified memory, these include what the host's part takes of the memory that the GPU could have.
+        """
+        aside_mib = self.setting.host_aside_mib
+        of_host = 0 if aside_mib is None else max(0, self.host.at_start + (ROOM_MIB - aside_mib) * _MIB)
         if len(self.by_gpu) == 1:
-            return self.by_gpu[0]
+            return self.by_gpu[0] + of_host
         free = _free_bytes(self.setting, len(self.by_gpu))
-        return sum(free) + len(free) * max(need - have for need, have in zip(self.by_gpu, free, strict=True))
+        most = max(need - have for need, have in zip(self.by_gpu, free, strict=True))
+        return sum(free) + len(free) * most + of_host
 
     @property
     def required_mib(self) -> int:
@@ -228,7 +241,9 @@ class MemoryEstimate(NamedTuple):
 
     @property
     def needed_mib(self) -> int:
-        """Memory that must be free, in MiB, rounded up: more than it takes if several GPUs have unequal shares."""
+        """Memory that must be free, in MiB, rounded up: more than it takes if several GPUs have unequal shares, or if
+        the host's part needs some of unified memory.
+        """
         return -(-self.needed_bytes // _MIB)
 
     @property

@@ -140,6 +140,34 @@ _FILE: KeptFile[_Probe | None] = KeptFile(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _DeviceList:
+    """The kept devices of an engine. `identity` is that of a probe, and what else they depend on."""
+
+    identity: list[str | int]
+    devices: tuple[Device, ...]
+
+    @classmethod
+    def parse(cls, text: bytes) -> "_DeviceList":
+        """Read a kept list. Raises ValueError, TypeError or LookupError."""
+        data = json.loads(text)
+        devices = tuple(Device(**row) for row in data["devices"])
+        names = [word for each in devices for word in (each.name, each.description)]
+        figures = [figure for each in devices for figure in (each.total_mib, each.free_mib)]
+        if not all(isinstance(each, str) for each in names) or not all(type(each) is int for each in figures):
+            raise TypeError("its fields have other types")
+        return cls(list(data["identity"]), devices)
+
+
+_DEVICE_FILE: KeptFile[_DeviceList | None] = KeptFile(
+    "The kept device list of an engine",
+    _DeviceList.parse,
+    lambda: None,
+    recreatable=True,
+    consequence="the engine lists its devices again",
+)
+
+
 @cache  # reading a package's metadata takes 3 ms, and each start asks four times
 def built_in_version() -> str | None:
     """Return the version of the built-in engine; None if this platform has none."""
@@ -255,6 +283,24 @@ async def list_devices(build: EngineBuild, rpc: Sequence[str] = ()) -> tuple[Dev
     workers = ("--rpc", ",".join(rpc)) if rpc else ()
     text = await _run_and_read(build.command, *workers, "--list-devices")
     return tuple(Device(name, about, int(total), int(free)) for name, about, total, free in _DEVICE.findall(text))
+
+
+async def list_devices_once(build: EngineBuild, drivers: str) -> tuple[Device, ...]:
+    """Return the devices of a build, kept until its file or `drivers` changes; their free memory is old.
+
+    To list them takes time, and some memory of each GPU. `drivers` states all that they depend on. Raises what
+    `list_devices` raises.
+    """
+    identity = _file_identity(Path(build.command[0]))
+    place = _probe_file(identity).with_suffix(".devices.json")
+    with suppress(OSError):
+        kept = _DEVICE_FILE.load(place)
+        if kept is not None and kept.identity == [*identity, drivers]:
+            return kept.devices
+    devices = await list_devices(build)
+    with suppress(OSError):
+        write_atomically(place, json.dumps(asdict(_DeviceList([*identity, drivers], devices))).encode())
+    return devices
 
 
 def _find_executable(engine: Path) -> Path:

@@ -44,7 +44,7 @@ from launcher.engine.server.in_use import FilesInUse
 from launcher.engine.server.launch import Launch, prepare_launch
 from launcher.engine.server.listener import check_port_owner
 from launcher.engine.server.logs import LogBook
-from launcher.engine.server.own_memory import private_mib
+from launcher.engine.server.own_memory import read_replaced_memory
 from launcher.engine.server.process import (
     EngineProcess,
     PreparedProcess,
@@ -560,13 +560,11 @@ class Supervisor(ChatServer):
             self._set_status(ServerStatus(ServerState.PREPARING))
         try:
             pid = self.engine_pid
-            freed_mib = None if pid is None else await asyncio.to_thread(private_mib, pid)
+            replaced = None if pid is None or self.launch is None else partial(read_replaced_memory, self.launch, pid)
             if self._client_side is not None:
                 self._engine_endpoint = make_private_endpoint()
             slot_folder = self._client_side.slot_folder if self._client_side else None
-            launch = await prepare_launch(
-                options, self._engine_endpoint, freed_mib=freed_mib or 0, slot_folder=slot_folder
-            )
+            launch = await prepare_launch(options, self._engine_endpoint, replaced=replaced, slot_folder=slot_folder)
             prepared = prepare_process(launch.command)
         except LauncherError as error:  # the running engine is not touched
             attach_fixes(error, options)
