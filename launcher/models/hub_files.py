@@ -135,6 +135,14 @@ class Repository:
         return OtherFile(path, self.listing.files[path].bytes or None, kind)
 
 
+def recognise_remote(file: HubFile) -> FileKind | None:
+    """Return the kind of a file on the hub by its header, which is cached; None for a model.
+
+    Raises ModelBroken, and the errors of requests to the hub.
+    """
+    return recognise_file(read_remote_model(file).model)
+
+
 def read_repository(repo: str, revision: str | None) -> Repository:
     """List a repository. Raises the errors of `list_files`."""
     return Repository(list_files(repo, revision))

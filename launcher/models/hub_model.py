@@ -14,16 +14,16 @@ from launcher.fetch.hub import HubFile, is_hub_file
 from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry, ModelFile
 from launcher.models.download_target import parse_hub_url
 from launcher.models.file_entry import count_parameters, geometry_or_none
-from launcher.models.file_kinds import FileKind, OtherFile, recognise_file, unusable_error
+from launcher.models.file_kinds import FileKind, OtherFile, unusable_error
 from launcher.models.file_size import bits_per_weight
 from launcher.models.gguf import GgufModel
-from launcher.models.gguf_remote import read_remote_model
-from launcher.models.hub_files import Repository, read_repository
+from launcher.models.hub_files import Repository, read_repository, recognise_remote
 from launcher.models.library import (
     find_catalogue_file,
     find_entry,
     find_file,
     find_in_repository,
+    split_names,
 )
 from launcher.models.locate import ModelSelection, select_file, select_model, select_stored
 from launcher.models.side_files import is_head_of
@@ -130,8 +130,10 @@ def describe_repository(name: HubName) -> ModelSelection:
     """
     repository = read_repository(name.repo, name.revision)
     listing = repository.listing
-    if name.file in listing.files and (kind := repository.find_kind(name.file or "")) is not None:
-        raise unusable_error(kind, name.file or "")
+    if name.file is not None:
+        name = replace(name, file=split_names(name.file)[0])  # of a split model any part may be named
+        if name.file in listing.files and (kind := repository.find_kind(name.file)) is not None:
+            raise unusable_error(kind, name.file)
     if name.quant is not None:
         found, odd = repository.find_quant(name.quant)
         if odd and not found and (repository.is_without_models or not repository.list_models()):
@@ -194,7 +196,7 @@ def read_planned_header(entry: ModelEntry, file: ModelFile) -> FileKind | None:
     """
     if entry.repo is None:
         return None
-    return recognise_file(read_remote_model(HubFile(entry.repo, file.file, entry.revision or "main")).model)
+    return recognise_remote(HubFile(entry.repo, file.file, entry.revision or "main"))
 
 
 def leave_out_file(selection: ModelSelection, file: ModelFile, kind: FileKind) -> ModelSelection:

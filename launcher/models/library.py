@@ -832,8 +832,16 @@ def parse_quant(name: str) -> str | None:
 
 
 def _leave_out_side_files(stored: Iterable[StoredModel]) -> list[StoredModel]:
-    """Return the models in stores without the files that are no models by their names; no header is read."""
-    return [each for each in stored if recognise_name(each.path.name) is None]
+    """Return the models in stores without the files that are no models, by the index or by their names.
+
+    No header is read.
+    """
+    kinds = {record.path: record.file_kind for record in read_index()[0].records if record.file_kind}
+
+    def is_model(path: Path) -> bool:
+        return kinds[path] == "model" if path in kinds else recognise_name(path.name) is None
+
+    return [each for each in stored if is_model(each.path)]
 
 
 def classify_record(record: Record, kind: FileKind | None) -> Record:

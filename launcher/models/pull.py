@@ -21,10 +21,10 @@ from launcher.fetch.partial_file import count_unfinished_bytes
 from launcher.fetch.retries import call_with_retries
 from launcher.fetch.transfer import DownloadSource, TransferSettings, download_file
 from launcher.models.download_target import DownloadFile, DownloadItem, DownloadTarget, find_head_item, local_target
-from launcher.models.file_kinds import recognise_file, unusable_error
+from launcher.models.file_kinds import unusable_error
 from launcher.models.folders import make_download_folder
 from launcher.models.gguf import read_model
-from launcher.models.gguf_remote import read_remote_model
+from launcher.models.hub_files import recognise_remote
 from launcher.models.library import classify_record, find_store_copies, parse_quant
 from launcher.models.library_index import Kind, Record, find_hash, read_index, store_hash, store_record
 from launcher.models.locate import refuse_damaged
@@ -257,10 +257,9 @@ async def _recognise_target(
     if wanted.entry is not None or hub is None or first.url is None or is_here:
         return wanted
     try:
-        model = (await asyncio.to_thread(read_remote_model, hub)).model
+        kind = await asyncio.to_thread(recognise_remote, hub)
     except LauncherError:
         return wanted
-    kind = recognise_file(model)
     if kind is not None and not kind.beside:
         raise unusable_error(kind, hub.path)
     return replace(wanted, items=(replace(item, kind=kind.role if kind else "model"), *wanted.items[1:]))

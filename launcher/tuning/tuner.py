@@ -259,7 +259,7 @@ _MOST_EXTRA_ROUNDS = 2
 _MOST_WAIT_S, _MOST_WAITING = 30.0, 0.1
 """The most seconds of one wait for a quiet processor, and most of all waits as a share of the budget."""
 _TIME_UP = message("It ended because the time was up.")
-_LEAST_LIMIT_S, _MOST_EXPECTED = 60.0, 4.0
+_LEAST_LIMIT_S, _MOST_EXPECTED = 30.0, 4.0
 """A trial is ended after the longer of these seconds and this multiple of its expected time.
 
 Otherwise one that hangs would take the whole rest of the budget. Replies that are slower by the multiple are hopeless.

@@ -1,30 +1,37 @@
 """A GGUF file is what its header says: files that are mistaken for models are told apart, and named."""
 
 import asyncio
+import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from launcher.app.model_library import LibraryFile, LibraryModel
 from launcher.app.named_plans import plan_named, select_named
 from launcher.app.planner import MachineDescription, read_source
 from launcher.app.servable_models import list_servable_models
 from launcher.app.start_settings import resolve_start
-from launcher.base.errors import ModelBroken, ModelMissing, ModelUnexpected
+from launcher.base.errors import LauncherError, ModelBroken, ModelMissing, ModelUnexpected
 from launcher.base.paths import models_dir
 from launcher.fetch.transfer import TransferSettings
+from launcher.gui.models.row_text import describe_model
+from launcher.gui.models.text import quant_text
 from launcher.models.catalogue import Catalogue
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.download_target import parse_target
 from launcher.models.file_kinds import KINDS, recognise_bytes, recognise_file, recognise_name
 from launcher.models.gguf import read_header, read_model
 from launcher.models.hub_model import select_hub_model
-from launcher.models.library import list_library
+from launcher.models.library import find_stored, list_found, list_library
+from launcher.models.library_index import edit_index
 from launcher.models.locate import select_file
 from launcher.models.plan import PlanCriteria
 from launcher.models.pull import pull_model
 from launcher.models.situation import describe_machine
+from tests import forked
 from tests.conftest import Hub
 from tests.models.odd_files import TRUNK, write_draft, write_odd
 from tests.models.tiny_models import write_bert, write_decoder
@@ -194,10 +201,6 @@ class TestLibrary:
         assert [each.path.name for each in list_servable_models()[1:]] == ["mtp-model-F16.gguf"]
 
     def test_a_record_of_an_earlier_version_is_read_again(self) -> None:
-        from dataclasses import replace
-
-        from launcher.models.library_index import edit_index
-
         path = write_draft(models_dir() / "plain-Q4_K_M.gguf", "dflash")
         list_library(NOTHING)
         with edit_index() as index:
@@ -278,3 +281,72 @@ class TestHub:
         target = await asyncio.to_thread(parse_target, "someone/Beside-GGUF:tuned-F16.gguf", load_catalogue())
         pulled = await pull_model(target, settings=QUICK)
         assert (pulled.record.kind, pulled.record.file_kind, pulled.checked.problem) == ("other", "lora", None)
+
+
+class TestFaces:
+    async def test_a_plan_that_the_engine_refuses_is_not_recommended(self, tmp_path: Path) -> None:
+        write_decoder(tmp_path / "new.gguf", architecture="newer-than-the-engine")
+        selection = await select_named(str(tmp_path / "new.gguf"), load_catalogue())
+        planned = await plan_named(selection, describe_machine((8,)), PlanCriteria(), MachineDescription(backend="cpu"))
+        assert planned.plans == ()
+        assert isinstance(planned.asked, LauncherError)
+        assert "newer-than-the-engine" in planned.asked.title
+        result = forked.run("plan", str(tmp_path / "new.gguf"), "--json")
+        assert result.returncode == 1
+        answer = json.loads(result.stdout)
+        assert answer["plans"] == []
+        assert "newer-than-the-engine" in answer["engine_error"]["message"]
+        assert "newer-than-the-engine" in forked.run("plan", str(tmp_path / "new.gguf")).stdout
+
+    @pytest.mark.parametrize("verb", ["plan", "estimate", "serve", "up", "tune", "export"])
+    def test_each_command_says_what_a_file_is(self, tmp_path: Path, verb: str) -> None:
+        path = write_odd(tmp_path / "any.gguf", None, IMATRIX, ("blk.0.attn_q.weight.in_sum2",))
+        result = forked.run(verb, *(["script", "--model"] if verb == "export" else []), str(path))
+        assert result.returncode == 1, result.stdout + result.stderr
+        assert "any.gguf is an importance matrix" in result.stderr
+        assert "Choose a quant of the model" in result.stderr
+
+    def test_files_beside_a_model_on_the_hub_are_listed_below_its_plans(self, hub: Hub) -> None:
+        folder = hub.folder / "someone" / "Listed-GGUF"
+        folder.mkdir(parents=True)
+        write_decoder(folder / "any-Q8_0.gguf", architecture="qwen3")
+        write_draft(folder / "any-EAGLE3-Q8_0.gguf")
+        arguments = ("plan", "someone/Listed-GGUF", "--gpu-memory", "8")
+        text = " ".join(forked.run(*arguments).stdout.split())
+        assert "Beside the model any-EAGLE3-Q8_0.gguf, 0.0 MiB: This is a draft (EAGLE-3)" in text
+        (other,) = json.loads(forked.run(*arguments, "--json").stdout)["others"]
+        assert (other["file"], other["file_kind"]) == ("any-EAGLE3-Q8_0.gguf", "eagle3")
+        assert other["about"].startswith("This is a draft (EAGLE-3)")
+
+    def test_the_list_of_models_says_what_each_file_is(self) -> None:
+        write_odd(models_dir() / "tuned-F16.gguf", "qwen3", LORA, ("blk.0.attn_q.weight.lora_a",))
+        text = " ".join(forked.run("models", "list").stdout.split())
+        assert "LoRA adapter" in text
+        assert "tuned-F16.gguf: This is a LoRA adapter, which changes a model and holds none." in text
+        (each,) = json.loads(forked.run("models", "list", "--json").stdout)["models"]
+        assert (each["kind"], each["file_kind"], each["problem"]) == ("other", "lora", None)
+        assert each["about"].startswith("This is a LoRA adapter")
+
+    def test_a_draft_in_another_programs_store_is_no_model_once_it_was_read(self, tmp_path: Path) -> None:
+        folder = tmp_path / "user" / ".lmstudio" / "models" / "someone" / "Any-GGUF"
+        write_draft(folder / "plain-Q4_K_M.gguf", "dflash")
+        write_decoder(folder / "mtp-real-Q8_0.gguf", architecture="qwen3")
+        assert {each.record.file_kind for each in list_library(NOTHING).models} == {"dflash", "model"}
+        assert [each.path.name for each in list_found().models] == ["mtp-real-Q8_0.gguf"]
+        assert find_stored("someone/Any-GGUF:Q4_K_M") == ()
+        assert len(find_stored("someone/Any-GGUF:Q8_0")) == 1
+
+
+def test_a_row_of_the_window_says_what_a_file_is() -> None:
+    write_draft(models_dir() / "plain-Q4_K_M.gguf")
+    write_odd(models_dir() / "other.gguf", None, IMATRIX, ("blk.0.attn_q.weight.in_sum2",))
+    for local in list_library(NOTHING).models:
+        file = LibraryFile(local=local, size_bytes=local.record.bytes)
+        model = LibraryModel(str(local.path), local.path.name, (file,))
+        name, row = quant_text(local), describe_model(model, {}, recommended=False)
+        if local.record.kind == "draft":
+            assert name == "EAGLE-3 draft"
+            assert row.note.startswith("This is a draft (EAGLE-3)")
+        else:
+            assert name == "importance matrix"
+            assert row.note.startswith("This is an importance matrix")
