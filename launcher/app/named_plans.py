@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from launcher.app.planner import PlannedModels
-from launcher.base.errors import BadOption, LauncherError
+from launcher.base.errors import BadOption, LauncherError, ModelBroken
 from launcher.base.messages import message
 from launcher.base.paths import expand_user
 from launcher.models.fitting import SHORT_CONTEXTS
@@ -79,12 +79,19 @@ async def plan_named(
     plans = make_plans(catalogue, situation, criteria)
     is_on_hub = entry.repo is not None and len(catalogue.models) == 1
     if is_on_hub and plans:
+        from launcher.models.file_kinds import kind_of_broken
         from launcher.models.hub_model import leave_out_file, read_planned_header
 
         left = _MOST_HEADERS
         while left and plans and not plans[0].estimate.weights_exact:  # once a header is read, another may come first
             first = plans[0].file
-            if (other := await asyncio.to_thread(read_planned_header, entry, first)) is not None:
+            try:
+                other = await asyncio.to_thread(read_planned_header, entry, first)
+            except ModelBroken as error:
+                if selection.names_file:
+                    raise
+                other = kind_of_broken(error)
+            if other is not None:
                 selection = leave_out_file(selection, first, other)
                 catalogue, entry = selection.catalogue, selection.entry
             else:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
-from launcher.base.errors import ModelUnexpected
+from launcher.base.errors import ModelBroken, ModelUnexpected
 from launcher.base.messages import Message, join_messages, message
 
 if TYPE_CHECKING:
@@ -71,7 +71,12 @@ def recognise_name(path: str) -> FileKind | None:
 
 def find_kind(name: str | None) -> FileKind | None:
     """Return the kind of that name; None if there is none."""
-    return next((kind for kind in KINDS if kind.name == name), None)
+    return KINDS_BY_NAME.get(name or "")
+
+
+def kind_of_broken(error: ModelBroken) -> FileKind:
+    """Return the kind of a file whose header was refused."""
+    return KINDS_BY_NAME[str(error.facts.get("file_kind", "unreadable"))]
 
 
 def unusable_error(kind: FileKind, path: PurePath | str, name: str | None = None) -> ModelUnexpected:
@@ -151,7 +156,9 @@ def _is_projector(model: Header) -> bool:
 
 
 def _is_head(model: Header) -> bool:
-    return is_head_alone(model) or model.architecture.casefold().endswith(("-assistant", "_assistant"))
+    name, blocks = model.architecture.casefold(), model.block_count or 0
+    by_name = name.endswith(("-assistant", "_assistant")) or (name.endswith(("-mtp", "_mtp")) and blocks <= _MOST_HEADS)
+    return by_name or is_head_alone(model)
 
 
 def _is_draft(model: Header) -> bool:
@@ -172,6 +179,8 @@ def _is_without_language(model: Header) -> bool:
     return not named and not _has_vocabulary(model)
 
 
+_MOST_HEADS = 4
+"""The most blocks of a file that holds MTP heads alone, by its architecture's name."""
 _DRAFTS = re.compile(r"(^|[-_])(draft|drafter|medusa|hydra|speculator|mlp_speculator)\d?($|[-_])")
 _IMAGES = _has_architecture(
     *("flux", "flux2", "sd1", "sd2", "sd3", "sd35", "sdxl", "aura", "auraflow", "hidream", "cosmos", "ltxv", "ltx2"),
@@ -333,6 +342,23 @@ KINDS: tuple[FileKind, ...] = (
         in_name=_name_hint(r"u?m?t5[-_](?:v1[-_.]1[-_])?(?:base|large|xl|xxl)[-_]encoder\w*|t5xxl\w*|clip_[lg]"),
     ),
     FileKind(
+        "big-endian",
+        "other",
+        message("big-endian file"),
+        message("in big-endian byte order, made for another kind of processor"),
+        message("Get the ordinary (little-endian) file of this model."),
+        lambda _: False,  # the parser refuses it
+        in_name=_name_hint("be|big[-_]?endian"),
+    ),
+    FileKind(
+        "unreadable",
+        "other",
+        _UNKNOWN,
+        message("a file whose header cannot be read"),
+        message("Get another file of this model."),
+        lambda _: False,
+    ),
+    FileKind(
         "empty",
         "other",
         _UNKNOWN,
@@ -357,6 +383,9 @@ KINDS: tuple[FileKind, ...] = (
         _is_without_language,
     ),
 )
+
+
+KINDS_BY_NAME = {kind.name: kind for kind in KINDS}
 
 
 # Files that are no GGUF.

@@ -13,7 +13,7 @@ from typing import NoReturn, Protocol
 
 from launcher.base.errors import ModelBroken, ModelMissing
 from launcher.base.messages import join_messages, message
-from launcher.models.file_kinds import is_head_alone, recognise_bytes
+from launcher.models.file_kinds import KINDS_BY_NAME, is_head_alone, recognise_bytes
 
 # Headers: of one file (GgufHeader), or of a whole model with all parts of a split one (GgufModel).
 
@@ -450,10 +450,8 @@ class _Parser:
                 version=version,
             )
         if version and version % _NO_VERSION == 0:
-            self._refuse(
-                message("{name} is in big-endian byte order, made for another kind of processor.", name=self._name),
-                message("Download the ordinary (little-endian) file of this model."),
-            )
+            kind = KINDS_BY_NAME["big-endian"]
+            self._refuse(message("{name} is {what}.", name=self._name, what=kind.what), kind.cure, file_kind=kind.name)
         if version not in (2, _LAST_VERSION):
             self._refuse_damaged(message("its GGUF version is {version}", version=version))
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
 
-from launcher.base.errors import LauncherError
+from launcher.base.errors import LauncherError, ModelBroken
 from launcher.base.messages import Message, join_messages, message
 from launcher.fetch.hub import HubFile, RepoListing, list_files
 from launcher.models.catalogue import CompanionFile, FilePart, ModelFile
 from launcher.models.file_entry import count_parameters
-from launcher.models.file_kinds import FileKind, OtherFile, recognise_file, recognise_name
+from launcher.models.file_kinds import FileKind, OtherFile, kind_of_broken, recognise_file, recognise_name
 from launcher.models.file_size import bits_per_weight
 from launcher.models.gguf import GgufModel
 from launcher.models.gguf_remote import read_remote_model
@@ -43,7 +43,11 @@ class Repository:
     def read_model(self, path: str) -> GgufModel:
         """Return the header of a file, and keep its kind. Raises ModelBroken, and the errors of requests to the hub."""
         if path not in self._headers:
-            model = read_remote_model(HubFile(self.listing.repo, path, self.listing.revision)).model
+            try:
+                model = read_remote_model(HubFile(self.listing.repo, path, self.listing.revision)).model
+            except ModelBroken as error:
+                self._kinds[path] = kind_of_broken(error)
+                raise
             kind = recognise_file(model)
             self._kinds.pop(path, None)
             if kind is not None:

@@ -7,7 +7,7 @@ the hub's listing, and what a plan needs is from the headers of a few files: a f
 import re
 from dataclasses import dataclass, replace
 
-from launcher.base.errors import ModelMissing
+from launcher.base.errors import ModelBroken, ModelMissing
 from launcher.base.messages import join_messages, message
 from launcher.base.paths import expand_user
 from launcher.fetch.hub import HubFile, is_hub_file
@@ -172,21 +172,25 @@ def _find_typical(repository: Repository, name: HubName) -> tuple[ModelFile | No
     """
     for tried in range(_MOST_TRIED):
         files = repository.list_models()
-        if not files and not tried:
+        if not files and tried:
+            break
+        if not files:
             raise ModelMissing(
                 message("{repo} has no GGUF files.", repo=name.repo),
                 message("Look for a repository whose name ends in -GGUF."),
                 repo=name.repo,
             )
-        if not files:
-            break
         file = _find_named(name, files, repository)
-        typical = file or min(files, key=_distance_from_usual)
-        model = repository.read_model(typical.file)
-        if not any(each.file == typical.file for each in repository.list_others()):
+        typical = file or min(files, key=lambda each: (_distance_from_usual(each), -(each.size_bytes or 0)))
+        try:
+            model = repository.read_model(typical.file)
+        except ModelBroken:
+            if file is not None:
+                raise
+        kind = repository.find_kind(typical.file)
+        if kind is None:
             return file, typical, model
-    other = next(each for each in repository.list_others() if repository.has_read(each.file))
-    raise unusable_error(other.kind, other.file, f"{name.repo}:{other.file}")
+    raise unusable_error(kind, typical.file, f"{name.repo}:{typical.file}")
 
 
 def read_planned_header(entry: ModelEntry, file: ModelFile) -> FileKind | None:

@@ -58,6 +58,7 @@ HEADERS = [
     ("mmproj", "qwen2vl", {"general.type": "mmproj"}, ("v.patch_embd.weight",), 0),
     ("mtp-head", "gemma4-assistant", {}, TRUNK, 64),
     ("mtp-head", "gemma5-assistant", {}, TRUNK, 64),
+    ("mtp-head", "qwen36-mtp", {"qwen36-mtp.block_count": 1}, ("blk.0.attn_q.weight",), 0),
     ("eagle3", "eagle3", {}, TRUNK, 64),
     ("dflash", "dflash", {}, TRUNK, 0),
     ("dflash", "dflash-draft", {}, ("blk.0.attn_q.weight",), 0),
@@ -191,12 +192,14 @@ class TestLibrary:
         write_odd(folder / "other-Q8_0.gguf", None, IMATRIX, ("blk.0.attn_q.weight.in_sum2",))
         write_odd(folder / "small-F16.gguf", "llama", LORA, ("blk.0.attn_q.weight.lora_a",))
         write_decoder(folder / "mtp-model-F16.gguf", architecture="qwen3")  # in spite of its name
+        (folder / "page-Q4_0.gguf").write_bytes(b"<html>Sign in</html>")
         kinds = {each.path.name: (each.record.kind, each.record.file_kind) for each in list_library(NOTHING).models}
         assert kinds == {
             "plain-Q4_K_M.gguf": ("draft", "eagle3"),
             "other-Q8_0.gguf": ("other", "imatrix"),
             "small-F16.gguf": ("other", "lora"),
             "mtp-model-F16.gguf": ("model", "model"),
+            "page-Q4_0.gguf": ("model", "model"),  # that is all its name says
         }
         assert [each.path.name for each in list_servable_models()[1:]] == ["mtp-model-F16.gguf"]
 
@@ -252,6 +255,24 @@ class TestHub:
         assert selection is not None
         assert selection.file is not None
         assert selection.file.file == "any-lora-merged-Q6_K.gguf"
+
+    @pytest.mark.parametrize(
+        ("content", "kind"),
+        [
+            (b"version https://git-lfs.github.com/spec/v1\noid sha256:", "unreadable"),
+            (b"GGUF\0\0\0\x03" + bytes(4_096), "big-endian"),
+            (b"<html>Entry not found</html>", "unreadable"),
+        ],
+    )
+    async def test_a_file_that_cannot_be_read_is_no_quant(self, folder: Path, content: bytes, kind: str) -> None:
+        (folder / "other-Q5_K_M.gguf").write_bytes(content)
+        selection = await select_named("someone/Beside-GGUF", load_catalogue())
+        planned = await plan_named(selection, describe_machine((8,)), PlanCriteria(), MachineDescription())
+        assert {plan.file.file for plan in planned.plans} == {"any-Q8_0.gguf", "any-Q4_K_M.gguf"}
+        assert planned.selection is not None
+        assert [(each.file, each.kind.name) for each in planned.selection.others] == [("other-Q5_K_M.gguf", kind)]
+        with pytest.raises(ModelBroken):
+            read_source("someone/Beside-GGUF:other-Q5_K_M.gguf")
 
     async def test_a_repository_of_a_draft_is_named_and_can_be_pulled(self, hub: Hub) -> None:
         folder = hub.folder / "someone" / "Only-DFlash-GGUF"
