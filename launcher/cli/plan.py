@@ -569,7 +569,7 @@ def _format_other_files(others: Sequence[OtherFile]) -> Iterator[str]:
     if others:
         yield "\nBeside the model"
     for each in others:
-        yield wrap_text(f"{each.file}, {format_file_size(each.size_bytes)}: {each.kind.sentence}", "  ")
+        yield wrap_text(f"{each.file}, {format_file_size(each.size_bytes)}: {each.kind.what}.", "  ")
 
 
 def _describe_machine(situation: Situation) -> Iterator[str]:

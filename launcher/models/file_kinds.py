@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath, PurePosixPath
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from launcher.base.errors import ModelBroken, ModelUnexpected
 from launcher.base.messages import Message, join_messages, message
@@ -21,7 +21,7 @@ from launcher.base.messages import Message, join_messages, message
 if TYPE_CHECKING:
     from launcher.models.gguf import GgufHeader, GgufModel
 
-    Header = GgufHeader | GgufModel  # of a whole model: in a part of a split one, tensors are missing
+    Header: TypeAlias = GgufHeader | GgufModel  # of a whole model: in a part of a split one, tensors are missing
 
 Role = Literal["draft", "mmproj", "other"]
 

@@ -131,9 +131,10 @@ def describe_repository(name: HubName) -> ModelSelection:
     repository = read_repository(name.repo, name.revision)
     listing = repository.listing
     if name.file is not None:
-        name = replace(name, file=split_names(name.file)[0])  # of a split model any part may be named
-        if name.file in listing.files and (kind := repository.find_kind(name.file)) is not None:
-            raise unusable_error(kind, name.file)
+        first = split_names(name.file)[0]  # of a split model any part may be named
+        name = replace(name, file=first)
+        if first in listing.files and (kind := repository.find_kind(first)) is not None:
+            raise unusable_error(kind, first)
     if name.quant is not None:
         found, odd = repository.find_quant(name.quant)
         if odd and not found and (repository.is_without_models or not repository.list_models()):
@@ -170,9 +171,10 @@ def _find_typical(repository: Repository, name: HubName) -> tuple[ModelFile | No
 
     Raises ModelUnexpected if the files are no models.
     """
-    for tried in range(_MOST_TRIED):
+    typical, kind = None, None
+    for _ in range(_MOST_TRIED):
         files = repository.list_models()
-        if not files and tried:
+        if not files and kind is not None:
             break
         if not files:
             raise ModelMissing(
@@ -190,6 +192,7 @@ def _find_typical(repository: Repository, name: HubName) -> tuple[ModelFile | No
         kind = repository.find_kind(typical.file)
         if kind is None:
             return file, typical, model
+    assert typical is not None and kind is not None  # noqa: S101, PT018 -- for the type checker
     raise unusable_error(kind, typical.file, f"{name.repo}:{typical.file}")
 
 

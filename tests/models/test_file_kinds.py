@@ -334,7 +334,7 @@ class TestFaces:
         write_draft(folder / "any-EAGLE3-Q8_0.gguf")
         arguments = ("plan", "someone/Listed-GGUF", "--gpu-memory", "8")
         text = " ".join(forked.run(*arguments).stdout.split())
-        assert "Beside the model any-EAGLE3-Q8_0.gguf, 0.0 MiB: This is a draft (EAGLE-3)" in text
+        assert "Beside the model any-EAGLE3-Q8_0.gguf, 0.0 MiB: a draft (EAGLE-3), which" in text
         (other,) = json.loads(forked.run(*arguments, "--json").stdout)["others"]
         assert (other["file"], other["file_kind"]) == ("any-EAGLE3-Q8_0.gguf", "eagle3")
         assert other["about"].startswith("This is a draft (EAGLE-3)")
