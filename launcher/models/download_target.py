@@ -116,7 +116,7 @@ def parse_target(
                 message("Omit it: Hugging Face provides the checksums."),
             )
         items = [DownloadItem("model", (replace(items[0].files[0], sha256=sha256),))]
-    if (kind := recognise_name(file.path)) is not None:
+    if catalogue_file is None and (kind := recognise_name(file.path)) is not None:
         items = [replace(items[0], kind=kind.role)]
     if vision and entry:
         items += _projector_items(entry, revision)

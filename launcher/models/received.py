@@ -75,12 +75,9 @@ def _find_problems(
 ) -> Iterator[LauncherError]:
     found = recognise_file(model)
     # A draft may be a model, too: a smaller one of the same vocabulary.
-    if (found.role if found else "model") != kind and (found or kind != "draft"):
-        wanted = {
-            "mmproj": message("a vision projector"),
-            "draft": message("a draft"),
-            "model": message("a model"),
-        }.get(kind, message("the file that its name promises"))
+    is_draft = kind == "draft" and found is None
+    if kind != "other" and (found.role if found else "model") != kind and not is_draft:
+        wanted = {"mmproj": message("a vision projector"), "draft": message("a draft")}.get(kind, message("a model"))
         yield ModelUnexpected(
             message(
                 "{name} is {found}, not {wanted}.",

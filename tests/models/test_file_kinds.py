@@ -297,11 +297,21 @@ class TestHub:
             )
         assert not (models_dir() / "someone").exists()
 
+    async def test_a_model_with_a_name_like_an_adapters_is_pulled_as_a_model(self, folder: Path) -> None:
+        shutil.copy(folder / "any-Q8_0.gguf", folder / "any-lora-merged-Q6_K.gguf")
+        for _ in range(2):  # the second time it is here
+            target = parse_target("someone/Beside-GGUF:any-lora-merged-Q6_K.gguf", load_catalogue())
+            pulled = await pull_model(target, settings=QUICK)
+            assert (pulled.record.kind, pulled.record.file_kind, pulled.checked.problem) == ("model", "model", None)
+
     async def test_an_adapter_is_pulled_as_what_it_is(self, folder: Path) -> None:
         write_odd(folder / "tuned-F16.gguf", "qwen3", LORA, ("blk.0.attn_q.weight.lora_a",))
         target = await asyncio.to_thread(parse_target, "someone/Beside-GGUF:tuned-F16.gguf", load_catalogue())
         pulled = await pull_model(target, settings=QUICK)
         assert (pulled.record.kind, pulled.record.file_kind, pulled.checked.problem) == ("other", "lora", None)
+        again = forked.run("pull", "someone/Beside-GGUF:tuned-F16.gguf")
+        assert again.returncode == 0
+        assert "This is a LoRA adapter" in again.stderr
 
 
 class TestFaces:
