@@ -21,7 +21,7 @@ from launcher.fetch.partial_file import count_unfinished_bytes
 from launcher.fetch.retries import call_with_retries
 from launcher.fetch.transfer import DownloadSource, TransferSettings, download_file
 from launcher.models.download_target import DownloadFile, DownloadItem, DownloadTarget, find_head_item, local_target
-from launcher.models.file_kinds import unusable_error
+from launcher.models.file_kinds import recognise_file, unusable_error
 from launcher.models.folders import make_download_folder
 from launcher.models.gguf import read_model
 from launcher.models.hub_files import recognise_remote
@@ -246,18 +246,21 @@ def _check_differences(resolved: _ResolvedFile, wanted: DownloadTarget) -> Itera
 async def _recognise_target(
     wanted: DownloadTarget, resolved: Sequence[_ResolvedFile], to: Path | None
 ) -> DownloadTarget:
-    """Return the target with the kind that the header of its file on the hub has, if that is to be downloaded.
+    """Return the target with the kind that the header of its file has, on the hub or here.
 
     Raises ModelUnexpected for a file of no use to llama-server. Files of the catalogue are known. If the header cannot
     be read, the check of the downloaded file says why.
     """
     item, first = wanted.items[0], resolved[0]
     hub = first.file.hub
-    is_here = local_target(first.file, wanted.folder, to=to).exists()
-    if wanted.entry is not None or hub is None or first.url is None or is_here:
+    path = local_target(first.file, wanted.folder, to=to)
+    if wanted.entry is not None or hub is None or (first.url is None and not path.exists()):
         return wanted
     try:
-        kind = await asyncio.to_thread(recognise_remote, hub)
+        if path.exists():
+            kind = recognise_file(await asyncio.to_thread(read_model, path))
+        else:
+            kind = await asyncio.to_thread(recognise_remote, hub)
     except LauncherError:
         return wanted
     if kind is not None and not kind.beside:
