@@ -525,11 +525,12 @@ async def choose_file(
 def read_source(target: str) -> ModelSource:
     """Read the header of a local file, or of ID:QUANT or `OWNER/NAME:FILE`, locally if downloaded, else from the hub.
 
-    Raises ModelMissing, ModelBroken, and the errors of the hub.
+    Raises ModelMissing, ModelBroken, ModelUnexpected for a file that is no model, and the errors of the hub.
     """
     from launcher.engine.engine_estimate import TwinPart
     from launcher.fetch.hub import HubFile, is_hub_file
     from launcher.models.gguf import read_model, read_raw_header
+    from launcher.models.locate import refuse_unusable
 
     name, target = target, _locate_target(target)
     path = expand_user(target)
@@ -543,6 +544,7 @@ def read_source(target: str) -> ModelSource:
         )
     if path.exists():
         model = read_model(path)
+        refuse_unusable(model)
         raw = [read_raw_header(part) for part in model.parts]
     else:
         from launcher.models.gguf_remote import read_remote_model
@@ -555,6 +557,7 @@ def read_source(target: str) -> ModelSource:
                 error.hint = join_messages(error.hint, hint)
             raise
         model, raw = remote.model, list(remote.raw_headers)
+        refuse_unusable(model)
     parts = zip(model.parts, raw, strict=True)
     return ModelSource(model, tuple(TwinPart(part.path.name, header, part.file_bytes) for part, header in parts))
 

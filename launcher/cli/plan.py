@@ -18,7 +18,7 @@ from launcher.cli.machine_options import (
     read_machine_description,
     read_plan_criteria,
 )
-from launcher.cli.output import Note, Result, add_extra_arguments, print_result, round_figure
+from launcher.cli.output import Note, Result, add_extra_arguments, error_json, print_result, round_figure
 from launcher.models.server_settings import format_settings
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from launcher.app.start_settings import KeptPlan
     from launcher.base.errors import LauncherError
     from launcher.models.catalogue import Catalogue
+    from launcher.models.file_kinds import OtherFile
     from launcher.models.memory import MemoryEstimate, PlanSettings
     from launcher.models.plan import Plan, PlanCriteria, UnplannedFile
     from launcher.models.situation import Situation
@@ -231,12 +232,18 @@ async def run(options: argparse.Namespace) -> Result:
         from launcher.cli.engine_comparison import comparison_json
 
         plans_json[0] |= comparison_json(comparison)
+    refusal = error_json(comparison) if isinstance(comparison, LauncherError) and not plans else None
     data: dict[str, Any] = {
         "machine": _machine_json(situation),
         "plans": plans_json,
         "unplanned": [asdict(each) for each in unplanned],
         "smaller": _smaller_json(smaller) if smaller else None,
         "problems": [asdict(problem) for problem in problems],
+        "engine_error": refusal,
+        "others": [
+            {"file": each.file, "bytes": each.size_bytes, "file_kind": each.kind.name, "about": each.kind.sentence}
+            for each in (selection.others if selection is not None else ())
+        ],
     }
     if options.evidence:
         data["runs"] = [asdict(run) for run in plans[0].entry.measurements] if plans else []
@@ -250,12 +257,15 @@ async def run(options: argparse.Namespace) -> Result:
         if plans:
             quant_here = None if situation.described else served_quant
             yield from _describe_plan(plans[0], engine, options, comparison, served_quant=quant_here)
+        elif isinstance(comparison, LauncherError):
+            yield f"\n{wrap_text(comparison.message)}"
         yield from _format_others(plans[1:])
         if options.evidence and plans:
             from launcher.cli.evidence import format_evidence
 
             yield from format_evidence(plans[0].entry, plans[0].evidence)
         yield from _format_unplanned(unplanned, in_detail=criteria.model is not None)
+        yield from _format_other_files(selection.others if selection is not None else ())
 
     exit_code = 0 if fits and not isinstance(comparison, LauncherError) else 1
     return Result(data, format_lines(), exit_code)
@@ -568,6 +578,14 @@ def _format_unplanned(unplanned: tuple[UnplannedFile, ...], *, in_detail: bool) 
     can_refresh = any("--refresh" in each.remedy for each in unplanned)
     refresh = "; `mtp-launcher models --refresh` asks the hub" if can_refresh else ""
     yield f"\n{wrap_text(f'Not planned: {names}. `--model ID` says what to do{refresh}.')}"
+
+
+def _format_other_files(others: Sequence[OtherFile]) -> Iterator[str]:
+    """Yield the files of a repository that are no models, and what each is."""
+    if others:
+        yield "\nBeside the model"
+    for each in others:
+        yield wrap_text(f"{each.file}, {format_file_size(each.size_bytes)}: {each.kind.what}.", "  ")
 
 
 def _describe_machine(situation: Situation) -> Iterator[str]:
