@@ -18,7 +18,8 @@ from launcher.app.settings_declared import THEME
 from launcher.base.paths import HOME_VARIABLE, data_dir, state_dir
 from launcher.engine import settings
 from launcher.engine.builds import installed
-from launcher.engine.builds.probe import probe_engine
+from launcher.engine.builds.build import Device
+from launcher.engine.builds.probe import list_devices_once, probe_engine
 from launcher.engine.builds.releases import ReleaseClient
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import endpoint, last_start, load_times, registry
@@ -75,6 +76,10 @@ class Kind:
     make: Callable[[Circumstances], object]
     read: Callable[[Circumstances], object]
     harmless_faults: frozenset[str] = frozenset()
+
+
+async def list_known_devices(engine: Path) -> tuple[Device, ...]:
+    return await list_devices_once(await probe_engine(engine), "drivers")
 
 
 def write(path: Path, data: object) -> None:
@@ -161,6 +166,11 @@ KINDS = {
         "cache/probes/*.json",
         lambda at: asyncio.run(probe_engine(at.engine)),
         lambda at: asyncio.run(probe_engine(at.engine)).version,
+    ),
+    "devices of an engine": Kind(
+        "cache/probes/*.devices.json",
+        lambda at: asyncio.run(list_known_devices(at.engine)),
+        lambda at: asyncio.run(list_known_devices(at.engine)),
     ),
     "installed engine": Kind(
         "data/engines/b1-cpu/installed.json",

@@ -1,12 +1,12 @@
 """A server started by others, llama-server or another with OpenAI's API: detection, monitoring and requests."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from launcher.base.errors import LauncherError, Refused, ServerNotFound, Unreachable
+from launcher.base.errors import BadOption, LauncherError, Refused, ServerNotFound, Unreachable
 from launcher.base.messages import message
 from launcher.base.text import one_line
 from launcher.engine.server.address import ServerAddress
@@ -18,6 +18,11 @@ from launcher.monitor.traffic import Counters, parse_counters
 
 _CHECK_PERIOD_S = 2.0
 _NOT_OFFERED = "not offered"
+LLAMA_ROUTER, LLAMA_SWAP = "llama-server router", "llama-swap router"
+_LOADED = ("loaded", "sleeping")
+"""States of a model of llama-server's router that has a server (tools/server/README.md)."""
+_MOST_NAMES = 600
+"""Characters of a list of models in a message."""
 _PROPS = frozenset({"build_info", "total_slots", "default_generation_settings"})
 """Some fields of llama-server's /props (tools/server/README.md), by which it is recognised."""
 
@@ -26,7 +31,9 @@ _PROPS = frozenset({"build_info", "total_slots", "default_generation_settings"})
 class ServerFeatures:
     """Features of a server. Unknown values are None; `missing` maps each missing endpoint to the reason.
 
-    `models` are the names of its models, `model_path` is the path of the model's file on the server's computer.
+    `models` are the names of its models, `model_path` is the path of the model's file on the server's computer. Of a
+    router, which starts a server for each model, `router` is its name and `loaded` the models that it has loaded.
+    `chosen` is the model that the user named, or the only one that a router has loaded.
     `drafts` is whether it speculates, `has_counters` whether it has llama-server's /metrics.
     """
 
@@ -40,11 +47,14 @@ class ServerFeatures:
     has_counters: bool = False
     missing: Mapping[str, str] = field(default_factory=dict)
     model_path: str | None = None
+    router: str = ""
+    loaded: tuple[str, ...] = ()
+    chosen: str | None = None
 
     @property
     def model(self) -> str | None:
-        """The first model, used for requests that name none."""
-        return self.models[0] if self.models else None
+        """The model for requests that name none: the chosen one, else the first; None for a router without a choice."""
+        return self.chosen or (self.models[0] if self.models and not self.router else None)
 
     @property
     def is_llama_server(self) -> bool:
@@ -62,7 +72,9 @@ class AttachedServer:
         *,
         engine_pid: int | None = None,
         client: EngineClient | None = None,
+        model: str | None = None,
     ) -> None:
+        """`model` is the one that the user named, None if none."""
         remote = not address.local or address.url.startswith("https://")
         self.address = address
         self.features = ServerFeatures(address.url)
@@ -70,6 +82,7 @@ class AttachedServer:
         self._status = ServerStatus(ServerState.PREPARING)
         self._has_key = api_key is not None
         self._engine_pid = engine_pid
+        self._wanted_model = model
 
     @property
     def engine_pid(self) -> int | None:
@@ -84,6 +97,10 @@ class AttachedServer:
     @property
     def reply_progress(self) -> None:
         """Always None: requests to the engine of others do not pass through this program."""
+
+    @property
+    def failed_replies(self) -> None:
+        """Always None, for the same reason."""
 
     @property
     def launch(self) -> Launch | None:
@@ -120,20 +137,33 @@ class AttachedServer:
     async def detect_features(self) -> ServerFeatures:
         """Request every endpoint that a model server may have, and keep the result as `features`.
 
-        Raises Unreachable when nothing answers, Refused when it wants another key or offers no known endpoint.
+        Raises Unreachable when nothing answers, Refused when it wants another key or offers no known endpoint,
+        BadOption if it does not have the model that the user named.
         """
         missing: dict[str, str] = {}
         models = await self._get_endpoint("/v1/models", missing)
         props = await self._get_endpoint("/props", missing)
-        slots = await self._get_endpoint("/slots", missing)
         names = _model_names(models, missing)
         facts = props if isinstance(props, dict) and _PROPS & props.keys() else {}
         if not facts and "/props" not in missing:
             missing["/props"] = "its answer is not that of llama-server"
+        router, loaded = await self._find_router(models, facts)
+        chosen = self._choose_model(models, names, loaded)
+        slots, has_counters = None, False
+        if not router or chosen in loaded:  # another model would be loaded by these requests
+            if router and chosen is not None:
+                self._client.name_model(chosen)
+                child = await self._get_endpoint("/props", {})
+                if isinstance(child, dict) and _PROPS & child.keys():
+                    facts = {**facts, **child}
+                    missing.pop("/props", None)  # llama-swap answers for a model only
+            slots = await self._get_endpoint("/slots", missing)
+            has_counters = await self._has_counters(missing)
+        else:
+            missing |= dict.fromkeys(("/slots", "/metrics"), "only for a model that is loaded, named with --model")
         usable_slots = [slot for slot in slots if isinstance(slot, dict)] if isinstance(slots, list) else []
         if not usable_slots and "/slots" not in missing:
             missing["/slots"] = "its answer is not that of llama-server"
-        has_counters = await self._has_counters(missing)
         healthy = True if await self._client.is_healthy() else None
         if healthy is None:
             missing["/health"] = _NOT_OFFERED
@@ -160,9 +190,62 @@ class AttachedServer:
             has_counters=has_counters,
             missing=missing,
             model_path=path if isinstance(path := facts.get("model_path"), str) else None,
+            router=router,
+            loaded=loaded,
+            chosen=chosen,
         )
         self._status = ServerStatus(ServerState.READY)
         return self.features
+
+    async def _find_router(self, models: object, facts: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+        """Return what kind of router the server is, "" for none, and the models that it has loaded."""
+        if facts.get("role") == "router":
+            return LLAMA_ROUTER, tuple(
+                name
+                for name, model in _list_models(models)
+                if isinstance(status := model.get("status"), dict) and status.get("value") in _LOADED
+            )
+        running = None if facts else await self._get_endpoint("/running", {})
+        running = running.get("running") if isinstance(running, dict) else None
+        if not isinstance(running, list):
+            return "", ()
+        entries = [each for each in running if isinstance(each, dict) and each.get("state") == "ready"]
+        return LLAMA_SWAP, tuple(name for each in entries if (name := _clean_text(each.get("model"))))
+
+    def _choose_model(self, models: object, names: tuple[str, ...], loaded: tuple[str, ...]) -> str | None:
+        """Return the model that the user named, else the only one that is loaded; None otherwise. Raises BadOption."""
+        wanted = self._wanted_model
+        if wanted is None:
+            return loaded[0] if len(loaded) == 1 else None
+        if wanted not in names and not any(wanted in _list_aliases(model) for _, model in _list_models(models)):
+            raise BadOption(
+                message(
+                    "{url} has no model {model}. It has: {names}.",
+                    url=self.address.url,
+                    model=wanted,
+                    names=one_line(", ".join(names), _MOST_NAMES) or "-",
+                ),
+                message("Use one of these names."),
+            )
+        return wanted
+
+    def require_model(self) -> None:
+        """Raise BadOption for a router of which no model was chosen."""
+        features = self.features
+        if not features.router or features.model is not None:
+            return
+        raise BadOption(
+            message(
+                "{url} is a {router}, which has {count} models. Loaded: {loaded}. Others: {others}.",
+                url=features.url,
+                router=features.router,
+                count=len(features.models),
+                loaded=one_line(", ".join(features.loaded), _MOST_NAMES) or message("none"),
+                others=one_line(", ".join(name for name in features.models if name not in features.loaded), _MOST_NAMES)
+                or message("none"),
+            ),
+            message("Name one with --model.", window="Load one of them there."),
+        )
 
     async def _get_endpoint(self, path: str, missing: dict[str, str]) -> Any:  # noqa: ANN401 -- the caller checks the shape
         """Return the reply of an endpoint; if it is missing, return None and add the reason to `missing`."""
@@ -236,6 +319,7 @@ class AttachedServer:
     @asynccontextmanager
     async def chat(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[Delta]]:
         """Stream a reply, with a request in the form that this server accepts. See EngineClient.chat."""
+        self.require_model()
         if not self.features.is_llama_server and not isinstance(request, PlainRequest):
             request = PlainRequest.from_request(request)
         if self.features.model:
@@ -266,13 +350,13 @@ class PlainRequest(ChatRequest):
 
 @asynccontextmanager
 async def attach_server(
-    address: ServerAddress, api_key: str | None = None, *, engine_pid: int | None = None
+    address: ServerAddress, api_key: str | None = None, *, engine_pid: int | None = None, model: str | None = None
 ) -> AsyncIterator[AttachedServer]:
     """Yield a server after detecting its features, and keep its status up to date.
 
-    Raises what `detect_features` raises.
+    `model` is the one that the user named. Raises what `detect_features` raises.
     """
-    server = AttachedServer(address, api_key, engine_pid=engine_pid)
+    server = AttachedServer(address, api_key, engine_pid=engine_pid, model=model)
     following: asyncio.Task[None] | None = None
     try:
         await server.detect_features()
@@ -287,12 +371,22 @@ async def attach_server(
 
 
 def _model_names(answer: object, missing: dict[str, str]) -> tuple[str, ...]:
-    data = answer.get("data") if isinstance(answer, dict) else None
-    if not isinstance(data, list):
+    if not isinstance(answer, dict) or not isinstance(answer.get("data"), list):
         missing.setdefault("/v1/models", "its answer is not a list of models")
-        return ()
-    names = (_clean_text(each.get("id")) for each in data[:1_000] if isinstance(each, dict))
-    return tuple(name for name in names if name)
+    return tuple(name for name, _ in _list_models(answer))
+
+
+def _list_models(answer: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the name and the entry of each model in an answer of /v1/models."""
+    data = answer.get("data") if isinstance(answer, dict) else None
+    for each in data[:1_000] if isinstance(data, list) else ():
+        if isinstance(each, dict) and (name := _clean_text(each.get("id"))):
+            yield name, each
+
+
+def _list_aliases(model: Mapping[str, Any]) -> list[Any]:
+    aliases = model.get("aliases")
+    return aliases if isinstance(aliases, list) else []
 
 
 def _clean_text(value: object) -> str | None:

@@ -78,6 +78,7 @@ async def find_running_server(
     attached = AttachedServer(parse_address(entry.url if entry else url or ""), api_key)
     try:
         features = await attached.detect_features()
+        attached.require_model()
     finally:
         await attached.close()
     if features.context is None or features.model is None:

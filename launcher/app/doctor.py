@@ -1,7 +1,7 @@
 """Examines this machine: its hardware, its engines, and problems, each with a fix."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from launcher.machine.advice import list_advice
 from launcher.machine.backend import BackendChoice, choose_backend
 from launcher.machine.disks import Disk, read_disks
 from launcher.machine.engine_devices import find_disagreements, is_gpu
-from launcher.machine.gpu import GpuActivity, Reading
+from launcher.machine.gpu import Gpu, GpuActivity, Reading
 from launcher.machine.gpus import read_gpu_states
 from launcher.machine.host import read_host
 from launcher.machine.libraries import SystemLibrary, install_command, missing_libraries, window_purposes
@@ -89,7 +89,7 @@ async def examine_machine(*, models: Path | None = None, wake: bool = False) -> 
     `models` is the folder of model files, by default the one for downloads. Sleeping GPUs are examined only with
     `wake`.
     """
-    machine = read_machine(wake=wake)
+    by_drivers = machine = read_machine(wake=wake)
     folders = {"program": cache_dir(), "logs": state_dir(), "models": models or models_dir()}
     disks = dict(zip(folders, read_disks(folders.values()), strict=True))
     settings = read_wsl_settings() if machine.host.wsl else ()
@@ -107,13 +107,15 @@ async def examine_machine(*, models: Path | None = None, wake: bool = False) -> 
     devices = [device for engine in engines[1:] for device in engine.devices or ()]
     if devices:
         machine = read_machine(devices, wake=wake)
+    known = {gpu.id: gpu for gpu in by_drivers.gpus}
+    compared = [known.get(gpu.id, gpu) for gpu in machine.gpus]
     inspected = read_gpu_states(machine.gpus, wake=wake)
     missing = tuple(library for purpose in ("engine", *window_purposes()) for library in missing_libraries(purpose))
     problems = [
         *_find_demo_problems(engines[0]),
-        *map(_describe_outdated_match, await find_outdated_matches(machine)),
+        *map(_describe_outdated_match, await find_outdated_matches(by_drivers)),
         *choice_problems,
-        *(problem for engine in engines[1:] for problem in _find_engine_problems(engine, machine)),
+        *(problem for engine in engines[1:] for problem in _find_engine_problems(engine, compared)),
         *(Problem(each.title, each.hint) for each in list_advice(machine, settings, [disks["models"]])),
         *_find_window_problems(machine, missing),
     ]
@@ -182,15 +184,15 @@ def _find_demo_problems(built_in: EngineCheck) -> list[Problem]:
     return problems
 
 
-def _find_engine_problems(engine: EngineCheck, machine: Machine) -> list[Problem]:
-    """Return the problems of an engine other than the built-in one."""
+def _find_engine_problems(engine: EngineCheck, gpus: Sequence[Gpu]) -> list[Problem]:
+    """Return the problems of an engine other than the built-in one, among them what it does not see of `gpus`."""
     if engine.error is not None:
         return [Problem(engine.error.title, engine.error.hint, engine.name)]
     problems = []
     if engine.devices is not None:
         problems += [
             Problem(message("{place}: {title}", place=engine.name, title=each.title), each.hint)
-            for each in find_disagreements(machine.gpus, engine.devices)
+            for each in find_disagreements(gpus, engine.devices)
         ]
     number = build_number(engine.build.version) if engine.build else None
     fault = find_known_fault(number)

@@ -31,8 +31,10 @@ from launcher.machine.machine import read_machine
 from launcher.models.catalogue import SPECULATION, ModelEntry
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.download_target import parse_target
+from launcher.models.file_kinds import unusable_error
+from launcher.models.hub_files import recognise_remote
 from launcher.models.library import State, find_companion
-from launcher.models.locate import find_named
+from launcher.models.locate import find_named, select_file
 from launcher.models.memory import PlanSettings
 from launcher.models.plan import Plan
 from launcher.models.preset import Intent
@@ -233,13 +235,18 @@ def _supports_mtp(build: EngineBuild) -> bool:
 
 
 def find_local_files(request: FirstStartRequest) -> LocalFiles:
-    """Return the local files of a model. Raises ModelUnknown, ModelBroken for a damaged one, and BadOption."""
+    """Return the local files of a model.
+
+    Raises ModelUnknown, ModelBroken for a damaged one, ModelUnexpected for a file that is no model, and BadOption.
+    """
     if request.is_demo:
         return LocalFiles(DEMO, Path(DEMO), verified=True, done_bytes=0, bytes=None)
     catalogue = load_catalogue()
     named = find_named(request.model, catalogue)
     if named is None:
         path = expand_user(request.model)
+        if path.is_file():
+            select_file(path, catalogue)  # a file that is no model is refused before an engine is installed for it
         size = path.stat().st_size if path.is_file() else 0
         # Ollama's file names are hashes.
         name = path.name if path.suffix.lower() == ".gguf" else request.title or path.name
@@ -264,13 +271,18 @@ async def query_model_to_fetch(
 ) -> ModelToFetch:
     """Ask the hub for the sizes of all files of a model, waiting while it limits requests.
 
-    Raises Refused for a gated repository, ModelMissing, and what else `parse_target` and `resolve_file` raise.
+    Raises Refused for a gated repository, ModelMissing, ModelUnexpected for a file that is no model, and what else
+    `parse_target` and `resolve_file` raise.
     """
     settings = TransferSettings()
     target = await call_with_retries(
         partial(parse_target, request.model, load_catalogue(), vision=request.vision), settings, on_wait
     )
     hub_files = [piece.hub for item in target.items for piece in item.files if piece.hub]
+    if target.entry is None and hub_files:
+        kind = await call_with_retries(partial(recognise_remote, hub_files[0]), settings, on_wait)
+        if kind is not None:
+            raise unusable_error(kind, hub_files[0].path)
     size = sum([(await call_with_retries(partial(resolve_file, hub), settings, on_wait)).bytes for hub in hub_files])
     return ModelToFetch(size, max(size - await asyncio.to_thread(unfinished_bytes, target), 0))
 

@@ -7,6 +7,7 @@ computer.
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -61,6 +62,7 @@ from launcher.monitor.health_watch import lines_since_start
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.records import Prompt, Run
 from launcher.tuning.session_file import OWN_PROMPTS, anonymize_environment
+from launcher.tuning.sized_prompts import fill_prompts
 from launcher.tuning.space import DRAFT
 from launcher.tuning.statistics import Figure, Pair, paired_speedup
 from launcher.tuning.timed_request import build_request
@@ -356,7 +358,7 @@ class MachineProof:
             return None
         settings = replace(launch.plan_settings(engine.backend), gpus=max(len(engine.devices), 1))
         if situation is not None and situation.backend == engine.backend:
-            settings = replace(settings, gpu_free_mib=situation.gpu_free_mib, overheads_mib=situation.overheads_mib)
+            settings = replace(settings, **situation.memory_fields | {"gpus": settings.gpus})
         try:
             return estimate_by_formula(ModelSource(launch.header, ()), settings)
         except GeometryUnknown:
@@ -376,7 +378,8 @@ class MachineProof:
             reason = message("The model is on several GPUs.") if engine.devices else _ON_PROCESSOR
             self._skip(f"memory-{name}", reason)
             return
-        load = await asyncio.to_thread(measure_load_memory, launch, pid, lines)
+        await self._read_full_ubatch(launch)
+        load = await asyncio.to_thread(measure_load_memory, launch, pid, lines, has_read_prompt=True)
         measured_mib, slack_mib, how = (load.measured_mib if load else None), 0, ""
         if measured_mib is None:  # WDDM and WSL hide the memory of a program
             now_mib = await asyncio.to_thread(self._read_used_memory)
@@ -390,6 +393,15 @@ class MachineProof:
         self._memory_mib[name] = measured_mib
         agrees = abs(measured_mib - planned_mib) <= _MOST_MEMORY_DIFFERENCE * planned_mib + slack_mib
         self._judge(f"memory-{name}", agrees, f"{planned_mib:,.0f} MiB", f"{measured_mib:,} MiB{how}")
+
+    async def _read_full_ubatch(self, launch: Launch) -> None:
+        """Have the engine read a prompt of a full ubatch, or of half the context, so that it has all of its memory."""
+        settings = launch.plan_settings("cpu")
+        size = min(settings.ubatch, settings.slot_context // 2)
+        prompt = Prompt("ubatch", (("user", "continue"),), _FEWEST_TOKENS, size=size)
+        with suppress(LauncherError):  # the memory is compared all the same
+            (filled,) = await fill_prompts([prompt], self._session.supervisor.client)
+            await self._session.send_request(build_request(filled, seed=_SEED))
 
     def _read_used_memory(self) -> float | None:
         """Return the memory in use on the only GPU, in MiB; None if it is unknown, or there are several."""

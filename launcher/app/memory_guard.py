@@ -16,6 +16,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.own_memory import private_mib
 from launcher.engine.server.state import SERVING, Notice
 from launcher.engine.server.supervisor import Supervisor
+from launcher.monitor.failing_replies import FailingRepliesDetector
 from launcher.monitor.health_event import FindingCode, FindingLevel, Latch, Moment, ServerSetup
 from launcher.monitor.health_watch import lines_since_start
 from launcher.monitor.host_memory import EngineCaches, HostMemoryDetector, read_host_memory
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 GUARD_RESTARTED_ENGINE = "memory_guard"
 """Notice code: the engine was restarted because host memory was nearly used up."""
-MODEL_FILLS_MEMORY = "host_memory"
-"""Notice code: the engine of a model other than the main one has nearly used up host memory."""
+MODEL_FILLS_MEMORY, MODEL_FAILS = "host_memory", "replies_fail"
+"""Notice codes: the engine of a model other than the main one has nearly used up host memory, or fails its requests."""
 _LONGEST_DRAIN_S = 10.0
 _PERIOD_S = 2.0
 """Seconds between two checks of the models other than the main one. The monitor checks the main one as often."""
@@ -108,7 +109,7 @@ class _PooledServer:
 
 
 class _WatchedModel:
-    """A model whose engine's host memory is watched, over its restarts."""
+    """A model whose engine's host memory and failed requests are watched, over its restarts."""
 
     def __init__(self, supervisor: Supervisor, guard: MemoryGuard) -> None:
         self._supervisor = supervisor
@@ -117,6 +118,12 @@ class _WatchedModel:
         self._caches = EngineCaches()
         self._lines_read = 0
         self._latch: Latch | None = None
+        self._failing = Latch(FailingRepliesDetector(), raise_checks=1, clear_checks=1)
+
+    def check_replies(self, time_s: float) -> str | None:
+        """Check for failed requests once. Return the sentence of a finding that was raised, None if there is none."""
+        event = self._failing.check_moment(Moment(time_s=time_s, failed_replies=self._supervisor.failed_replies))
+        return None if event is None or event.cleared else event.finding.sentence
 
     async def check_memory(self, time_s: float, root: Path) -> str | None:
         """Check once. Return the sentence of a finding that was raised, None if there is none."""
@@ -142,7 +149,9 @@ class _WatchedModel:
 
 
 class PoolMemoryGuard:
-    """A MemoryGuard for each model other than the main one, whose host memory the session's monitor watches.
+    """A MemoryGuard for each model other than the main one, which the session's monitor watches.
+
+    It also gives notice of models that fail their requests.
 
     `agreed` and `notify` are those of MemoryGuard; `notify` also gets a Notice of each finding. `clock` returns
     monotonic seconds, `pause` waits from one check to the next.
@@ -178,8 +187,10 @@ class PoolMemoryGuard:
                 guard = MemoryGuard(_PooledServer(supervisor), self._notify, agreed=self._agreed)
                 self._watched[name] = _WatchedModel(supervisor, guard)
             found = await self._watched[name].check_memory(self._clock(), root)
-            if found is not None:
-                self._notify(Notice(MODEL_FILLS_MEMORY, message("{model}: {finding}", model=name, finding=found)))
+            failing = self._watched[name].check_replies(self._clock())
+            for code, finding in ((MODEL_FILLS_MEMORY, found), (MODEL_FAILS, failing)):
+                if finding is not None:
+                    self._notify(Notice(code, message("{model}: {finding}", model=name, finding=finding)))
 
 
 def _agreed_by_setting() -> bool:

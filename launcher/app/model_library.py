@@ -641,7 +641,15 @@ def _is_same_memory(before: Situation, now: Situation) -> bool:
     near = abs(before.free_mib - now.free_mib) <= _SAME_MEMORY * max(before.free_mib, now.free_mib)
 
     def without_memory(situation: Situation) -> Situation:
-        return replace(situation, free_mib=0, read_at=None, host_mib=None, gpu_free_mib=(), by_device_now_mib=())
+        return replace(
+            situation,
+            free_mib=0,
+            read_at=None,
+            host_mib=None,
+            carve_out_mib=0,
+            gpu_free_mib=(),
+            by_device_now_mib=(),
+        )
 
     return near and without_memory(before) == without_memory(now)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from launcher.app.planner import PlannedModels
-from launcher.base.errors import BadOption, LauncherError
+from launcher.base.errors import BadOption, LauncherError, ModelBroken
 from launcher.base.messages import message
 from launcher.base.paths import expand_user
 from launcher.models.fitting import SHORT_CONTEXTS
@@ -67,7 +67,8 @@ async def plan_named(
 ) -> PlannedModels:
     """Return the plans for a model. For a model on the hub, the header of the first plan's file is read.
 
-    Raises BadOption and ModelUnknown for criteria that the model cannot meet, and the errors of the hub.
+    There are none if the engine has just refused the model. Raises BadOption and ModelUnknown for criteria that the
+    model cannot meet, and the errors of the hub.
     """
     from launcher.models.header_summary import apply_header
     from launcher.models.plan import list_unplanned, make_plans
@@ -78,12 +79,23 @@ async def plan_named(
     plans = make_plans(catalogue, situation, criteria)
     is_on_hub = entry.repo is not None and len(catalogue.models) == 1
     if is_on_hub and plans:
-        from launcher.models.hub_model import read_planned_header
+        from launcher.models.file_kinds import kind_of_broken
+        from launcher.models.hub_model import leave_out_file, read_planned_header
 
-        for _ in range(_MOST_HEADERS):  # once a header is read, another file may come first
-            if plans[0].estimate.weights_exact:
-                break
-            await asyncio.to_thread(read_planned_header, entry, plans[0].file)
+        left = _MOST_HEADERS
+        while left and plans and not plans[0].estimate.weights_exact:  # once a header is read, another may come first
+            first = plans[0].file
+            try:
+                other = await asyncio.to_thread(read_planned_header, entry, first)
+            except ModelBroken as error:
+                if selection.names_file:
+                    raise
+                other = kind_of_broken(error)
+            if other is not None:
+                selection = leave_out_file(selection, first, other)
+                catalogue, entry = selection.catalogue, selection.entry
+            else:
+                left -= 1
             plans = make_plans(catalogue, situation, criteria)
     unplanned = list_unplanned(catalogue, situation, criteria)
     asked: EngineComparison | LauncherError | None = None
@@ -95,8 +107,10 @@ async def plan_named(
             return PlannedModels(selection, catalogue, criteria, (by_engine,), ())
         asked = by_engine
     elif has_header and plans and not plans[0].estimate.compute_exact:
-        first, asked = await correct_by_engine(plans[0], selection, machine)
-        plans = (first, *plans[1:])
+        corrected, asked = await correct_by_engine(plans[0], selection, machine)
+        # What the engine refuses, it refuses at each size: the files differ in their quantisation only.
+        is_refused = isinstance(asked, LauncherError) and asked.facts.get("exit_code") is not None
+        plans = () if is_refused else (corrected, *plans[1:])
     return PlannedModels(selection, catalogue, criteria, plans, unplanned, asked)
 
 
@@ -129,7 +143,7 @@ async def correct_by_engine(
     compute, draft_compute = engine.compute_mib * _MIB, (engine.draft_compute_mib or 0) * _MIB
     parts = estimate.parts._replace(compute=compute, draft_compute=draft_compute, staging=0)
     changed = parts.total - estimate.parts.total
-    doubt = 0 if estimate.weights_exact else (estimate.high - estimate.low) // 2
+    doubt = parts.pool if estimate.weights_exact else (estimate.high - estimate.low) // 2
     estimate = estimate._replace(
         parts=parts,
         compute_exact=True,
@@ -228,6 +242,7 @@ def _shorter_context(plan: Plan, engine: EngineEstimate) -> int | None:
 def _make_plan(
     entry: ModelEntry, file: ModelFile, settings: PlanSettings, situation: Situation, engine: EngineEstimate
 ) -> Plan:
+    from launcher.models.cuda_pool import MOST_MEASURED_BYTES
     from launcher.models.memory import HostParts, MemoryEstimate, MemoryParts, overhead_bytes
     from launcher.models.speed import forecast_reading
 
@@ -253,7 +268,7 @@ def _make_plan(
         compute_exact=is_same,
         drafts_counted=True,
         low=parts.total - doubt,
-        high=parts.total + doubt,
+        high=parts.total + doubt + (MOST_MEASURED_BYTES if settings.backend == "cuda" else 0),
     )
     reasons = [
         message(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 FLAGGED_PERCENT = 3.0
 """A formula that differs by more is marked as wrong, and only the engine's figures count."""
-_MIB = 2**20
+_MIB, _GIB = 2**20, 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,8 @@ async def _read_local_situation(
 ) -> Situation:
     """Return the situation of the given machine without RPC workers. Raises what `read_situation` raises.
 
-    The engine is asked for its devices if the drivers do not report a GPU's memory, unless that would wake a GPU.
+    The engine is asked for its devices if the drivers do not report a GPU's memory or if it knows better, unless that
+    would wake a GPU.
     """
     if description.host_memory_gib is not None and not 0.5 <= description.host_memory_gib <= 65_536:
         raise BadOption(
@@ -138,8 +140,8 @@ async def _read_local_situation(
 
     machine = read_machine(wake=description.wake)
     _check_awake(machine, description)
-    if description.backend != "cpu" and _must_ask_engine(machine, description):
-        machine = read_machine(await _list_devices(build), wake=description.wake)
+    if description.backend != "cpu" and (devices := await _ask_engine(machine, description, build)):
+        machine = read_machine(devices, wake=description.wake)
     from launcher.models.read_situation import make_situation
 
     servers: tuple[ServerMemory, ...] = ()
@@ -206,12 +208,50 @@ def _check_awake(machine: Machine, description: MachineDescription) -> None:
         )
 
 
+async def _ask_engine(
+    machine: Machine, description: MachineDescription, build: EngineBuild | None
+) -> tuple[Device, ...]:
+    """Return the engine's devices if plans must count its figures; empty if not.
+
+    They must where the drivers do not report a GPU's memory, and where the engine can use less or more of an NVIDIA GPU
+    than NVML reports: a slice of it, for example. That is asked only once for each driver.
+    """
+    if _must_ask_engine(machine, description):
+        return await _list_devices(build)
+    if all(gpu.vendor != "nvidia" for gpu in machine.gpus) or _must_not_wake(machine, description):
+        return ()
+    from launcher.engine.builds.build import BUILT_IN
+    from launcher.engine.builds.probe import list_devices_once
+    from launcher.machine.engine_devices import merge_engine_gpus
+    from launcher.machine.visibility import list_variables
+
+    drivers = [(gpu.id, gpu.driver, None if gpu.unified else gpu.memory_bytes) for gpu in machine.gpus]
+    try:
+        build = build or await probe_engine_in_use()
+        if build is None or build.name == BUILT_IN:
+            return ()
+        usual = await list_devices_once(build, repr((drivers, list_variables(os.environ))))
+    except (LauncherError, OSError):
+        return ()
+    merged = merge_engine_gpus(machine.gpus, usual)
+    if all(gpu.memory_bytes == known.memory_bytes for gpu, known in zip(machine.gpus, merged, strict=False)):
+        return ()
+    return await _list_devices(build) or usual  # with the memory that is free now
+
+
 def _must_ask_engine(machine: Machine, description: MachineDescription) -> bool:
-    if any(gpu.asleep for gpu in machine.gpus) and not description.wake:
-        return False  # listing devices wakes all of them
-    cards = [gpu for gpu in machine.gpus if not gpu.unified]
-    gpus = cards or machine.gpus
-    return not gpus or any(gpu.memory_bytes is None or gpu.free_bytes is None for gpu in gpus)
+    """Return whether the drivers do not report all of the memory."""
+    if _must_not_wake(machine, description):
+        return False
+    gpus = [gpu for gpu in machine.gpus if not gpu.unified] or machine.gpus
+    return not gpus or any(
+        gpu.memory_bytes is None or gpu.free_bytes is None or "memory_bytes" in gpu.absent for gpu in gpus
+    )
+
+
+def _must_not_wake(machine: Machine, description: MachineDescription) -> bool:
+    """Return whether the engine must not list its devices, because that wakes all of them."""
+    return any(gpu.asleep for gpu in machine.gpus) and not description.wake
 
 
 async def _has_expert_cache(build: EngineBuild | None) -> bool:
@@ -384,13 +424,17 @@ class LoadMemory:
     measured_mib: int
 
 
-def measure_load_memory(launch: Launch, engine_pid: int, log: Sequence[str]) -> LoadMemory | None:
+def measure_load_memory(
+    launch: Launch, engine_pid: int, log: Sequence[str], *, has_read_prompt: bool = False
+) -> LoadMemory | None:
     """Return the measured and the estimated GPU memory of a running engine, None if they cannot be compared.
 
     They can if the driver reports memory by process (NVML on Linux), a single GPU holds everything, the engine's `log`
-    names its backend, and the engine has no extra arguments, draft model or vision encoder.
+    names its backend, and the engine has no extra arguments, draft model or vision encoder. CUDA's pool is counted if
+    the engine `has_read_prompt` of a full ubatch.
     """
     from launcher.engine.engine_estimate import backend_of_log
+    from launcher.machine.cards import match_card
     from launcher.machine.gpus import find_gpus, read_gpu_states
     from launcher.models.geometry import read_geometry
     from launcher.models.memory import estimate_memory
@@ -411,18 +455,31 @@ def measure_load_memory(launch: Launch, engine_pid: int, log: Sequence[str]) -> 
         return None
     geometry = read_geometry(launch.header)
     weights = read_weights(launch.header, geometry)
-    parts = estimate_memory(geometry, weights, launch.plan_settings(backend)).parts
-    gpu_id = used_gpus[0].id
-    return LoadMemory(gpu_id, backend, (parts.total - parts.overhead) // _MIB, used_bytes[gpu_id] // _MIB)
+    gpu = used_gpus[0]
+    card = match_card(gpu.name, (gpu.memory_bytes or 0) / _GIB)
+    settings = replace(launch.plan_settings(backend), cards=(card,) if card else ())
+    parts = estimate_memory(geometry, weights, settings).parts
+    buffers = parts.total - parts.overhead - (0 if has_read_prompt else parts.pool)
+    return LoadMemory(gpu.id, backend, buffers // _MIB, used_bytes[gpu.id] // _MIB)
 
 
-def record_load_memory(launch: Launch, engine_pid: int, log: Sequence[str]) -> None:
-    """Record the measured and the estimated GPU memory of a running engine, for later plans, if they are known."""
+def record_load_memory(
+    launch: Launch, engine_pid: int, log: Sequence[str], *, has_read_prompt: bool = False, replaces_last: bool = False
+) -> bool:
+    """Record the measured and the estimated GPU memory of a running engine, for later plans; return whether they are.
+
+    See measure_load_memory and record_load.
+    """
     from launcher.models.load_history import record_load
 
-    load = measure_load_memory(launch, engine_pid, log)
-    if load is not None:
-        record_load(load.gpu_id, load.backend, buffers_mib=load.buffers_mib, measured_mib=load.measured_mib)
+    load = measure_load_memory(launch, engine_pid, log, has_read_prompt=has_read_prompt)
+    return load is not None and record_load(
+        load.gpu_id,
+        load.backend,
+        buffers_mib=load.buffers_mib,
+        measured_mib=load.measured_mib,
+        replaces_last=replaces_last,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,11 +525,12 @@ async def choose_file(
 def read_source(target: str) -> ModelSource:
     """Read the header of a local file, or of ID:QUANT or `OWNER/NAME:FILE`, locally if downloaded, else from the hub.
 
-    Raises ModelMissing, ModelBroken, and the errors of the hub.
+    Raises ModelMissing, ModelBroken, ModelUnexpected for a file that is no model, and the errors of the hub.
     """
     from launcher.engine.engine_estimate import TwinPart
     from launcher.fetch.hub import HubFile, is_hub_file
     from launcher.models.gguf import read_model, read_raw_header
+    from launcher.models.locate import refuse_unusable
 
     name, target = target, _locate_target(target)
     path = expand_user(target)
@@ -486,6 +544,7 @@ def read_source(target: str) -> ModelSource:
         )
     if path.exists():
         model = read_model(path)
+        refuse_unusable(model)
         raw = [read_raw_header(part) for part in model.parts]
     else:
         from launcher.models.gguf_remote import read_remote_model
@@ -498,6 +557,7 @@ def read_source(target: str) -> ModelSource:
                 error.hint = join_messages(error.hint, hint)
             raise
         model, raw = remote.model, list(remote.raw_headers)
+        refuse_unusable(model)
     parts = zip(model.parts, raw, strict=True)
     return ModelSource(model, tuple(TwinPart(part.path.name, header, part.file_bytes) for part, header in parts))
 
@@ -577,9 +637,7 @@ def settings_for_model(model: GgufModel, criteria: PlanCriteria, situation: Situ
         context=fallback_context(model.trained_context),
         draft=DEFAULT_DRAFT if has_head else 0,
         backend=situation.backend,
-        gpus=situation.gpus,
-        gpu_free_mib=situation.gpu_free_mib,
-        overheads_mib=situation.overheads_mib,
+        **situation.memory_fields,
     )
     return replace(default, **to_fields(criteria.chosen()))
 

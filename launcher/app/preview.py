@@ -119,11 +119,11 @@ class PreviewBasis:
     memory formula; `unknown` is then the reason. `memory_name` is the memory that holds the model: the name of a GPU,
     or "host memory". Of its `total_mib`, the server may use `available_mib`: what is free, and what the server itself
     uses. `others_mib` is used by other programs, `other_servers_mib` by our other servers, which keep running.
-    `host_mib` is the host memory that the server may use, None if unknown. `read_at` is the Unix time of reading the
-    memory, None if it was not read. `own_measured` is True if the server's own memory was measured, not estimated.
-    `draft_bytes` is the size of a separate draft model. `expert_layers` is the number of layers whose experts can be
-    moved to the host. `unsupported` are the settings that the engine does not have. `slot_files` is what its slot files
-    hold, None if that was not tested.
+    `situation` is this machine's memory beside those, `read_at` the Unix time of reading it; None if it was not read.
+    `own_measured` is True if the server's own memory was measured, not estimated. `draft_bytes` is the size of a
+    separate draft model. `expert_layers` is the number of layers whose experts can be moved to the host. `unsupported`
+    are the settings that the engine does not have. `slot_files` is what its slot files hold, None if that was not
+    tested.
     """
 
     options: ServeOptions
@@ -142,7 +142,7 @@ class PreviewBasis:
     others_mib: int = 0
     other_servers_mib: int = 0
     available_mib: int = 0
-    host_mib: int | None = None
+    situation: Situation | None = None
     margin_mib: int = 0
     own_measured: bool = False
     load: LoadTime | None = None
@@ -381,10 +381,11 @@ class Previewer:
 
     def _choose_limits(self, settings: PlanSettings) -> dict[str, Any]:
         """Return the limits of host memory that a start would choose."""
-        estimate = self._estimate_memory(settings)
-        if estimate is None or self.basis.host_mib is None:
+        estimate, situation = self._estimate_memory(settings), self.basis.situation
+        if estimate is None or situation is None:
             return {}
-        return to_fields(choose_host_limits(estimate, self.basis.host_mib))
+        host_mib = situation.host_beside_mib(estimate.required_mib)
+        return {} if host_mib is None else to_fields(choose_host_limits(estimate, host_mib))
 
     def _describe_change(self, name: str, options: ServeOptions) -> SettingChange | None:
         """Return the change of one setting with its cost alone, None if it stays the same."""
@@ -446,7 +447,7 @@ def _make_basis(launch: Launch, situation: Situation | None, engine_pid: int | N
         weights = read_weights(header, geometry)
     except GeometryUnknown as error:
         geometry, unknown = None, error.title
-    settings = replace(launch.plan_settings(backend), gpus=situation.gpus if situation else 1)
+    settings = launch.plan_settings(backend)
     unsupported = frozenset(name for name, row in ROWS.items() if not set(row.flags) <= launch.build.flags)
     kv_types = tuple(kind for kind in KV_TYPES if kind in launch.build.kv_types) or tuple(KV_TYPES)
     basis = PreviewBasis(
@@ -478,15 +479,13 @@ def _with_memory(basis: PreviewBasis, situation: Situation, engine_pid: int | No
     other_servers = min(sum(each.mib for each in with_others.own), total - available)
     return replace(
         basis,
-        plan_settings=replace(
-            basis.plan_settings, gpu_free_mib=with_others.gpu_free_mib, overheads_mib=situation.overheads_mib
-        ),
+        plan_settings=replace(basis.plan_settings, **with_others.memory_fields),
         memory_name=situation.gpu_name if situation.gpu_name and situation.backend != "cpu" else "host memory",
         total_mib=total,
         others_mib=total - available - other_servers,
         other_servers_mib=other_servers,
         available_mib=available,
-        host_mib=with_others.host_mib,
+        situation=with_others,
         margin_mib=situation.margin_mib,
         own_measured=own is not None and own.measured and own.by_device is not None,
         notes=situation.notes,

@@ -40,6 +40,7 @@ from launcher.engine.server.logs import LogBook
 from launcher.engine.server.reread import Reread
 from launcher.engine.server.state import (
     SERVING,
+    FailedReplies,
     Listener,
     LogAdded,
     ModelsChanged,
@@ -94,6 +95,7 @@ class RemoteServer(ChatServer):
         self.engine_pid: int | None = None
         self.held_requests = 0
         self.reply_progress: ReplyProgress | None = None
+        self.failed_replies: FailedReplies | None = None
         self._send_note = send_note
         self._reporting: asyncio.Task[None] | None = None
         self._engine_endpoint: Endpoint | None = None
@@ -132,6 +134,9 @@ class RemoteServer(ChatServer):
         self.held_requests = state.get("held_requests", self.held_requests)
         if (progress := state.get("reply_progress")) is not None:
             self.reply_progress = ReplyProgress(*progress)
+        if "failed_replies" in state:
+            failed = state["failed_replies"]
+            self.failed_replies = None if failed is None else FailedReplies(*failed)
 
     def apply_status(self, status: ServerStatus) -> None:
         """Apply the supervisor's status."""

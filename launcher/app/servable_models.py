@@ -102,7 +102,9 @@ def _catalogue_names(catalogue: Catalogue) -> frozenset[str]:
 
 
 def _can_be_served(local: LocalModel) -> bool:
-    return local.record.kind == "model" and local.state not in (State.MISSING, State.DAMAGED, State.INCOMPLETE)
+    is_unreadable = local.record.problem is not None and local.record.head is None
+    can_load = local.state not in (State.MISSING, State.DAMAGED, State.INCOMPLETE) and not is_unreadable
+    return local.record.kind == "model" and can_load
 
 
 def _received_s(local: LocalModel) -> float:

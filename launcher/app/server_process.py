@@ -22,6 +22,7 @@ from launcher.base.errors import EngineFailed, LauncherError
 from launcher.base.files import make_private_folder, open_private_file
 from launcher.base.identity import ProcessId
 from launcher.base.kept_files import PARSE_ERRORS, KeptFile
+from launcher.base.locks import hold_lock
 from launcher.base.messages import message
 from launcher.base.paths import explain_os_error, runtime_dir, state_dir
 
@@ -100,17 +101,15 @@ def open_process(idle_limit_s: float | None = None) -> tuple[ProcessEntry, Popen
     One that is started gets `idle_limit_s` in place of IDLE_LIMIT_S. Blocks until it listens. Raises EngineFailed if it
     ends before that, or takes longer than a minute.
     """
-    from filelock import FileLock, Timeout  # imported late: finding a process needs no lock
-
     global _opened
     if idle_limit_s is None:
         idle_limit_s = IDLE_LIMIT_S
     try:
         make_private_folder(runtime_dir())
-        with FileLock(runtime_dir() / "session-process.lock", timeout=_LOCK_S):
+        with hold_lock(runtime_dir() / "session-process.lock", _LOCK_S):
             found = find_process()
             entry, process = (found, None) if found is not None else _start_process(idle_limit_s)
-    except (OSError, Timeout):  # nobody else will find it, but this window can use it
+    except OSError:  # nobody else will find it, but this window can use it
         entry, process = _start_process(idle_limit_s)
     _opened = ProcessId(entry.pid, entry.created_s)
     return entry, process

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -151,6 +151,8 @@ class ServerSession:
         self._failed_start: RepeatableStart | None = None
         self._proposed_fixes: tuple[Action, ...] = ()
         self._load_timer = LoadTimer()
+        self._load_memory: _LoadReading | None = None
+        """The load whose memory is read again after its first full ubatch."""
         self._handover: HandoverReport | None = None
         """The newest handover whose streams were waited for."""
         self._waits: set[asyncio.Task[None]] = set()
@@ -434,6 +436,7 @@ class ServerSession:
         if self._is_watched and record.has_ended and record.reused_tokens is not None:
             self.monitor.health_watch.note_prompt(record.reread)
         if record.has_ended and record.prompt_tokens and record.reused_tokens is not None:
+            self._note_prompt(record.prompt_tokens - record.reused_tokens, record.model)
             first_token = record.started_s + (record.first_token_s or 0.0)
             self._notify_listeners(
                 PromptRead(
@@ -444,6 +447,18 @@ class ServerSession:
                     0.0 if record.first_token_s is None else max(0.0, time.time() - first_token),
                 )
             )
+
+    def _note_prompt(self, tokens: int, model: str | None) -> None:
+        """Read the engine's memory again, once, when it has read the first full ubatch."""
+        reading, supervisor = self._load_memory, self._supervisor
+        if reading is None or supervisor is None or supervisor.engine_pid != reading.pid:
+            return
+        if tokens >= reading.ubatch and model in (None, self._served_model()):
+            self._load_memory = None
+            again = partial(reading.record, supervisor.log.last_lines(), has_read_prompt=True)
+            waiting = asyncio.create_task(asyncio.to_thread(again))
+            self._waits.add(waiting)
+            waiting.add_done_callback(self._waits.discard)
 
     def _served_model(self) -> str | None:
         options = self._supervisor.options if self._supervisor else None
@@ -528,8 +543,8 @@ class ServerSession:
             await asyncio.to_thread(self._published.registration.wait_written, _PUBLISH_TIMEOUT_S)
         if launch is None or pid is None or launch.build.name == BUILT_IN:
             return
-        with suppress(Exception):
-            await asyncio.to_thread(_record_load_memory, launch, pid, supervisor.log.last_lines())
+        self._load_memory = reading = _LoadReading(launch, pid, launch.plan_settings("cpu").ubatch)
+        await asyncio.to_thread(reading.record, supervisor.log.last_lines())
 
     def _publish_health(self, event: HealthEvent) -> None:
         """Publish the open health findings to this user's other programs, and call the listener."""
@@ -736,11 +751,24 @@ class ServerSession:
             await self.monitor.end()
 
 
-def _record_load_memory(launch: Launch, pid: int, lines: list[str]) -> None:
-    # Imported here, because the import takes as long as the start of a small model, and would delay that.
-    from launcher.app.planner import record_load_memory
+@dataclass(slots=True)
+class _LoadReading:
+    """The GPU memory of one load: read when it is loaded, and again once the engine has read `ubatch` tokens."""
 
-    record_load_memory(launch, pid, lines)
+    launch: Launch
+    pid: int
+    ubatch: int
+    is_recorded: bool = False
+
+    def record(self, lines: list[str], *, has_read_prompt: bool = False) -> None:
+        """Record the memory for later plans, in place of what was recorded of this load before."""
+        # Imported here, because the import takes as long as the start of a small model, and would delay that.
+        from launcher.app.planner import record_load_memory
+
+        with suppress(Exception):
+            self.is_recorded = record_load_memory(
+                self.launch, self.pid, lines, has_read_prompt=has_read_prompt, replaces_last=self.is_recorded
+            )
 
 
 def _remember_choices(model: Path, set_aside: Mapping[str, Value] | None, chosen: Mapping[str, Value]) -> None:

@@ -185,6 +185,7 @@ class OwnerStream:
             "engine_pid": supervisor.engine_pid,
             "held_requests": supervisor.held_requests,
             "reply_progress": self._progress,
+            "failed_replies": supervisor.failed_replies,
             "log": str(supervisor.log.path),
             "launch": self._launch_json,
         }
@@ -301,7 +302,8 @@ class SessionHost:
             self._changed.set()
 
     def _handle_request_record(self, record: RequestRecord) -> None:
-        self._note_activity()
+        if record.key_name:  # else anybody could keep the server running
+            self._note_activity()
         if self._owner is not None:
             self._owner.add_request(record)
 

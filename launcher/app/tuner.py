@@ -14,7 +14,7 @@ from launcher.app.quality import REFERENCE_KV, QualityCheck, QualityReport, prep
 from launcher.app.saved_tunes import SavedTune, delete_tune, hold_tune_lock, load_tune, save_tune
 from launcher.app.serving_session import ServingSession
 from launcher.app.session_bench import SessionBench, options_with_settings
-from launcher.app.tuner_space import PreparedTune
+from launcher.app.tuner_space import NEEDLE_S, PreparedTune
 from launcher.base.errors import LauncherError, NothingMeasured, Superseded
 from launcher.base.messages import join_messages, message
 from launcher.engine.serve_options import ServeOptions
@@ -52,8 +52,6 @@ class AnswersChanged(LauncherError):
 
 PAUSED = message("Paused. You can resume it.")
 """Result of a paused tune in the history."""
-_NEEDLE_S = 10.0
-"""Seconds that reading the prompt around the hidden fact may take, with MTP and without."""
 _log = logging.getLogger(__name__)
 
 
@@ -181,6 +179,7 @@ def select_server_settings(settings: RunSettings) -> dict[str, Value]:
 async def _tune_and_record(
     bench: SessionBench, prepared: PreparedTune, on_event: OnEvent, resume: SavedTune | None
 ) -> Verdict:
+    began_s = bench.now_s()
     workload = resume.workload if resume else await _fill_workload(bench, prepared)
     environment = await asyncio.to_thread(Environment.for_launch, prepared.launch)
     state = resume.state if resume else None
@@ -203,6 +202,7 @@ async def _tune_and_record(
                 resume=state,
                 host_watch=bench.host_watch,
                 waited_s=bench.waited_s,
+                began_s=began_s,
             )
         except NothingMeasured:
             with suppress(OSError):
@@ -264,13 +264,13 @@ async def _prepare_mtp_check(model: str, options: ServeOptions, verdict: Verdict
     """Return the check of MTP with a verdict's settings, against the same settings without it.
 
     Drafts change no probability, so no positions of the text are compared. The prompt around the hidden fact is only as
-    long as can be read in _NEEDLE_S at the tune's speed.
+    long as can be read in NEEDLE_S at the tune's speed.
     """
     settings = verdict.settings
     options = options_with_settings(options, settings)
     kv = str(settings.get("kv") or options.kv or REFERENCE_KV)
     rates = [run.prefill_rate for trial in verdict.trials for run in trial.runs if run.prefill_rate]
-    needle = min(MOST_NEEDLE, round(_NEEDLE_S * median(rates))) if rates else DEFAULT_FILL
+    needle = min(MOST_NEEDLE, round(NEEDLE_S * median(rates))) if rates else DEFAULT_FILL
     check = await prepare_check(options, model, kv_types=(kv,), against=options.model, tokens=0, fill=0, needle=needle)
     with_mtp = tuple(each for each in check.candidates if each.draft)
     return replace(check, reference=replace(check.reference, kv=kv), candidates=with_mtp)

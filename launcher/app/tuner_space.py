@@ -50,6 +50,8 @@ _HIGHEST_RATE = 300.0
 """The highest speed that is expected, in tokens/s."""
 _LOAD_GB_S, _START_S = 2.0, 3.0
 """Speed of reading the model's file, and seconds for the rest of a start."""
+NEEDLE_S = 10.0
+"""Seconds that reading the prompt around the hidden fact may take, with MTP and without."""
 _GUESS_TOO_LONG = 3.0
 """The true times may be shorter than these guesses by this factor."""
 
@@ -99,6 +101,11 @@ class PreparedTune:
         return self.plan.least_s if self.measured else self.plan.least_s / _GUESS_TOO_LONG
 
     @property
+    def answers_s(self) -> float:
+        """Expected seconds after the verdict, if that is MTP: two starts, whose answers are compared."""
+        return 2 * (self.restart_s + NEEDLE_S)
+
+    @property
     def tokens(self) -> int:
         """Approximate tokens of all replies of the plan."""
         return self.plan.starts * sum(prompt.tokens for prompt in self.workload.prompts)
@@ -112,6 +119,7 @@ class PreparedTune:
             "goal": self.goal.aim.value,
             "budget_s": round(self.budget_s),
             "grace_s": round(grace_s(self.budget_s)),
+            "answers_s": round(self.answers_s),
             "seconds": round(plan.seconds),
             "starts": plan.starts,
             "starting_s": round(plan.starting_s),

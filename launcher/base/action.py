@@ -26,6 +26,7 @@ class ActionKind(StrEnum):
     REPLACE_FLAG = "replace_flag"
     ADD_FLAG = "add_flag"
     BUILT_IN_ENGINE = "built_in_engine"
+    LOAD_PROJECTOR = "load_projector"
     OTHER_ENGINE_BUILD = "other_engine_build"
     OTHER_PORT = "other_port"
     OTHER_MODEL = "other_model"

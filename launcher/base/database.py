@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from launcher.base.errors import WrittenByNewer
@@ -16,9 +17,11 @@ from launcher.base.kept_files import (
     set_aside,
     version_copy_path,
 )
+from launcher.base.locks import has_locks, read_clock
 from launcher.base.messages import join_messages, message
 
 _BUSY_S = 5.0
+_LONGEST_TRANSACTION_S = 60.0
 _MEMORY = ":memory:"
 Prepare = Callable[[sqlite3.Connection], object]
 """Work on a database that was just opened and migrated."""
@@ -36,8 +39,9 @@ class OpenedDatabase:
 def open_database(
     path: Path, migrations: Sequence[str], label: str, prepare: Prepare = lambda _: None
 ) -> OpenedDatabase:
-    """Open a database in WAL mode, creating it if needed. A damaged file is kept as .bad and replaced by a new one.
+    """Open a database, creating it if needed. A damaged file is kept as .bad and replaced by a new one.
 
+    It is in WAL mode where the file system has locks.
     `migrations` are the scripts that lead from one schema version to the next; `user_version` counts those that were
     run. An existing file is copied before it is migrated (base/kept_files.py). `label` begins a sentence about the
     file, such as "The history of measurements". If `prepare` raises an error for which `is_damage` is True, the file is
@@ -95,11 +99,34 @@ def _open_file(path: Path, migrations: Sequence[str], label: str, prepare: Prepa
     return _connect(str(path), migrations, label, prepare)
 
 
+def _open_connection(database: str) -> sqlite3.Connection:
+    """Open a file with the locks of its file system, or with a folder beside it as the lock where that has none."""
+    path = Path(database)
+    connect: Callable[..., sqlite3.Connection] = partial(
+        sqlite3.connect, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+    )
+    if database == _MEMORY or has_locks(path.parent):
+        return connect(database)
+    lock = path.with_name(f"{path.name}.lock")
+    with suppress(OSError):  # left behind by a process that was killed: no transaction of ours takes so long
+        if read_clock(path.parent) - lock.stat().st_mtime > _LONGEST_TRANSACTION_S:
+            lock.rmdir()
+    db = connect(f"{path.absolute().as_uri()}?vfs=unix-dotfile", uri=True)
+    try:
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")  # a file that is in WAL mode cannot be opened otherwise
+        db.execute("PRAGMA journal_mode = DELETE")
+        db.execute("PRAGMA locking_mode = NORMAL")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
 def _connect(database: str, migrations: Sequence[str], label: str, prepare: Prepare) -> sqlite3.Connection:
-    db = sqlite3.connect(database, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    db = _open_connection(database)
     try:
         db.execute("PRAGMA foreign_keys = ON")
-        # On file systems without shared memory SQLite stays with its rollback journal.
+        # On file systems without locks or shared memory SQLite stays with its rollback journal.
         db.execute("PRAGMA journal_mode = WAL")
         if (problem := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
             raise _Damaged(problem)
@@ -148,7 +175,7 @@ def _copy_database(path: Path, version: int) -> None:
     temporary.unlink(missing_ok=True)
     try:
         os.close(open_private_file(temporary, os.O_RDWR | os.O_CREAT))
-        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(temporary)) as target:
+        with closing(_open_connection(str(path))) as source, closing(_open_connection(str(temporary))) as target:
             source.backup(target)
             target.execute("PRAGMA journal_mode = DELETE")  # makes the copy a single file
         replace_file(temporary, copy)

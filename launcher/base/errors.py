@@ -195,6 +195,12 @@ class EngineHung(EngineFailed):
     code = "engine_hung"
 
 
+class EngineBroken(EngineFailed):
+    """The engine process runs but fails every request."""
+
+    code = "engine_broken"
+
+
 class CrashLoop(EngineFailed):
     """The engine crashed repeatedly, so it is not restarted. `reason` is the last crash."""
 
@@ -285,6 +291,12 @@ class Untrusted(Unreachable):
     """A server cannot prove its identity; retrying does not help."""
 
     code = "untrusted"
+
+
+class ProxyUnusable(Unreachable):
+    """The proxy set in the environment cannot be used as it is; retrying does not help."""
+
+    code = "proxy_unusable"
 
 
 class NotOurEngine(Untrusted):

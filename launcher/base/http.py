@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
-import importlib.util
 import json
 import sys
 import time
@@ -20,12 +19,14 @@ from launcher.base.messages import message
 from launcher.base.net import (
     USER_AGENT,
     connection_error,
+    find_proxy,
     host_name,
+    is_sent_token,
     make_tls_context,
+    proxy_error,
     redirect_target,
     setup_error,
     strip_secrets,
-    url_origin,
 )
 from launcher.base.text import one_line
 
@@ -33,12 +34,10 @@ from launcher.base.text import one_line
 sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 if TYPE_CHECKING:
     import httpx
-else:
-    httpx = LateModule("httpx")  # most who import this module send no request
 
-if importlib.util.find_spec("sniffio") is None:
-    # httpcore tries to import it several times in each request. A failed import searches all folders, for 0.2 ms.
-    sys.modules["sniffio"] = None  # type: ignore[assignment]
+    from launcher.base import http_proxies
+else:  # most who import this module send no request
+    httpx, http_proxies = LateModule("httpx"), LateModule("launcher.base.http_proxies")
 
 # Server-sent events, the subset that llama-server sends. See
 # https://html.spec.whatwg.org/multipage/server-sent-events.html; event names, IDs, retry times and lines that end in CR
@@ -145,12 +144,12 @@ class ServerClient:
         self.set_api_key(api_key)
         self._connect_s = _REMOTE_CONNECT_S if remote else _CONNECT_S
         # TLS is not used on loopback, and loading certificates would take 20 ms.
-        self._verify = make_tls_context() if remote else False
+        self._tls = make_tls_context() if remote else None
         self._clients: WeakSet[httpx.AsyncClient] = WeakSet()
         try:
             httpx.Request("GET", url)  # raises for an invalid host name
             self._client = self._open_client()
-        except (ImportError, ValueError, httpx.InvalidURL) as error:
+        except (ValueError, httpx.InvalidURL) as error:
             raise setup_error(error, url) from error
 
     async def __aenter__(self) -> Self:
@@ -177,8 +176,9 @@ class ServerClient:
         client = httpx.AsyncClient(
             base_url=self.url,
             headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
-            trust_env=self._remote,
-            verify=self._verify,
+            trust_env=False,
+            verify=False,
+            transport=http_proxies.open_async_transport(find_proxy(self.url), self._tls) if self._tls else None,
             timeout=httpx.Timeout(10.0, connect=self._connect_s),
         )
         self._clients.add(client)
@@ -278,6 +278,8 @@ class ServerClient:
             raise Unreachable(
                 message("{url} did not respond in time.", url=self.url), message("See its log.")
             ) from error
+        except httpx.ProxyError as error:
+            raise proxy_error(self.url, str(error)) from error
         except httpx.HTTPError as error:
             was_closed = isinstance(error, httpx.NetworkError) or str(error).startswith(_CLOSED)
             why = when if was_closed else message("because the reply was not HTTP")
@@ -326,10 +328,14 @@ def _parse_json(
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """The status and headers of a response, without its body. Header names are in lower case."""
+    """The status and headers of a response, without its body. Header names are in lower case.
+
+    `url` is the address that sent it, which after a redirect is not the requested one.
+    """
 
     status: int
     headers: Mapping[str, str]
+    url: str = ""
 
 
 def send_head_request(url: str, *, token: str | None = None) -> ResponseHead:
@@ -342,7 +348,7 @@ def send_head_request(url: str, *, token: str | None = None) -> ResponseHead:
 
 
 def _response_head(response: httpx.Response) -> ResponseHead:
-    return ResponseHead(response.status_code, dict(response.headers))  # httpx has the names in lower case
+    return ResponseHead(response.status_code, dict(response.headers), str(response.url))  # names are in lower case
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +373,7 @@ def fetch_json_pages(
         while page_url:
             page_headers = {
                 **(headers or {}),
-                **bearer_header(token if url_origin(url) == url_origin(page_url) else None),
+                **bearer_header(token if is_sent_token(url, page_url) else None),
             }
             with client.stream("GET", page_url, headers=page_headers, follow_redirects=True) as response:
                 _check_encrypted(page_url, response)
@@ -379,7 +385,7 @@ def fetch_json_pages(
                 bytes_left -= len(body)
                 next_link = response.links.get("next", {}).get("url")
                 page_url = str(response.url.join(next_link)) if next_link else ""
-            yield JsonPage(head, _parse_json(body, host_name(url), message("Check the address.")))
+            yield JsonPage(head, _parse_json(body, host_name(head.url), message("Check the address.")))
 
 
 def fetch_file(url: str, *, limit_bytes: int) -> tuple[ResponseHead, bytes | None]:
@@ -432,6 +438,10 @@ def error_for_status(url: str, head: ResponseHead) -> Refused:
             message("Request access from its owner, or set a token that has access."),
         ),
         404: (message("does not have this file"), message("Check the name.")),
+        407: (
+            message("is behind a proxy that requires a login"),
+            message("Write the login before the host in its address: USER:PASSWORD@HOST:PORT."),
+        ),
         410: (message("no longer has this file"), message("Check the name.")),
         429: (
             message("received too many requests"),
@@ -462,17 +472,13 @@ def parse_retry_after(text: str) -> float | None:
 
 def make_remote_client() -> httpx.Client:
     """Return a client for other computers that uses the environment's proxies and refuses redirects away from https."""
-    headers = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
-    try:
-        return httpx.Client(
-            timeout=httpx.Timeout(30.0, connect=10.0),
-            headers=headers,
-            verify=make_tls_context(),
-            event_hooks={"response": [_check_redirect]},
-        )
-    # SOCKS without its library, or an unknown scheme.
-    except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
-        raise setup_error(error) from error
+    return httpx.Client(
+        timeout=httpx.Timeout(30.0, connect=_REMOTE_CONNECT_S),
+        headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
+        trust_env=False,
+        transport=http_proxies.ProxyTransport(make_tls_context()),
+        event_hooks={"response": [_check_redirect]},
+    )
 
 
 def _purpose_header(purpose: str) -> dict[str, str]:
@@ -503,6 +509,8 @@ def converted_errors(url: str) -> Iterator[None]:
     except httpx.HTTPError as error:
         with suppress(RuntimeError):  # httpx raises it if the error has no request yet
             url = str(error.request.url)  # after a redirect, this is the address that failed
+        if isinstance(error, httpx.ProxyError):
+            raise proxy_error(url, str(error)) from error
         timed_out = isinstance(error, httpx.TimeoutException)
         raise connection_error(
             url, TimeoutError() if timed_out else error, connecting=isinstance(error, httpx.ConnectError)

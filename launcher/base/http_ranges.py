@@ -10,7 +10,7 @@ import httpx
 from launcher.base.errors import Refused, Unreachable
 from launcher.base.http import ResponseHead, bearer_header, converted_errors, error_for_status, make_remote_client
 from launcher.base.messages import message
-from launcher.base.net import host_name, url_origin
+from launcher.base.net import host_name, is_sent_token
 
 _FIRST_RANGE, _LARGEST_RANGE = 2**18, 2**22
 _CONTENT_RANGE = re.compile(r"bytes (?:(?P<first>\d{1,19})-(?P<last>\d{1,19})|\*)/(?P<size>\d{1,19})")
@@ -109,7 +109,7 @@ class RangeReader:
             headers["If-Range"] = self._size_and_etag[1]
         request = self._client.build_request("GET", self._url, headers=headers)
         self._response = response = self._client.send(request, stream=True, follow_redirects=True)
-        if url_origin(str(request.url)) != url_origin(str(response.url)):
+        if not is_sent_token(str(request.url), str(response.url)):
             self._token = None
         self._url = str(response.url)  # the next range goes directly to the redirect target
         size, self._body_end = self._parse_extent(response, begin)

@@ -8,23 +8,34 @@ import base64
 import http.client
 import io
 import socket
+import ssl
 from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.connection import wait
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from launcher.base.errors import BadOption, Refused, Unreachable
 from launcher.base.http import ResponseHead
+from launcher.base.late import LateModule
 from launcher.base.messages import message
 from launcher.base.net import (
     USER_AGENT,
+    Proxy,
     connection_error,
     find_proxy,
     host_name,
+    is_sent_token,
     make_tls_context,
+    proxy_error,
     redirect_target,
-    url_origin,
 )
+
+if TYPE_CHECKING:
+    import python_socks
+    import python_socks.sync as socks
+else:
+    python_socks, socks = LateModule("python_socks"), LateModule("python_socks.sync")
 
 _CONNECT_S = 10.0
 _REDIRECTS = 10
@@ -32,6 +43,8 @@ _PIECE = 2**17
 _HEADERS = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity", "Connection": "close"}
 _ADDRESS_CHARACTERS = "%/:?#[]@!$&'()*+,;=~"
 """Characters of a URL that are not percent-encoded again."""
+_NO_TUNNEL = "Tunnel connection failed: "
+"""How http.client begins the error of a proxy that refused; its status and reason follow."""
 
 
 class RangeStream:
@@ -41,8 +54,8 @@ class RangeStream:
     redirect targets. Redirects away from https are refused.
 
     Raises Unreachable if the server does not answer, breaks off, or is silent for `silence_s` seconds, Untrusted for
-    its certificate, Refused if it redirects in a circle or answers in an encoding that was not requested, BadOption for
-    an invalid URL or an unsupported kind of proxy. Any status is returned.
+    its certificate, ProxyUnusable for a proxy that cannot be used, Refused if it redirects in a circle or answers in an
+    encoding that was not requested, BadOption for an invalid URL. Any status is returned.
     """
 
     def __init__(self, url: str, *, token: str | None = None, silence_s: float = 30.0) -> None:
@@ -163,8 +176,12 @@ class RangeStream:
             connection.sock.settimeout(self._silence_s)
             connection.request("GET", target, headers={**headers, **extra})
             self._response = connection.getresponse()
+        except python_socks.ProxyError as error:
+            raise proxy_error(url, str(error)) from error
         except (OSError, ValueError, http.client.HTTPException) as error:
             self.close()
+            if str(error).startswith(_NO_TUNNEL):
+                raise proxy_error(url, str(error).removeprefix(_NO_TUNNEL)) from error
             raise connection_error(url, error, connecting=connecting) from error
         return self._response
 
@@ -177,10 +194,10 @@ class RangeStream:
         path = quote(parts.path or "/", safe=_ADDRESS_CHARACTERS)
         target = f"{path}?{quote(parts.query, safe=_ADDRESS_CHARACTERS)}" if parts.query else path
         extra = {}
-        if self._token and url_origin(url) == url_origin(self._url):
+        if self._token and is_sent_token(self._url, url):
             extra["Authorization"] = f"Bearer {self._token}"
         elif parts.username:
-            extra["Authorization"] = _basic_auth(parts.username, parts.password)
+            extra["Authorization"] = _basic_auth(unquote(parts.username), unquote(parts.password or ""))
         if proxy := find_proxy(url):
             connection, request_target, login = _connect_through_proxy(proxy, parts, target)
             return connection, request_target, extra | login
@@ -198,35 +215,40 @@ class RangeStream:
         return ResponseHead(response.status, headers)
 
 
-def _connect_through_proxy(
-    proxy: str, parts: SplitResult, target: str
-) -> tuple[http.client.HTTPConnection, str, dict[str, str]]:
-    """Return a connection to the server in `parts` through a proxy, the request target, and headers for the proxy.
+class _SocksConnection(http.client.HTTPConnection):
+    """A connection through a SOCKS proxy, encrypted if there is a TLS context."""
 
-    Raises BadOption for an unsupported kind of proxy.
-    """
-    proxy_parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-    if proxy_parts.scheme != "http" or not proxy_parts.hostname:
-        raise BadOption(
-            message(
-                "The proxy {proxy} uses {scheme}, which is not supported.",
-                proxy=host_name(proxy),
-                scheme=proxy_parts.scheme,
-            ),
-            message("Set HTTPS_PROXY to one that begins with http://."),
-        )
-    proxy_host, proxy_port = proxy_parts.hostname, proxy_parts.port or 80
-    login = {}
-    if proxy_parts.username:
-        login["Proxy-Authorization"] = _basic_auth(proxy_parts.username, proxy_parts.password)
-    if parts.scheme == "http":
-        plain = http.client.HTTPConnection(proxy_host, proxy_port, timeout=_CONNECT_S)
+    def __init__(self, proxy: Proxy, host: str, port: int | None, tls: ssl.SSLContext | None) -> None:
+        self.default_port = 443 if tls else 80
+        super().__init__(host, port, timeout=_CONNECT_S)
+        self._proxy = proxy
+        self._tls = tls
+
+    def connect(self) -> None:
+        """Connect. Raises OSError, and ProxyError of python_socks if the proxy refuses."""
+        proxy = self._proxy
+        through = socks.Proxy(python_socks.ProxyType.SOCKS5, proxy.host, proxy.port, proxy.user, proxy.password)
+        self.sock = through.connect(self.host, self.port, _CONNECT_S)
+        if self._tls is not None:
+            self.sock = self._tls.wrap_socket(self.sock, server_hostname=self.host)  # closes it if that fails
+
+
+def _connect_through_proxy(
+    proxy: Proxy, parts: SplitResult, target: str
+) -> tuple[http.client.HTTPConnection, str, dict[str, str]]:
+    """Return a connection to the server in `parts` through a proxy, the request target, and headers for the proxy."""
+    host, tls = parts.hostname or "", make_tls_context() if parts.scheme == "https" else None
+    if proxy.kind == "socks5":
+        return _SocksConnection(proxy, host, parts.port, tls), target, {}
+    login = {} if proxy.user is None else {"Proxy-Authorization": _basic_auth(proxy.user, proxy.password)}
+    if tls is None:
+        plain = http.client.HTTPConnection(proxy.host, proxy.port, timeout=_CONNECT_S)
         netloc = parts.netloc.rpartition("@")[2]
         return plain, f"http://{netloc}{target}", login
-    tunnel = http.client.HTTPSConnection(proxy_host, proxy_port, timeout=_CONNECT_S, context=make_tls_context())
-    tunnel.set_tunnel(parts.hostname or "", parts.port or 443, login)
+    tunnel = http.client.HTTPSConnection(proxy.host, proxy.port, timeout=_CONNECT_S, context=tls)
+    tunnel.set_tunnel(host, parts.port or 443, login)
     return tunnel, target, {}
 
 
-def _basic_auth(user: str, password: str | None) -> str:
-    return "Basic " + base64.b64encode(f"{unquote(user)}:{unquote(password or '')}".encode()).decode("ascii")
+def _basic_auth(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode("ascii")

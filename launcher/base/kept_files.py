@@ -143,9 +143,9 @@ def hold_file_lock(path: Path, limit_s: float) -> Iterator[None]:
 
     Raises OSError; TimeoutError if another process holds the lock for longer than `limit_s` seconds.
     """
-    from filelock import FileLock
+    from launcher.base.locks import hold_lock  # imported late: most who read a kept file write none
 
-    with FileLock(path.with_suffix(".lock"), timeout=limit_s):
+    with hold_lock(path.with_suffix(".lock"), limit_s):
         yield
 
 

@@ -1,19 +1,23 @@
-"""Proxy, certificates and error messages shared by all HTTP clients."""
+"""Proxy, redirects, certificates and error messages shared by all HTTP clients."""
 
+import ipaddress
 import os
+import re
 import socket
 import ssl
 import sys
 import urllib.request
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from urllib.parse import urljoin, urlsplit
+from typing import Literal
+from urllib.parse import unquote, urljoin, urlsplit
 
 import certifi
 import truststore
 
 from launcher import __version__
-from launcher.base.errors import BadOption, Refused, Unreachable, Untrusted
+from launcher.base.errors import BadOption, ProxyUnusable, Refused, Unreachable, Untrusted
 from launcher.base.messages import join_messages, message
 
 USER_AGENT = f"mtp-launcher/{__version__}"
@@ -73,10 +77,92 @@ def strip_secrets(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def find_proxy(url: str) -> str | None:
-    """Return the environment's proxy for a URL (on Windows also the system's), None if there is none."""
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """A proxy and how to log in there. One of the kind socks5 also resolves host names."""
+
+    kind: Literal["http", "socks5"]
+    host: str
+    port: int
+    user: str | None = None
+    password: str = ""
+
+    @property
+    def netloc(self) -> str:
+        """Host and port as in a URL."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+_PROXY = re.compile(
+    r"(?:(?P<scheme>[a-z][a-z0-9+.-]*)://)?(?:(?P<user>[^:]*)(?::(?P<password>.*))?@)?"
+    r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<host>[^:@/?#\s]+))(?::(?P<port>[0-9]{1,5}))?(?:/.*)?",
+    re.IGNORECASE | re.DOTALL,
+)
+"""The address of a proxy. Its password may contain any character: the last @ ends it."""
+_PROXY_KINDS: dict[str, tuple[Literal["http", "socks5"], int]] = {
+    "http": ("http", 80),
+    "socks5": ("socks5", 1080),
+    "socks5h": ("socks5", 1080),
+    "socks": ("socks5", 1080),  # as GNOME writes it into all_proxy
+}
+"""The kind of a proxy and its usual port, by the scheme of its address."""
+_CHECK_PROXY = message("Check HTTPS_PROXY, HTTP_PROXY and ALL_PROXY.")
+
+
+def find_proxy(url: str) -> Proxy | None:
+    """Return the environment's proxy for a URL (on Windows also the system's), None if there is none.
+
+    A proxy for the URL's scheme comes before that for all. Raises ProxyUnusable.
+    """
     proxies, scheme = urllib.request.getproxies(), url.partition(":")[0].lower()
-    return None if urllib.request.proxy_bypass(host_name(url)) else proxies.get(scheme, proxies.get("all"))
+    address = proxies.get(scheme) or proxies.get("all")
+    return None if not address or _needs_no_proxy(url, proxies.get("no", "")) else _parse_proxy(address)
+
+
+def _parse_proxy(address: str) -> Proxy:
+    match = _PROXY.fullmatch(address.strip())
+    if match is None or int(match["port"] or 1) not in range(1, 65536):
+        raise ProxyUnusable(message("The address of the proxy set in the environment is not valid."), _CHECK_PROXY)
+    scheme, host = (match["scheme"] or "http").lower(), match["address"] or match["host"]
+    if scheme not in _PROXY_KINDS:
+        raise ProxyUnusable(
+            message("The proxy {proxy} uses {scheme}, which is not supported.", proxy=host, scheme=scheme),
+            message("Set HTTPS_PROXY to an address that begins with http:// or socks5://."),
+        )
+    kind, usual_port = _PROXY_KINDS[scheme]
+    user = match["user"]
+    return Proxy(
+        kind,
+        host,
+        int(match["port"] or usual_port),
+        None if user is None else unquote(user),
+        unquote(match["password"] or ""),
+    )
+
+
+def _needs_no_proxy(url: str, exceptions: str) -> bool:
+    """Return True if the system, or an entry of `exceptions` (no_proxy), excepts the server of a URL.
+
+    An entry is a host name with or without a dot or *. before it, an address or a network, each perhaps with a port.
+    """
+    host = host_name(url)
+    return urllib.request.proxy_bypass(host) or any(
+        _excepts(entry.lower(), host, url_origin(url)[2]) for entry in re.split(r"[\s,;]+", exceptions)
+    )
+
+
+def _excepts(entry: str, host: str, port: int | None) -> bool:
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        name = entry.removesuffix(f":{port}").strip("[]").removeprefix("*").removeprefix(".")
+        return entry == "*" or (bool(name) and f".{host}".endswith(f".{name}"))
+
+
+def is_sent_token(url: str, target: str) -> bool:
+    """Return True if `target` may be sent the token for `url`: on the same server, or the same host by https."""
+    origin, to = url_origin(url), url_origin(target)
+    return origin == to or (origin[:2] == ("http", to[1]) and to[0] == "https" and (origin[2], to[2]) == (80, 443))
 
 
 def make_tls_context() -> ssl.SSLContext:
@@ -119,17 +205,29 @@ def _system_has_certificates() -> bool:
     )
 
 
-def setup_error(error: Exception, url: str | None = None) -> Unreachable:
+def setup_error(error: Exception, url: str) -> Unreachable:
     """Return the error for an unusable proxy or certificate setup, or an unusable address `url`."""
     why = str(error).rstrip(".")
-    hint = message("Check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR.")
-    if url is None:
-        return Unreachable(
-            message("The proxy or certificates set in the environment cannot be used: {error}.", error=why), hint
-        )
     return Unreachable(
         message("Cannot connect to {host}: {error}.", host=host_name(url), error=why),
-        join_messages(message("Check the address."), hint),
+        join_messages(message("Check the address."), _CHECK_PROXY, message("Check SSL_CERT_FILE and SSL_CERT_DIR.")),
+    )
+
+
+def proxy_error(url: str, reason: str) -> Unreachable:
+    """Return the error of a proxy that answered, but did not connect to the server of `url`."""
+    proxy = find_proxy(url)
+    wants_login = re.search(r"\b407\b|auth|login|password|methods", reason, re.IGNORECASE)
+    return (ProxyUnusable if wants_login else Unreachable)(
+        message(
+            "The proxy {proxy} does not connect to {host}: {reason}.",
+            proxy=proxy.host if proxy else host_name(""),
+            host=host_name(url),
+            reason=reason.rstrip("."),
+        ),
+        message("Write the login before the host in its address: USER:PASSWORD@HOST:PORT.")
+        if wants_login
+        else _CHECK_PROXY,
     )
 
 
@@ -146,7 +244,7 @@ def connection_error(
     """
     host, proxy = host_name(url), find_proxy(url)
     if proxy:
-        hint = message("The connection uses the proxy {proxy}.", proxy=host_name(proxy))
+        hint = message("The connection uses the proxy {proxy}.", proxy=proxy.host)
     cause: BaseException = error
     while not isinstance(cause, OSError) and (cause.__cause__ or cause.__context__):
         cause = cause.__cause__ or cause.__context__ or cause

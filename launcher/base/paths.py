@@ -92,9 +92,11 @@ def check_writable() -> None:
 def explain_os_error(error: OSError) -> LauncherError:
     """Return the error for an OSError, with a next step that depends on the path and the cause."""
     if lock := getattr(error, "lock_file", None):  # filelock.Timeout
+        from launcher.base.locks import holder_hint
+
         return HomeUnusable(
             message("Another instance of this program holds {lock} and does not release it.", lock=lock),
-            message("It may be suspended, for example by Ctrl-Z. Resume it, or end it."),
+            holder_hint(error) or message("It may be suspended, for example by Ctrl-Z. Resume it, or end it."),
             folder=str(lock),
         )
     path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""

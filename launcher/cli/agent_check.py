@@ -15,6 +15,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("--agent", metavar="NAME", help=f"one of {list_names()} (default: any)")
     parser.add_argument("--url", help="the server's address, if more than one runs, or if it is another program's")
+    parser.add_argument("--model", metavar="NAME", help="the model, of a server with several (a router, Ollama)")
     add_key_options(parser)
 
 
@@ -33,8 +34,10 @@ async def run(options: argparse.Namespace) -> Result:
     remote = not address.local or address.url.startswith("https://")
     async with EngineClient(address.url, key, remote=remote) as client:
         # First find out what it is: a web server of another kind may answer the check's requests with anything.
-        features = await AttachedServer(address, key, client=client).detect_features()
-        model = None if features.is_llama_server else features.model
+        server = AttachedServer(address, key, client=client, model=options.model)
+        features = await server.detect_features()
+        server.require_model()
+        model = features.model if features.chosen or not features.is_llama_server else None
         verdict = await check_server(client, agent, model=model, context=features.context)
     data = asdict(verdict)
     figures = ("reuse_turn2", "reuse_turn3", "acceptance")

@@ -32,6 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument("url", metavar="URL", help="address of the server, such as http://192.168.1.20:8080")
     add_key_options(parser)
+    parser.add_argument("--model", metavar="NAME", help="the model, of a server with several (a router, Ollama)")
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--once", action="store_true", help="show what the server offers, and do not watch it")
     mode.add_argument("--seconds", type=parse_number, metavar="N", help="watch for N seconds (default: until Ctrl-C)")
@@ -60,8 +61,9 @@ async def run(options: argparse.Namespace) -> Result | int:
     if options.bench and address.local:
         await asyncio.to_thread(check_no_tune)
     key = await find_api_key(options.url, options)
-    async with attach_server(address, key) as server:
+    async with attach_server(address, key, model=options.model) as server:
         if options.bench:
+            server.require_model()
             return await _measure_server(
                 server,
                 options.workload or _DEFAULT_WORKLOAD,
@@ -168,6 +170,8 @@ def _features_json(features: ServerFeatures) -> dict[str, Any]:
         "url": features.url,
         "kind": _server_kind(features),
         "models": features.models,
+        "model": features.model,
+        "loaded": features.loaded if features.router else None,
         "engine": features.engine,
         "ctx": features.context,
         "slots": features.slots,
@@ -183,6 +187,10 @@ def _describe_features(features: ServerFeatures) -> Iterator[str]:
     drafts = {True: "on", False: "off", None: unknown}[features.drafts]
     yield f"{features.url}/v1  {_server_kind(features)}{f', {one_line(features.engine)}' if features.engine else ''}"
     yield f"  models       {one_line(', '.join(features.models)) or unknown}"
+    if features.router:
+        yield f"  loaded       {one_line(', '.join(features.loaded)) or 'none'}"
+    if features.chosen is not None:
+        yield f"  model        {one_line(features.chosen)}"
     yield f"  context      {unknown if features.context is None else f'{features.context:,} tokens a slot'}"
     yield f"  slots        {unknown if features.slots is None else features.slots}"
     yield f"  speculation  {drafts}"
@@ -191,7 +199,7 @@ def _describe_features(features: ServerFeatures) -> Iterator[str]:
 
 
 def _server_kind(features: ServerFeatures) -> str:
-    return "llama-server" if features.is_llama_server else "OpenAI-compatible server"
+    return features.router or ("llama-server" if features.is_llama_server else "OpenAI-compatible server")
 
 
 def _sample_result(state: str, snapshot: MonitorSnapshot | None, features: ServerFeatures) -> Result:

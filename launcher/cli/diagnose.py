@@ -14,6 +14,7 @@ from launcher.cli.suggested_fixes import actions_json, format_fixes
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from launcher.app.failed_requests import FailureGroup
     from launcher.base.errors import LauncherError
     from launcher.engine.diagnosis.explain import Diagnosis
     from launcher.engine.server.last_start import LastStart
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _NO_KNOWN_CAUSE = "The log shows no known cause."
 _NOT_A_LOG = "This is not a log: it is not a text file."
+_REQUESTS_READ = 100
+"""How many of the last requests are searched for failures."""
 _STARTING_STATES = ("preparing", "loading", "warming up")
 _EXIT_CODES = range(-(2**31), 2**32)
 """Exit codes of Windows have 32 bits and are written with or without a sign."""
@@ -69,9 +72,18 @@ async def run(options: argparse.Namespace) -> Result:
     text = await run_in_thread(lambda: _read_named_log(log_name), "log")
     exit_code = options.exit_code if options.exit_code is not None or last_start is None else last_start.exit_code
     diagnosis = diagnose_log(text, exit_code=exit_code)
+    failed = None
+    if starting_server is None and not has_input and (diagnosis is None or diagnosis.severity == "request"):
+        failed = await _find_failed_requests(options.url)
+    if failed is not None and failed.diagnosis is not None:  # the newest failure is what the user asks about
+        return _make_report(failed.diagnosis, last_start, options, failed=failed)
     if diagnosis is not None and (starting_server is None or diagnosis.severity == "fatal"):
         return _make_report(diagnosis, last_start, options, error_line=diagnosis.line or find_error_line(text) or "")
     title, error_line = (_NO_KNOWN_CAUSE, find_error_line(text)) if is_text(text) else (_NOT_A_LOG, None)
+    if failed is not None:
+        times = "request" if failed.count == 1 else f"{failed.count} requests"
+        title = f"The last {times} that failed did so for no known cause, and the log shows none."
+        error_line = failed.message or f"HTTP status {failed.status}"
     if starting_server is not None:
         title = f"The server at {starting_server.url} is {starting_server.state}, and its log shows no failure."
     lines = [wrap_text(title), *([wrap_text(error_line, "  It says: ")] if error_line else [])]
@@ -83,10 +95,30 @@ async def run(options: argparse.Namespace) -> Result:
     )
 
 
+async def _find_failed_requests(url: str | None) -> FailureGroup | None:
+    """Return the last failures among the requests to a running server; None if none failed, or no server runs."""
+    from launcher.app.failed_requests import group_failures
+    from launcher.app.running_servers import read_requests
+    from launcher.base.errors import LauncherError
+    from launcher.engine.server import registry
+
+    try:
+        await asyncio.to_thread(registry.find_server, url)
+        records = [record async for record in read_requests(url, count=_REQUESTS_READ, follow=False)]
+    except LauncherError:
+        return None
+    return next(reversed(group_failures(records)), None)
+
+
 def _make_report(
-    diagnosis: Diagnosis, last_start: LastStart | None, options: argparse.Namespace, *, error_line: str = ""
+    diagnosis: Diagnosis,
+    last_start: LastStart | None,
+    options: argparse.Namespace,
+    *,
+    error_line: str = "",
+    failed: FailureGroup | None = None,
 ) -> Result:
-    """Return the result for a known cause: the cause and the suggested fixes."""
+    """Return the result for a known cause: the cause and the suggested fixes. `failed` are requests that name it."""
     from launcher.engine.diagnosis.fix_command import command_for
 
     actions = (
@@ -100,6 +132,10 @@ def _make_report(
         lines.append(wrap_text(diagnosis.hint, "  What to do: "))
     if error_line:
         lines.append(wrap_text(error_line, "  The log: "))
+    if failed is not None:
+        error_line = failed.message
+        status = "" if failed.status is None else f" with status {failed.status}"
+        lines.append(wrap_text(error_line, f"  {failed.count} failed{status}: "))
     lines += [f"  {line}" for line in format_fixes(fixes)]
     data = {
         "code": diagnosis.code,
@@ -113,6 +149,7 @@ def _make_report(
         "facts": dict(diagnosis.facts),
         "line": error_line,
         "log": log,
+        "failed_requests": failed.count if failed is not None else None,
     }
     return Result(data, [*lines, *_describe_source(log, options)])
 

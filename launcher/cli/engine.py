@@ -62,7 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
                 help="cuda, cuda-12, vulkan, rocm, sycl, openvino or cpu (default: the best for this computer)",
             )
         if name in ("use", "remove"):
-            action.add_argument("name", metavar="NAME", help="as `engine list` shows it, or its tag")
+            action.add_argument("name", metavar="NAME", help="as `engine list` shows it, its tag, or its path")
         if name in ("pin", "test"):
             action.add_argument(
                 "name", nargs="?", metavar="NAME", help="as `engine list` shows it (default: the one in use)"

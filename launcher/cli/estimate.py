@@ -43,6 +43,7 @@ _PART_LABELS = {
     "overhead": "driver and process",
     "mmproj": "vision projector",
     "caches": "expert cache",
+    "pool": "CUDA's temporary memory",
 }
 _LATER_LABELS = {"prompt_cache_most": "prompt cache, at most", "checkpoints_most": "checkpoints, at most"}
 """Labels of the host memory that the engine adds while it runs."""
@@ -197,7 +198,7 @@ def _as_json(
         "parts_unknown": unknown.title if unknown else None,
         "host_mib": round(estimate.host.at_start / _MIB, 1) if estimate else None,
         "host": parts_json(host_parts(estimate)) if estimate else None,
-        "host_available_mib": situation.host_mib,
+        "host_available_mib": situation.host_beside_mib(estimate.required_mib if estimate else 0),
         "free_mib": situation.free_mib,
         "margin_mib": situation.margin_mib,
         "needed_mib": _needed_mib(estimate, setting, comparison),
@@ -309,8 +310,9 @@ def format_parts(estimate: MemoryEstimate, situation: Situation, engine_figures:
     for name, label in _LATER_LABELS.items():
         if size := getattr(estimate.host, name):
             yield f"  {label:<24}{size / _MIB:>12,.1f} MiB"
-    if backend != "cpu" and situation.host_mib is not None:
-        yield f"  {'host memory available':<24}{situation.host_mib:>10,}   MiB"
+    host_mib = situation.host_beside_mib(estimate.required_mib)
+    if backend != "cpu" and host_mib is not None:
+        yield f"  {'host memory available':<24}{host_mib:>10,}   MiB"
     for note in situation.own_notes:
         yield f"\n{wrap_text(note)}"
     if estimate.parts.mmproj:

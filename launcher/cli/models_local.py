@@ -162,6 +162,8 @@ def _as_json(local: LocalModel, last_uses: Mapping[str, float]) -> dict[str, Any
     return {
         "name": local.label,
         "kind": record.kind,
+        "file_kind": record.file_kind,
+        "about": local.kind.sentence if local.kind else None,
         "model": record.model,
         "quant": record.quant,
         "paths": [str(path) for path in record.paths],
@@ -219,6 +221,8 @@ def _format_list(models: Sequence[LocalModel], leftovers: Sequence[Leftover]) ->
     for local in models:
         if local.problem:
             yield "\n" + wrap_text(f"{local.record.label}: {local.problem}")
+        elif local.kind is not None and local.record.kind == "other":
+            yield "\n" + wrap_text(f"{local.record.label}: {local.kind.sentence}")
     yield from _format_leftovers(leftovers)
     total = format_size(sum(map(_bytes_here, models)))
     yield f"\n{total} in all. `mtp-launcher serve` starts one by its id, as REPO:FILE, or by its path."
@@ -265,9 +269,9 @@ def _bytes_here(local: LocalModel) -> int:
 
 def _describe_kind(local: LocalModel) -> str:
     """Return the quantisation of a model, or the kind of another file."""
-    if local.record.kind == "model":
+    if local.kind is None:
         return local.record.quant or UNKNOWN
-    return "vision" if local.record.kind == "mmproj" else local.record.kind
+    return "vision" if local.record.kind == "mmproj" else local.kind.label
 
 
 def _describe_head(local: LocalModel) -> str:

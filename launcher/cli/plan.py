@@ -18,7 +18,7 @@ from launcher.cli.machine_options import (
     read_machine_description,
     read_plan_criteria,
 )
-from launcher.cli.output import Note, Result, add_extra_arguments, print_result, round_figure
+from launcher.cli.output import Note, Result, add_extra_arguments, error_json, print_result, round_figure
 from launcher.models.server_settings import format_settings
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from launcher.app.start_settings import KeptPlan
     from launcher.base.errors import LauncherError
     from launcher.models.catalogue import Catalogue
+    from launcher.models.file_kinds import OtherFile
     from launcher.models.memory import MemoryEstimate, PlanSettings
     from launcher.models.plan import Plan, PlanCriteria, UnplannedFile
     from launcher.models.situation import Situation
@@ -145,6 +146,8 @@ def _join_words(words: Sequence[str]) -> str:
 
 
 _MIB, _GIB = 2**20, 2**30
+_WORTH_SAYING = 0.01
+"""Share of a total from which the range that it lies in is printed."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -229,12 +232,18 @@ async def run(options: argparse.Namespace) -> Result:
         from launcher.cli.engine_comparison import comparison_json
 
         plans_json[0] |= comparison_json(comparison)
+    refusal = error_json(comparison) if isinstance(comparison, LauncherError) and not plans else None
     data: dict[str, Any] = {
         "machine": _machine_json(situation),
         "plans": plans_json,
         "unplanned": [asdict(each) for each in unplanned],
         "smaller": _smaller_json(smaller) if smaller else None,
         "problems": [asdict(problem) for problem in problems],
+        "engine_error": refusal,
+        "others": [
+            {"file": each.file, "bytes": each.size_bytes, "file_kind": each.kind.name, "about": each.kind.sentence}
+            for each in (selection.others if selection is not None else ())
+        ],
     }
     if options.evidence:
         data["runs"] = [asdict(run) for run in plans[0].entry.measurements] if plans else []
@@ -248,12 +257,15 @@ async def run(options: argparse.Namespace) -> Result:
         if plans:
             quant_here = None if situation.described else served_quant
             yield from _describe_plan(plans[0], engine, options, comparison, served_quant=quant_here)
+        elif isinstance(comparison, LauncherError):
+            yield f"\n{wrap_text(comparison.message)}"
         yield from _format_others(plans[1:])
         if options.evidence and plans:
             from launcher.cli.evidence import format_evidence
 
             yield from format_evidence(plans[0].entry, plans[0].evidence)
         yield from _format_unplanned(unplanned, in_detail=criteria.model is not None)
+        yield from _format_other_files(selection.others if selection is not None else ())
 
     exit_code = 0 if fits and not isinstance(comparison, LauncherError) else 1
     return Result(data, format_lines(), exit_code)
@@ -471,6 +483,7 @@ def _as_json(
         "cautions": [*plan.cautions, *lacks, *uncounted_arguments(extra)],
         "evidence": [describe_run(plan.entry, result) for result in plan.evidence],
         "expected": _expected_json(plan),
+        "expected_unknown": _why_no_forecast(plan),
         "reading": _reading_json(plan),
         "nearest_tokens_per_second": comparable_rate(plan.evidence[0], setting) if plan.evidence else None,
         "limit_tokens_per_second": round_figure(plan.limit_t_s),
@@ -493,6 +506,19 @@ def _expected_json(plan: Plan) -> dict[str, float | None] | None:
         "assumed_host_gb_s": forecast.host_gb_s,
         "cache_hits": None if forecast.cache_hits is None else round(forecast.cache_hits, 2),
     }
+
+
+def _why_no_forecast(plan: Plan) -> str | None:
+    """Return why no speed is expected of a plan, None if one is; whether it fits does not matter."""
+    if plan.forecast is not None:
+        return None
+    if plan.entry.embedding:
+        return "An embedding model generates no text."
+    if plan.setting.backend == "cpu":
+        return "Nothing is known of the processor's speed."
+    if plan.entry.geometry is None:
+        return "There is no formula for this model."
+    return "The speed of this GPU is not known."
 
 
 def _reading_json(plan: Plan) -> dict[str, float | None] | None:
@@ -554,6 +580,14 @@ def _format_unplanned(unplanned: tuple[UnplannedFile, ...], *, in_detail: bool) 
     yield f"\n{wrap_text(f'Not planned: {names}. `--model ID` says what to do{refresh}.')}"
 
 
+def _format_other_files(others: Sequence[OtherFile]) -> Iterator[str]:
+    """Yield the files of a repository that are no models, and what each is."""
+    if others:
+        yield "\nBeside the model"
+    for each in others:
+        yield wrap_text(f"{each.file}, {format_file_size(each.size_bytes)}: {each.kind.what}.", "  ")
+
+
 def _describe_machine(situation: Situation) -> Iterator[str]:
     on_cpu = situation.backend == "cpu"
     if on_cpu:
@@ -565,8 +599,9 @@ def _describe_machine(situation: Situation) -> Iterator[str]:
     elif situation.described:
         name = f"A GPU of {situation.nominal_gb:g} GiB"
     else:
-        name = f"{f'{situation.gpus} x ' if situation.gpus > 1 else ''}{situation.gpu_name}"
-    host = "" if situation.host_mib is None or on_cpu else f"; {situation.host_mib:,} MiB of host memory"
+        count = f"{situation.gpus} x " if situation.gpus > 1 and not situation.unlike_gpus else ""
+        name = f"{count}{situation.gpu_name}"
+    host = "" if not situation.host_mib or on_cpu else f"; {situation.host_mib:,} MiB of host memory"
     free = f"{situation.free_mib:,} MiB free, {situation.margin_mib:,} of them to stay free"
     yield wrap_text(f"{name} ({situation.backend}): {free}{host}")
     for note in (*situation.notes, *situation.own_notes):
@@ -638,7 +673,7 @@ def _describe_plan(
     )
     guesses = [] if plan.estimate.weights_exact else [f"weights {by_size}"]
     guesses += [] if plan.estimate.compute_exact else ["the compute buffer is a guess"]
-    if round(plan.estimate.low / _MIB) < round(plan.estimate.high / _MIB):
+    if plan.estimate.high - plan.estimate.low > _WORTH_SAYING * plan.estimate.parts.total:
         guesses.append(f"between {plan.estimate.low / _MIB:,.0f} and {plan.estimate.high / _MIB:,.0f} MiB")
     caveats = f" ({'; '.join(guesses)})" if guesses else ""
     by_engine = f" by {plan.engine}" if plan.engine else ""

@@ -189,6 +189,8 @@ def _describe_result(pulled: PullResult) -> Iterator[str]:
         head += f" ({beside})" if beside else ""
         start = f"mtp-launcher serve {shlex.quote(pulled.record.label)}"
         yield Note(f"{pulled.checked.name}, {head}. Start it: {start}")
+    elif pulled.checked.problem is None and pulled.checked.kind is not None:
+        yield Note(pulled.checked.kind.sentence)
 
 
 def _result_json(pulled: PullResult, label: str) -> dict[str, Any]:
@@ -212,5 +214,6 @@ def _result_json(pulled: PullResult, label: str) -> dict[str, Any]:
         "what": label,
         "files": files,
         "mtp_head": pulled.checked.head,
+        "file_kind": pulled.record.file_kind,
         "notes": pulled.notes,
     }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from launcher.base.text import one_line
-from launcher.cli.layout import UNKNOWN, format_count, format_table
+from launcher.cli.layout import UNKNOWN, format_count, format_table, wrap_text
 from launcher.cli.output import Result, print_result
 from launcher.cli.quantities import parse_count
 
@@ -43,12 +43,39 @@ async def run(options: argparse.Namespace) -> Result | int:
     if not options.follow:
         records = [record async for record in found]
         table = format_table([_HEADER, *map(_format_record, records)], right=_RIGHT, indent="")
-        return Result({"requests": records}, table if records else ["No requests yet."])
+        lines = [*table, *format_failures(records)] if records else ["No requests yet."]
+        return Result({"requests": [*map(_add_diagnosis, records)]}, lines)
     header = _format_followed(_HEADER)
     async for record in found:
-        print_result(Result(record, [*header, *_format_followed(_format_record(record))]), as_json=options.json)
+        lines = [*header, *_format_followed(_format_record(record)), *format_failures([record])]
+        print_result(Result(_add_diagnosis(record), lines), as_json=options.json)
         header = []
     return 0
+
+
+def format_failures(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield lines for the failures among the records: the message, and if it names a known cause, what to do."""
+    if not any(record.get("message") or record.get("status") for record in records):
+        return
+    from launcher.app.failed_requests import group_failures
+
+    for group in group_failures(records):
+        text = group.message or "no message"
+        status = "" if group.status is None else f" ({group.status})"
+        yield wrap_text(text, f"{group.count} failed{status}: ")
+        if group.diagnosis is not None:
+            yield wrap_text(f"{group.diagnosis.title} {group.diagnosis.hint}", "  ")
+
+
+def _add_diagnosis(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a record with the cause of its failure, None if there is none that is known."""
+    if not record.get("message"):
+        return {**record, "diagnosis": None}
+    from launcher.app.failed_requests import diagnose_record
+
+    found = diagnose_record(record)
+    cause = None if found is None else {"code": found.code, "title": found.title, "hint": found.hint}
+    return {**record, "diagnosis": cause}
 
 
 def _format_followed(cells: Sequence[str]) -> list[str]:
@@ -66,6 +93,8 @@ def _format_record(record: Mapping[str, Any]) -> Sequence[str]:
     prompt, reused = record["prompt_tokens"], record["reused_tokens"]
     first_s, speed, handovers = record["first_token_s"], record["tokens_per_second"], record["handovers"]
     end = record["end"] or record["state"]
+    if record.get("status") is not None:
+        end += f" {record['status']}"
     if handovers:
         end += f", {handovers} {'handover' if handovers == 1 else 'handovers'}"
     return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shlex
+import time
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
@@ -377,7 +378,7 @@ async def _make_plan(
     replaced = old if old is not None and old.verdict is None else None
     done = len(saved.state.trials) if saved else 0
     data = {
-        "event": "plan",
+        **_event("plan"),
         **prepared.as_json(),
         "done": done,
         "servers": [each.url for each in servers],
@@ -462,7 +463,8 @@ def describe_duration(prepared: PreparedTune) -> str:
     rate = _round_to_three_digits(prepared.rate)
     return (
         f"about {format_minutes(plan.seconds)}, {format_minutes(budget_s)} at most (a trial under way may take "
-        f"{format_minutes(grace_s(budget_s))} more): {plan.starts} starts of "
+        f"{format_minutes(grace_s(budget_s))} more, and comparing the answers afterwards about "
+        f"{format_minutes(prepared.answers_s)}): {plan.starts} starts of "
         f"{start} s ({source}), {plan.runs} replies, {prepared.tokens:,} tokens, at {rate} tokens/s"
     )
 
@@ -498,20 +500,23 @@ class _TrialReporter:
 
         if isinstance(event, ClientsAwaited) and not event.is_over:
             waits = f"Clients use the server: waited {format_minutes(event.waited_s)} for them so far."
-            data = {"event": "waiting_for_clients", "waited_s": round_figure(event.waited_s, 1)}
+            data = {**_event("waiting_for_clients"), "waited_s": round_figure(event.waited_s, 1)}
             self._reporter.show_event(data, [wrap_text(waits, "  waiting   ")])
         if isinstance(event, QuietAwaited):
             waits = f"{event.reason} Waiting up to {event.most_s:.0f} s for quiet."
-            data = {"event": "waiting", "most_s": event.most_s, "reason": event.reason}
+            data = {**_event("waiting"), "most_s": event.most_s, "reason": event.reason}
             self._reporter.show_event(data, [wrap_text(waits, "  waiting   ")])
         if isinstance(event, TrialPlanned):
             self._left_s = event.left_s
+            planned = {"number": event.number, "stage": event.stage.value, "settings": dict(event.settings)}
+            times = {"expected_s": round_figure(event.expected_s, 1), "left_s": round_figure(event.left_s, 1)}
+            self._reporter.show_event({**_event("trial_begins"), **planned, **times})
         if isinstance(event, AnswersCompared):
-            data = {"event": "quality", "settings": event.settings}
+            data = {**_event("quality"), "settings": event.settings}
             compares = f"Comparing the answers: {one_line(event.settings)}"
             self._reporter.show_event(data, [wrap_text(compares, "  quality   ")])
         if isinstance(event, Predicted):
-            data = {"event": "answer", **event.answer.as_json(), "sentence": event.sentence}
+            data = {**_event("answer"), **event.answer.as_json(), "sentence": event.sentence}
             self._likely = event.answer.settings if event.answer.gain is not None else None
             is_news = self._answered != self._trials  # several forecasts come between two stages; the first is news
             self._answered = self._trials
@@ -525,7 +530,7 @@ class _TrialReporter:
             self._is_timed = True
             measured = self._prepared.with_measured_times([event.trial])
             lines.append(wrap_text(describe_duration(measured), "  time      "))
-        self._reporter.show_event({"event": "trial", **data}, lines)
+        self._reporter.show_event({**_event("trial"), **data}, lines)
 
     def _describe_trial(self, trial: Trial, data: Mapping[str, Any]) -> str:
         figure = trial.error or f"{format_figure(data['value'])} {self._prepared.goal.unit}"
@@ -544,7 +549,12 @@ class _TrialReporter:
         if self._likely is not None:
             prepared = self._prepared
             lines.append(Note(describe_early_use(prepared.model, self._likely, prepared.space.baseline)))
-        self._reporter.show_event({"event": "paused", "trials": self._trials}, lines)
+        self._reporter.show_event({**_event("paused"), "trials": self._trials}, lines)
+
+
+def _event(name: str) -> dict[str, Any]:
+    """Return the first keys of an event as JSON: its name, and now in seconds since 1970."""
+    return {"event": name, "at_s": round(time.time(), 3)}
 
 
 def _make_result(verdict: Verdict, prepared: PreparedTune, *, applied: bool, waited_s: float | None = None) -> Result:

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from launcher.base.errors import BadOption, LauncherError, ModelMissing, Offline, Refused
 from launcher.base.http import ResponseHead, error_for_status, fetch_json_pages, send_head_request
 from launcher.base.messages import join_messages, message
-from launcher.base.net import redirect_target, url_origin
+from launcher.base.net import host_name, is_sent_token, redirect_target, strip_secrets
 from launcher.base.paths import expand_user
 from launcher.fetch.hub_cache import is_hub_offline
 
@@ -163,21 +163,24 @@ def _token_file() -> Path:
 def resolve_file(file: HubFile) -> HubEntry:
     """Return a file's size, hash and commit from the hub. Takes one HEAD request, more if the repository was renamed.
 
+    A mirror may redirect to another hub, which does not get the token.
     The entry's `url` names the commit, so a later download gets the same content. Raises Offline if HF_HUB_OFFLINE is
     set, ModelMissing if there is no such repository, revision or file, Refused if the hub denies access, and
     Unreachable if it does not respond.
     """
     _check_online(str(file), message("Unset it, or name a file on this disk."))
     token, url = hub_token(), file.url
+    commit: dict[str, str] = {}
     for _ in range(_MOST_REDIRECTS):
-        response = send_head_request(url, token=token)
-        target = redirect_target(url, response.headers.get("location", ""))
-        is_redirect = 300 <= response.status < 400
-        # The redirect of a large file leads to another server, and carries the file's size.
-        leads_to_content = "x-linked-size" in response.headers or url_origin(url) != url_origin(target)
-        if not is_redirect or leads_to_content:
+        response = send_head_request(url, token=token if is_sent_token(file.url, url) else None)
+        # The hub's redirect to its cache of small files names the commit, the cache does not (huggingface_hub #4637).
+        commit |= {name: value for name, value in response.headers.items() if name == "x-repo-commit"}
+        response = replace(response, headers={**response.headers, **commit})
+        location = response.headers.get("location")
+        # The redirect of a large file leads to its content, and carries the file's size.
+        if location is None or "x-linked-size" in response.headers or not 300 <= response.status < 400:
             return _parse_entry(file, response, token is not None)
-        url = target  # the repository was renamed
+        url = redirect_target(url, location)
     raise Refused(
         message("Hugging Face redirects in a loop for {file}.", file=file),
         message("Check the repository's name on its page."),
@@ -297,18 +300,38 @@ def _parse_entry(file: HubFile, response: ResponseHead, has_token: bool) -> HubE
     etag = (headers.get("x-linked-etag") or headers.get("etag", "")).removeprefix("W/").strip('"')
     is_size = size.isdecimal() and len(size) <= 19
     is_size_of_redirect = "x-linked-size" not in headers and response.status >= 300
-    if not is_size or is_size_of_redirect or not etag:
+    host, is_other_server = host_name(response.url), not is_sent_token(file.url, response.url)
+    # Only a hub names the commit, so what another server sent without it may be any page.
+    if not is_size or is_size_of_redirect or not etag or (is_other_server and "x-repo-commit" not in headers):
         raise Refused(
-            message("{hostname} does not report the size of {file}.", hostname=urlsplit(file.url).hostname, file=file),
-            message("Check that HF_ENDPOINT is a Hugging Face hub."),
+            message("{hostname} does not report the size of {file}.", hostname=host, file=file),
+            _redirect_hint(response.url)
+            if is_other_server
+            else message("Check that HF_ENDPOINT is a Hugging Face hub."),
         )
     commit = headers.get("x-repo-commit") or file.revision
     sha256 = etag if _SHA256.fullmatch(etag) else None
     return HubEntry(replace(file, revision=commit).url, int(size), sha256, etag, commit)
 
 
+def _redirect_hint(url: str) -> str:
+    """Return the next step after a redirect of the hub to another server's `url` did not help."""
+    return message(
+        "{hub} redirects to it, without your token. Set HF_ENDPOINT to {server} if you trust it.",
+        hub=host_name(hub_endpoint()),
+        server=strip_secrets(url).removesuffix(urlsplit(url).path),
+    )
+
+
 def _error_for_response(file: HubFile, response: ResponseHead, has_token: bool) -> LauncherError:
     """Return the error for a status and the hub's X-Error-Code header. A `file` without a path means the listing."""
+    if has_token and response.status in (401, 403) and not is_sent_token(hub_endpoint(), response.url):
+        return Refused(
+            message("{host} denies access to {repo}.", host=host_name(response.url), repo=file.repo),
+            _redirect_hint(response.url),
+            status=response.status,
+            repo=file.repo,
+        )
     error_code, page = response.headers.get("x-error-code", ""), f"{_shown_endpoint()}/{file.repo}"
     facts: dict[str, Any] = {"file": str(file)} if file.path else {"repo": file.repo}
     get_token = message(

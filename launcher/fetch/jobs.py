@@ -23,6 +23,7 @@ from launcher.base.errors import (
     JobUnknown,
     LauncherError,
     Offline,
+    ProxyUnusable,
     RateLimited,
     Refused,
     Unreachable,
@@ -94,7 +95,7 @@ class JobFailure:
             error.code,
             error.title,
             error.hint,
-            temporary and not isinstance(error, Untrusted),
+            temporary and not isinstance(error, Untrusted | ProxyUnusable),
             until_s if isinstance(until_s, float) else None,
         )
 

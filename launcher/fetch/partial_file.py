@@ -8,15 +8,14 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from launcher.base.errors import DiskFull, DownloadBroken, DownloadBusy, FileInTheWay, LauncherError, TargetUnusable
 from launcher.base.files import replace_file
+from launcher.base.locks import hold_lock, holder_hint
 from launcher.base.messages import message
 from launcher.fetch import journal
 from launcher.fetch.journal import DownloadIdentity, Span, Stretch, clip_spans, count_bytes, find_gaps, merge_spans
@@ -334,28 +333,17 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 @contextmanager
 def lock_target(target: Path) -> Iterator[None]:
     """Hold the lock of `target`, so that no other transfer or process downloads to it. Raises DownloadBusy."""
-    path = target.with_name(f"{target.name}.part.lock")
-    lock = FileLock(path, thread_local=False)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise DownloadBusy(
-            message("{name} is already being downloaded, perhaps in another window or terminal.", name=target.name),
-            message("Wait until it finishes, or stop it there."),
-        ) from error
-    except OSError as error:
-        raise write_error(error, target) from error
-    try:
+    with ExitStack() as held:
+        try:
+            held.enter_context(hold_lock(target.with_name(f"{target.name}.part.lock"), remove=True))
+        except TimeoutError as error:
+            raise DownloadBusy(
+                message("{name} is already being downloaded, perhaps in another window or terminal.", name=target.name),
+                holder_hint(error) or message("Wait until it finishes, or stop it there."),
+            ) from error
+        except OSError as error:
+            raise write_error(error, target) from error
         yield
-    finally:
-        if sys.platform != "win32":
-            # Delete the lock file while it is locked: a process that has just opened the file notices the deletion
-            # and creates a new one.
-            path.unlink(missing_ok=True)
-        lock.release()
-        if sys.platform == "win32":
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
 
 
 def free_bytes(folder: Path) -> int:

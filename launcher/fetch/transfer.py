@@ -15,7 +15,15 @@ from enum import Enum
 from pathlib import Path
 from stat import S_ISREG
 
-from launcher.base.errors import DownloadBroken, FileInTheWay, LauncherError, Refused, Unreachable, Untrusted
+from launcher.base.errors import (
+    DownloadBroken,
+    FileInTheWay,
+    LauncherError,
+    ProxyUnusable,
+    Refused,
+    Unreachable,
+    Untrusted,
+)
 from launcher.base.http import ResponseHead, error_for_status
 from launcher.base.http_stream import RangeStream
 from launcher.base.messages import join_messages, message
@@ -444,7 +452,7 @@ class ConnectionWorker:
         except ConnectionTrouble as trouble:
             return trouble
         except LauncherError as error:
-            temporary = isinstance(error, Unreachable) and not isinstance(error, Untrusted)
+            temporary = isinstance(error, Unreachable) and not isinstance(error, Untrusted | ProxyUnusable)
             return ConnectionTrouble(error, NextStep.RETRY if temporary else NextStep.GIVE_UP)
         finally:
             self._stream.close()
@@ -841,8 +849,8 @@ async def download_file(
 
     Raises Unreachable, Untrusted, Refused or RateLimited if the server does not deliver the file; DownloadBroken if it
     delivered another one (kept as .bad); DiskFull; DownloadBusy if another process downloads to the same path;
-    FileInTheWay if another file has the target's name; TargetUnusable if the target cannot be written; BadOption for an
-    invalid URL or an unusable proxy.
+    FileInTheWay if another file has the target's name; TargetUnusable if the target cannot be written; ProxyUnusable;
+    BadOption for an invalid URL.
     """
 
     def report(progress: Progress) -> None:

@@ -15,7 +15,7 @@ from launcher.base.messages import message
 from launcher.base.paths import cache_dir, explain_os_error
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import Launch
-from launcher.engine.server.state import ReplyProgress
+from launcher.engine.server.state import FailedReplies, ReplyProgress
 from launcher.gateway.engine_link import EngineLink
 from launcher.gateway.exchange import HandoverOutlook
 from launcher.gateway.request_log import RequestLog
@@ -58,6 +58,11 @@ class GateClientSide:
         """See ClientSide."""
         return self.gate.reply_progress if self.gate else ReplyProgress()
 
+    @property
+    def failed_replies(self) -> FailedReplies:
+        """See ClientSide."""
+        return self.gate.failed_replies if self.gate else FailedReplies()
+
     async def foresee_handover(self) -> HandoverOutlook:
         """Return what a handover would mean now. It changes nothing."""
         return await self.gate.foresee_handover() if self.gate else HandoverOutlook()
@@ -89,15 +94,15 @@ class GateClientSide:
         assert self.gate is not None  # noqa: S101 -- this class is made with a gate
         return self.gate
 
-    def lose_engine(self) -> None:
+    def lose_engine(self, reason: str) -> None:
         """See ClientSide."""
         if self.gate is not None:
-            self.gate.lose_engine()
+            self.gate.lose_engine(reason)
 
-    async def end_requests(self, drain_s: float) -> None:
+    async def end_requests(self, drain_s: float, reason: str = "") -> None:
         """See ClientSide."""
         if self.gate is not None:
-            await self.gate.end_requests(_STOPPED, drain_s)
+            await self.gate.end_requests(reason or _STOPPED, drain_s)
 
 
 def _find_reply_limit(arguments: Sequence[str]) -> int | None:

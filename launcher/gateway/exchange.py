@@ -6,9 +6,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from launcher.base.messages import message
+from launcher.gateway.engine_error import shorten_error
 from launcher.gateway.frames import ReplyPart
 
 CHAT_PATHS = frozenset({"/v1/chat/completions", "/chat/completions"})
@@ -201,6 +202,21 @@ class ReplyFigures:
             self.reply_tokens = generated
 
 
+class RequestFailure(NamedTuple):
+    """Why a request got no whole reply: the HTTP status, or the code in a stream's error, and one short sentence.
+
+    Both are as the engine, or the gateway in its place, has sent them; the status is None if the error names none.
+    """
+
+    status: int | None
+    message: str
+
+    @classmethod
+    def from_text(cls, status: int | None, text: str) -> Self:
+        """Return the failure with what may be kept of a text."""
+        return cls(status, shorten_error(text))
+
+
 def _sum_counts(data: Mapping[str, Any], *names: str) -> int:
     return sum(int(data.get(name, 0)) for name in names)
 
@@ -236,6 +252,7 @@ class Exchange:
     gap_open: bool = False
     """A handover has cut the stream, and nothing was delivered since."""
     end: str | None = None
+    failure: RequestFailure | None = None
     sent_again: bool = False
     pauses_at_word: bool = False
     """A handover waits until this stream can be cut."""
@@ -263,10 +280,14 @@ class Exchange:
         """Whether the engine has answered with an error."""
         return self.end in ("error", TOO_LONG)
 
-    def note_error(self, error: object) -> None:
-        """Record that the engine has answered with an error, which is an object in all three APIs."""
+    def note_error(self, error: Mapping[str, Any]) -> None:
+        """Record that the engine has answered with an error."""
         self.end = "error"
-        if isinstance(error, Mapping) and error.get("type") == "exceed_context_size_error":
+        code, text = error.get("code"), error.get("message")
+        self.failure = RequestFailure.from_text(
+            code if isinstance(code, int) else None, text if isinstance(text, str) else ""
+        )
+        if error.get("type") == "exceed_context_size_error":
             self.end = TOO_LONG
             tokens = error.get("n_prompt_tokens")
             if isinstance(tokens, int) and self.figures.prompt_tokens is None:

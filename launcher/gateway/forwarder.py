@@ -12,8 +12,9 @@ from launcher.base.errors import INTERRUPTED
 from launcher.gateway.access import RETRY_AFTER, Refusal
 from launcher.gateway.continuation import Continuation, continue_text, drain_reason, find_mode, may_cut_here
 from launcher.gateway.engine_connection import EngineReply
+from launcher.gateway.engine_error import find_error, read_error
 from launcher.gateway.engine_link import EngineLink
-from launcher.gateway.exchange import COMPLETIONS_PATH, MESSAGES_PATH, Exchange, ExchangeState
+from launcher.gateway.exchange import COMPLETIONS_PATH, MESSAGES_PATH, Exchange, ExchangeState, RequestFailure
 from launcher.gateway.frames import (
     COMMENT,
     FRAME_END,
@@ -56,7 +57,7 @@ class Forwarder:
 
     `was_cut` is whether a handover has cut its reply, `continuation`, which the handover sets, how the reply goes on.
     `is_broken_off` is whether its engine was lost within the reply; `continue_broken_reply` then goes on with the
-    reply. `refused` gets the refusal with which it is to end early.
+    reply. `link` is the engine that it was last sent to. `refused` gets the refusal with which it is to end early.
     """
 
     def __init__(self, request: web.Request, exchange: Exchange) -> None:
@@ -64,6 +65,7 @@ class Forwarder:
         self.continuation: Continuation | None = None
         self.was_cut = False
         self.is_broken_off = False
+        self.link: EngineLink | None = None
         self.refused: asyncio.Future[Refusal] = asyncio.get_running_loop().create_future()
         self._request = request
         self._response: web.StreamResponse | None = None
@@ -126,7 +128,7 @@ class Forwarder:
         assert task is not None  # noqa: S101 -- a coroutine always runs in a task
         cancelled_before = task.cancelling()
         self.was_cut = False
-        self._model = link.model
+        self.link, self._model = link, link.model
         self._repeated = self.continuation.repeated if self.continuation else ""
         try:
             self.was_cut = await self._pass_reply_on(link)
@@ -201,6 +203,7 @@ class Forwarder:
 
     async def fail(self, status: int, reason: str, kind: str = "unavailable_error") -> None:
         """End the reply with an error, as a response or, if the stream has begun, as an event of it."""
+        self.exchange.failure = self.exchange.failure or RequestFailure.from_text(status, reason)
         if status == 502 or (self._response is not None and status > 500):
             kind = INTERRUPTED
         error = {"error": {"code": status, "message": reason, "type": kind}}
@@ -250,7 +253,7 @@ class Forwarder:
         exchange = self.exchange
         timings, usage = find_object(data, "timings"), find_object(data, "usage")
         if status >= 400:
-            exchange.note_error(find_object(data, "error"))
+            exchange.note_error(read_error(status, data))
         elif timings is not None:
             exchange.figures.add_timings(timings)
         elif usage is not None:
@@ -328,8 +331,8 @@ class Forwarder:
         has_timings = isinstance(event.get("timings"), dict) and _ends_reply(event)
         if has_timings:
             exchange.figures.add_timings(event["timings"], continuation.tokens_before if continuation else 0)
-        if event.get("error"):
-            exchange.note_error(event["error"])
+        if (error := find_error(event)) is not None:
+            exchange.note_error(error)
         if not self._may_go_on:
             self._note_part()
             passed: bytes | None = frame

@@ -11,12 +11,20 @@ from typing import Any
 from aiohttp import web
 
 from launcher.base.errors import GAVE_WAY
-from launcher.engine.server.state import ReplyProgress
+from launcher.engine.diagnosis.explain import diagnose_reply_error
+from launcher.engine.server.state import FailedReplies, ReplyProgress
 from launcher.gateway.access import GENERATING_PATHS, Refusal
 from launcher.gateway.continuation import TOKENS, drain_reason, is_canonical, make_continuation
 from launcher.gateway.engine_connection import EngineLost, EngineUnreached
 from launcher.gateway.engine_link import EngineLink
-from launcher.gateway.exchange import DrainReason, Exchange, ExchangeState, HandoverOutlook, Prospect
+from launcher.gateway.exchange import (
+    DrainReason,
+    Exchange,
+    ExchangeState,
+    HandoverOutlook,
+    Prospect,
+    RequestFailure,
+)
 from launcher.gateway.forwarder import ClientGone, Forwarder, RepeatDiffers
 from launcher.gateway.saved_slots import SavedSlot, delete_slots, restore_slots, save_slots
 from launcher.gateway.turns import TurnRecalled, Turns
@@ -28,6 +36,8 @@ _WORD_S = 5.0
 """Seconds that streams have at least to reach the end of a word before they are cut."""
 _LONGEST_WAIT_S = 540.0
 """Seconds that a client which gets no comments waits for a model: it gives up after 600 s (openai 3.54)."""
+_NOT_NOW, _NOT_SUPPORTED = (429, 503), 501
+"""HTTP statuses of an engine that will answer later, and of one that was not started for such requests."""
 _FORESEE_S = 2.0
 """Time limit in seconds for the outlook that users see before a restart. Rendering a long prompt takes milliseconds."""
 _CUT_OFF = "The server was stopped or restarted before the reply was complete"
@@ -110,10 +120,13 @@ class Gate:
 
     def __init__(self, on_exchange: Callable[[Exchange], None] | None = None) -> None:
         self.report: HandoverReport | None = None
+        self.failed_replies = FailedReplies()
         self.on_use: Callable[[], None] = lambda: None
         self._on_exchange = on_exchange
         self._link: EngineLink | None = None
         self._lost_link: EngineLink | None = None
+        self._loss_reason = ""
+        """Why the last engine that was lost has ended; empty until its supervisor has said so."""
         self._turns = Turns()
         self._engine_ready = asyncio.Event()
         self._forwarders: set[Forwarder] = set()
@@ -350,11 +363,14 @@ class Gate:
             if forwarder.continuation is not None and forwarder.continuation.slot not in restored:
                 forwarder.continuation = forwarder.continuation.without_slot()
         self._link = link
+        self.failed_replies = FailedReplies()
         self._engine_ready.set()
         self._turns.set_limit(link.slots)
 
-    def lose_engine(self) -> None:
+    def lose_engine(self, reason: str = "") -> None:
         """Hold requests, because the engine has ended. `resume_requests` goes on, `close` ends them."""
+        if self._link is not None or reason:
+            self._loss_reason = reason
         self._lost_link = self._link or self._lost_link
         self._link = self.report = None
         self._engine_ready.clear()
@@ -463,17 +479,18 @@ class Gate:
             await self._forward_to_end(forwarder, ready)
             exchange.end = exchange.end or "complete"
         except ClientGone:
-            exchange.end = _judge_end(forwarder)
+            exchange.end = exchange.end if exchange.has_failed else _judge_end(forwarder)
         except Refusal as refusal:
             exchange.end = "refused"
             await forwarder.fail(refusal.status, refusal.reason, refusal.kind)
         except asyncio.CancelledError:
-            exchange.end = _judge_end(forwarder)
+            exchange.end = exchange.end if exchange.has_failed else _judge_end(forwarder)
             raise
         finally:
             exchange.state = ExchangeState.ENDED
             exchange.left_engine.set()
             self._forwarders.discard(forwarder)
+            self._count_failure(forwarder)
             self._ended_parts += exchange.parts
             self._ended_requests += exchange.path in GENERATING_PATHS
             self._reading_speed = exchange.figures.reading_speed or self._reading_speed
@@ -497,7 +514,7 @@ class Gate:
                     await asyncio.sleep(0)
                     continue
                 if forwarder.is_broken_off and not await forwarder.continue_broken_reply(link):
-                    await _fail_broken(forwarder)
+                    await self._fail_broken(forwarder)
                     return
                 if takes_turn:
                     await self._prepare_slots(link, forwarder)
@@ -512,7 +529,7 @@ class Gate:
                 forwarder.break_off(repeats=False)
             except EngineLost:
                 if not await self._survives_loss(forwarder, link):
-                    await _fail_broken(forwarder)
+                    await self._fail_broken(forwarder)
                     return
             finally:
                 if takes_turn:
@@ -605,6 +622,25 @@ class Gate:
             self.lose_engine()
         return link is self._lost_link
 
+    async def _fail_broken(self, forwarder: Forwarder) -> None:
+        """End a reply that cannot go on because the connection to its engine broke."""
+        forwarder.exchange.end = "engine ended"
+        if self._link is not None and forwarder.link is self._link:  # the engine goes on
+            reason = "The engine closed the connection before the reply was complete"
+        else:
+            reason = ": ".join(filter(None, ("The engine ended before the reply was complete", self._loss_reason)))
+        await forwarder.fail(502, reason)
+
+    def _count_failure(self, forwarder: Forwarder) -> None:
+        """Count a request that the present engine has failed; its first reply to a client ends the count."""
+        exchange = forwarder.exchange
+        if forwarder.link is None or forwarder.link is not self._link or not _is_client_request(exchange):
+            return
+        if exchange.end == "complete":
+            self.failed_replies = FailedReplies(has_replied=True)
+        elif exchange.failure is not None and (exchange.has_failed or exchange.end == "engine ended"):
+            self.failed_replies = _add_failure(self.failed_replies, exchange.failure)
+
     def _note_change(self, exchange: Exchange) -> None:
         if self._on_exchange is not None and _is_client_request(exchange):
             self._on_exchange(exchange)
@@ -625,7 +661,20 @@ def _judge_end(forwarder: Forwarder) -> str:
     return "complete" if forwarder.has_passed_end else "client left"
 
 
-async def _fail_broken(forwarder: Forwarder) -> None:
-    """End a reply that cannot go on although its engine has ended."""
-    forwarder.exchange.end = "engine ended"
-    await forwarder.fail(502, "The engine ended before the reply was complete")
+def _add_failure(before: FailedReplies, failure: RequestFailure) -> FailedReplies:
+    """Return the count with one more failure. An engine that is still loading, or asks to wait, has not failed."""
+    status = failure.status
+    if status in _NOT_NOW:
+        return before
+    found = diagnose_reply_error(failure.message)
+    refused = status is not None and (status < 500 or status == _NOT_SUPPORTED)
+    if found is not None and not refused:
+        refused = found.severity == "request"
+    broken = found is not None and found.severity == "fatal" and not refused
+    return before._replace(
+        total=before.total + 1,
+        refused=before.refused + refused,
+        broken=before.broken + broken,
+        status=status,
+        message=failure.message,
+    )

@@ -5,6 +5,7 @@ import ipaddress
 import json
 import logging
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ from launcher.gateway.access import (
     read_body,
 )
 from launcher.gateway.encrypted_listener import ContextFor, accept_connections
-from launcher.gateway.exchange import Exchange
+from launcher.gateway.exchange import Exchange, ExchangeState, RequestFailure
 from launcher.gateway.gate import Gate, refuse_measurement
 from launcher.gateway.model_router import ModelRouter, OneModelRouter
 from launcher.gateway.request_metrics import CONTENT_TYPE
@@ -34,6 +35,8 @@ from launcher.gateway.turns import MOST_WAITING, refuse_waiting
 
 _LARGE_BODY_BYTES = 1 << 20
 """Size from which a body is parsed in a thread."""
+_UNKNOWN_CLIENT_S = 60.0
+"""Seconds until another request without a valid key is noted: else anybody could push all others out of the log."""
 _log = logging.getLogger(__name__)
 _http_log = logging.Logger("aiohttp", logging.CRITICAL + 1)
 """Takes what the HTTP server logs of malformed requests, and drops it: anyone can send such, and it quotes them."""
@@ -60,6 +63,7 @@ class Gateway:
         self.gate = self.open_gate()
         self.router: ModelRouter = OneModelRouter(self.gate)
         self._reading = 0
+        self._unknown_client_s = float("-inf")
         self._runner: web.AppRunner | None = None
         self._accepting: list[asyncio.Task[None]] = []
 
@@ -147,6 +151,7 @@ class Gateway:
             gate.end_measurements()
 
     async def _handle_request(self, request: web.Request) -> web.StreamResponse:
+        key_name, body = "", None
         try:
             if request.method == "OPTIONS":
                 return self.access.answer_preflight(request)
@@ -180,12 +185,29 @@ class Gateway:
             self._give_way(exchange)
             return await route.gate.serve_exchange(request, exchange, route.ready)
         except Refusal as refusal:
+            self._note_refusal(request, key_name, body, refusal)
             return refusal.make_response()
         except ConnectionError:
             raise
         except Exception:
             _log.exception("A request to %s failed.", request.path)
             raise
+
+    def _note_refusal(self, request: web.Request, key_name: str, body: dict[str, Any] | None, refusal: Refusal) -> None:
+        """Note a request for a reply that is refused before it gets to a model."""
+        if self._on_exchange is None or request.path not in GENERATING_PATHS or key_name == MEASUREMENT:
+            return
+        if not key_name:
+            now_s = time.monotonic()
+            if now_s - self._unknown_client_s < _UNKNOWN_CLIENT_S:
+                return
+            self._unknown_client_s = now_s
+        exchange = Exchange(
+            request.path, b"", body, key_name=key_name, user_agent=request.headers.get("User-Agent", "")
+        )
+        exchange.state, exchange.end = ExchangeState.ENDED, "refused"
+        exchange.failure = RequestFailure.from_text(refusal.status, refusal.reason)
+        self._on_exchange(exchange)
 
     async def _read_body(self, request: web.Request) -> bytes:
         """Return the body of a request. Raises Refusal, also when too many requests wait or arrive."""

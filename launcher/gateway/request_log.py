@@ -31,7 +31,8 @@ class RequestRecord:
     reply that was not streamed it is when the engine generated the token. `tokens_per_second` is the engine's figure,
     or by our clock where the engine gives none or the reply comes from several engines. `gaps_s` are the pauses that
     handovers made in the stream; drafts of a reply with gaps are unknown. `end` is None until the request has ended.
-    `reread` is the part of its prompt that the engine had read before and read again.
+    `reread` is the part of its prompt that the engine had read before and read again. Of a request without a whole
+    reply, `status` is the HTTP status, or the code in a stream's error, and `message` the sentence with it.
     """
 
     id: str
@@ -51,6 +52,8 @@ class RequestRecord:
     gaps_s: tuple[float, ...] = ()
     handovers: int = 0
     end: str | None = None
+    status: int | None = None
+    message: str | None = None
     reread: Reread | None = None
 
     @property
@@ -77,6 +80,8 @@ class RequestRecord:
             "gaps_s": [round(each, 3) for each in self.gaps_s],
             "handovers": self.handovers,
             "end": self.end,
+            "status": self.status,
+            "message": self.message,
             "reread": self.reread.as_json() if self.reread else None,
         }
 
@@ -173,6 +178,8 @@ def _make_record(exchange: Exchange, id_: str, model: str | None) -> RequestReco
         gaps_s=tuple(exchange.gaps_s),
         handovers=exchange.handovers,
         end=(exchange.end or "error") if ended else None,
+        status=exchange.failure.status if exchange.failure else None,
+        message=exchange.failure.message if exchange.failure else None,
     )
 
 

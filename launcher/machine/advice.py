@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from launcher.base.messages import Message, join_messages, message
+from launcher.base.messages import Message, fill_template, join_messages, message
 from launcher.machine.disks import Disk
 from launcher.machine.gpu import RESIZABLE_BAR_CURE
 from launcher.machine.gpus import UnusableCard
-from launcher.machine.host import Host
+from launcher.machine.host import LINUX_DRIVER, REMOVE_LINUX_DRIVER, Host
 from launcher.machine.machine import Machine
+from launcher.machine.nvidia import LOST_IN_CONTAINER
 from launcher.machine.wsl import RESTART_HINT, WSLCONFIG_PATH, WslSettings, suggest_wsl_memory
 
 _GIB = 2**30
@@ -39,7 +40,15 @@ def list_advice(
 
 
 def _advise_on_gpus(machine: Machine) -> Iterator[MachineAdvice]:
+    if LOST_IN_CONTAINER in (machine.absent.get("nvidia"), *machine.failures):
+        hint = message(
+            "If this happens again, name its devices when you start it, which keeps them: --gpus all --device"
+            " /dev/nvidiactl --device /dev/nvidia-uvm --device /dev/nvidia0."
+        )
+        yield MachineAdvice(LOST_IN_CONTAINER, hint)
     for card in machine.unusable_cards:
+        if card.reason == LOST_IN_CONTAINER:
+            continue
         yield MachineAdvice(
             message("The {name} was found but cannot be used: {reason}", name=card.name, reason=card.reason),
             _driver_hint(card, machine.host),
@@ -96,7 +105,10 @@ def _advise_on_wsl(machine: Machine, wsl_settings: Sequence[WslSettings]) -> Ite
         )
     if host.wsl != 2:
         return
-    if not machine.gpus:
+    if host.linux_driver is not None:
+        facts = {"file": host.linux_driver}
+        yield MachineAdvice(fill_template(LINUX_DRIVER, facts), fill_template(REMOVE_LINUX_DRIVER, facts))
+    elif not machine.gpus:
         yield _advise_on_missing_wsl_gpu(machine, wsl_settings)
     for file in wsl_settings:
         for unknown in file.unknown:

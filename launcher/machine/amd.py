@@ -1,5 +1,6 @@
 """AMD GPUs, read from the amdgpu driver's files in /sys (kernel documentation: gpu/amdgpu/thermal and driver-misc)."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from launcher.machine.sysfs import PciGpu, read_number, read_scaled, read_text
 
 _MIB = 2**20
 _NOT_REPORTED = message("The amdgpu driver does not report it.")
+_SHARES_ALL = re.compile(r"\bMI300A\b|\b0x74a0\b")
+"""An APU without a carve-out, whose metrics have the format of a card. GTT is what it may use (ollama #13463)."""
 _APU_REVISION = 2
 """Format revision of gpu_metrics: 1 on cards, 2 or more on APUs (kgd_pp_interface.h)."""
 
@@ -65,10 +68,11 @@ class AmdGpus:
     def _read_gpu(self, index: int, card: PciGpu) -> Gpu:
         if self._sleeps(card):
             return card.as_sleeping_gpu(index)
-        apu = _is_apu(card)
-        total, used = _read_memory(card.folder, "vram", "gtt") if apu else _read_memory(card.folder, "vram")
+        apu, shares_all = _is_apu(card), _SHARES_ALL.search(card.name) is not None
+        kinds = ("vram", "gtt") if apu else ("vram",)
+        total, used = _read_memory(card.folder, *(("gtt",) if shares_all else kinds))
         own_total, own_used = _read_memory(card.folder, "vram")
-        carve_out_free = 0 if own_total is None or own_used is None else own_total - own_used
+        carve_out_free = 0 if shares_all or own_total is None or own_used is None else own_total - own_used
         return Gpu(
             vendor="amd",
             index=index,
@@ -101,6 +105,8 @@ def _sum_if_all_known(values: Sequence[int | None]) -> int | None:
 
 def _is_apu(card: PciGpu) -> bool | None:
     """Return True for an APU, by the revision of its metrics; on old kernels by its second voltage. None if unknown."""
+    if _SHARES_ALL.search(card.name):
+        return True
     try:
         with (card.folder / "gpu_metrics").open("rb") as metrics:
             header = metrics.read(4)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from launcher.base.messages import message
-from launcher.machine.gpu import Gpu, Vendor
-from launcher.machine.visibility import find_hidden_gpus
+from launcher.machine.gpu import Gpu, Vendor, is_integrated
+from launcher.machine.visibility import SLICE, find_hidden_gpus
 
 _MIB = 2**20
 _TOLERANCE = 0.03
@@ -18,6 +18,18 @@ _VENDOR_WORDS: dict[Vendor, re.Pattern[str]] = {
     "nvidia": re.compile(r"\b(nvidia|geforce|quadro|tesla)\b", re.IGNORECASE),
     "amd": re.compile(r"\b(amd|radeon|instinct)\b", re.IGNORECASE),
     "intel": re.compile(r"\b(intel(\(r\))?|iris|arc)\b", re.IGNORECASE),
+}
+_SHARED_RATIO = 1.5
+"""An engine that reports so many times the driver's total counts host memory, too. Below that it may count the same
+memory twice: Vulkan adds the 256 MiB that a card without Resizable BAR shows to the processor."""
+_Difference = Literal["less", "more", "shared"]
+_COUNTED: Mapping[_Difference, str] = {
+    "less": message(
+        "Plans count the engine's figure, which is what it can use: a partition, a container or a virtual machine "
+        "limits it."
+    ),
+    "more": message("Plans count the driver's figure: the engine counts a part of the memory twice."),
+    "shared": message("Plans count the engine's figure: this GPU shares the computer's memory."),
 }
 _SOFTWARE_RENDERER = re.compile(r"llvmpipe|lavapipe|swiftshader|basic render", re.IGNORECASE)
 """Names of Vulkan and Direct3D drivers that compute on the CPU."""
@@ -30,12 +42,6 @@ _VENDOR_BACKENDS: dict[Vendor, tuple[str, ...]] = {
     "other": ("vulkan",),
 }
 """The backends that can use a GPU, by vendor."""
-_INTEGRATED_GPU = re.compile(
-    r"\b(apple|adreno|(u?hd|iris(\(r\))?( xe| plus| pro)?) graphics|intel(\(r\))?( arc(\(tm\))?)? graphics"
-    r"|arc\S* 1\d0[vt]|radeon(\(tm\))?( vega| r\d| hd)?( \d+s?)? graphics|radeon(\(tm\))? \d{3}m)\b",
-    re.IGNORECASE,
-)
-"""Names of integrated GPUs, as the drivers of Vulkan and Metal give them."""
 _ENGINE_ONLY = message("This GPU appears only in the engine's device list.")
 
 
@@ -75,12 +81,15 @@ def is_gpu(device: EngineDevice) -> bool:
 
 
 def merge_engine_gpus(gpus: Sequence[Gpu], devices: Sequence[EngineDevice]) -> list[Gpu]:
-    """Return `gpus` completed with memory that only the engine reports, and with GPUs that only the engine lists."""
+    """Return `gpus` with the engine's memory figures where drivers have none or others, and with GPUs that only the
+    engine lists.
+    """
     merged = list(gpus)
     for group in _group_by_backend(devices):
         pairs = _match_devices(merged, group)
         for index, device in pairs.items():
-            merged[index] = _add_memory(merged[index], device)
+            if index < len(gpus) and merged[index] is gpus[index]:  # the first backend that knows better counts
+                merged[index] = _add_memory(merged[index], device)
         matched = {device.name for device in pairs.values()}
         for device in group:
             if device.name not in matched:
@@ -93,7 +102,8 @@ def find_disagreements(
 ) -> tuple[Disagreement, ...]:
     """Return the differences between drivers and engine.
 
-    A GPU that shares the host's memory counts as missing only if the engine lists no GPU at all.
+    A GPU that shares the host's memory counts as missing only if the engine lists no GPU at all, and a slice of a GPU
+    only if it lists no other slice, because CUDA uses one.
     """
     renderers = [device for device in devices if _SOFTWARE_RENDERER.search(device.description)]
     found = [_renderer_disagreement(device) for device in renderers]
@@ -101,10 +111,11 @@ def find_disagreements(
     seen: dict[int, EngineDevice] = {}
     for group in _group_by_backend(real):
         seen = _match_devices(gpus, group) | seen
+    sees_slice = any(gpus[index].id.startswith(SLICE) for index in seen)
     for index, gpu in enumerate(gpus):
         if index in seen:
             found += _memory_disagreements(gpu, seen[index])
-        elif not (gpu.unified and real):
+        elif not (gpu.unified and real) and not (gpu.id.startswith(SLICE) and sees_slice):
             found.append(_explain_missing_gpu(gpu, gpus, real, os.environ if environ is None else environ))
     return tuple(found)
 
@@ -124,10 +135,8 @@ def _renderer_disagreement(device: EngineDevice) -> Disagreement:
 
 
 def _memory_disagreements(gpu: Gpu, device: EngineDevice) -> list[Disagreement]:
-    if gpu.memory_bytes is None or gpu.unified:
-        return []
-    total, usable = gpu.memory_bytes / _MIB, (gpu.memory_bytes - (gpu.reserved_bytes or 0)) / _MIB
-    if usable * (1 - _TOLERANCE) <= device.total_mib <= total * (1 + _TOLERANCE):
+    difference = _compare_memory(gpu, device)
+    if difference is None or gpu.unified:
         return []
     return [
         Disagreement(
@@ -135,12 +144,25 @@ def _memory_disagreements(gpu: Gpu, device: EngineDevice) -> list[Disagreement]:
             message(
                 "The driver reports {total:,.0f} MiB of memory for {name}, the engine {total_mib:,} MiB.",
                 name=gpu.name,
-                total=total,
+                total=(gpu.memory_bytes or 0) / _MIB,
                 total_mib=device.total_mib,
             ),
-            message("The engine's figure is what it can use: a partition, a container or a virtual machine limits it."),
+            _COUNTED[difference],
         )
     ]
+
+
+def _compare_memory(gpu: Gpu, device: EngineDevice) -> _Difference | None:
+    """Return how the engine's memory total differs from the driver's; None if they agree or if there is none."""
+    if not gpu.memory_bytes or (gpu.unified and gpu.vendor == "amd" and gpu.driver is not None):
+        # amdgpu knows the memory that an APU may use; some builds for ROCm list the host's instead (ollama #16462).
+        return None
+    total, usable = gpu.memory_bytes / _MIB, (gpu.memory_bytes - (gpu.reserved_bytes or 0)) / _MIB
+    if device.total_mib < usable * (1 - _TOLERANCE):
+        return "less"
+    if device.total_mib <= total * (1 + _TOLERANCE):
+        return None
+    return "shared" if device.total_mib > total * _SHARED_RATIO else "more"
 
 
 def _explain_missing_gpu(
@@ -225,18 +247,36 @@ def _device_vendor(device: EngineDevice) -> Vendor:
 
 
 def _add_memory(gpu: Gpu, device: EngineDevice) -> Gpu:
+    match _compare_memory(gpu, device):
+        case None if not gpu.memory_bytes:
+            return _take_memory(gpu, device)
+        case "less":
+            return _take_memory(gpu, device)
+        case "more" if gpu.unified:
+            return _take_memory(gpu, device)
+        case "shared":  # the driver reports the part that is reserved for the GPU
+            return _take_memory(replace(gpu, unified=True, carve_out_free_bytes=gpu.free_bytes or 0), device)
     if gpu.free_bytes is not None:
         return gpu
-    if gpu.memory_bytes is not None:  # the driver reports everything except free memory
-        free = min(device.free_mib * _MIB, gpu.memory_bytes)
-        absent = {name: why for name, why in gpu.absent.items() if name != "free_bytes"}
-        return replace(gpu, free_bytes=free, absent=absent)
+    free = min(device.free_mib * _MIB, gpu.memory_bytes or 0)  # the driver reports everything except free memory
+    absent = {name: why for name, why in gpu.absent.items() if name != "free_bytes"}
+    return replace(gpu, free_bytes=free, absent=absent)
+
+
+def _take_memory(gpu: Gpu, device: EngineDevice) -> Gpu:
+    """Return a GPU with the memory that the engine reports.
+
+    The engine also knows the name of a slice of a GPU (MIG), whose bandwidth is only a part of the whole GPU's.
+    """
     now_known = {"memory_bytes", "free_bytes", "used_bytes", "asleep"}
+    if " MIG " in device.description:
+        gpu = replace(gpu, name=device.description, memory_bandwidth_gb_s=None)
     return replace(
         gpu,
         memory_bytes=device.total_mib * _MIB,
         free_bytes=device.free_mib * _MIB,
         used_bytes=(device.total_mib - device.free_mib) * _MIB,
+        reserved_bytes=None,
         asleep=False,  # listing the devices has woken the GPU
         absent={name: why for name, why in gpu.absent.items() if name not in now_known},
     )
@@ -249,6 +289,6 @@ def _gpu_from_device(device: EngineDevice, others: Sequence[Gpu]) -> Gpu:
         index=sum(gpu.vendor == vendor for gpu in others),
         name=device.description,
         id=device.name,
-        unified=True if _INTEGRATED_GPU.search(device.description) else None,
+        unified=True if is_integrated(device.description) else None,
     )
     return _add_memory(bare.with_reasons(_ENGINE_ONLY), device)

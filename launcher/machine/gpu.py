@@ -1,5 +1,6 @@
 """GPU data types common to all vendors, and the protocol of their drivers."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal, NamedTuple, Protocol
@@ -41,6 +42,21 @@ RESIZABLE_BAR_CURE = message(
 Resizable BAR and 140 with it (llama.cpp #24066); Qwen3.8-27B generated 14 without it (llama.cpp #27097)."""
 
 
+_INTEGRATED_GPU = re.compile(
+    r"\b(apple|adreno|(u?hd|iris(\(r\))?( xe| plus| pro)?) graphics|intel(\(r\))?( arc(\(tm\))?)? graphics"
+    r"|arc\S* 1\d0[vt]|radeon(\(tm\))?( vega| r\d| hd)?( \d+s?)? graphics|radeon(\(tm\))? \d{3}m"
+    r"|gb10|n1x?|jetson|orin|thor|xavier|tegra|nvgpu|mi300a)\b",
+    re.IGNORECASE,
+)
+"""Names of integrated GPUs, as drivers and engines give them. NVIDIA's are those of DGX Spark, RTX Spark and Jetson,
+whose driver appends "(nvgpu)" (llmfit #792)."""
+
+
+def is_integrated(name: str) -> bool:
+    """Return whether a GPU of this name shares the host's memory."""
+    return _INTEGRATED_GPU.search(name) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """A GPU as its driver describes it. Unknown values are None; `absent` has the reason by field name.
@@ -48,7 +64,8 @@ class Gpu:
     `index` counts the GPUs of one vendor. `id` is the UUID of an NVIDIA GPU, else its PCI address, else the engine's
     name for it. The memory values are those at the time of reading: `memory_bytes` is the total, `reserved_bytes` the
     driver's share. A GPU with `unified` memory has little or none of its own and shares the host's;
-    `carve_out_free_bytes` is the free memory of the part that is reserved for it. `small_bar`: Resizable BAR is known
+    `carve_out_free_bytes` is the free memory of the part that is reserved for it. If only the host's memory is known of
+    it, `absent` has the reason why its own is not. `small_bar`: Resizable BAR is known
     to be off, and the processor reaches only a small part of its memory at once. `memory_bandwidth_gb_s` is the
     theoretical maximum in 10^9 bytes per second.
     """

@@ -10,8 +10,15 @@ from typing import Any, Literal
 
 import psutil
 
-from launcher.base.messages import message
-from launcher.machine.surroundings import container_name, read_memory_limit, read_on_battery, wsl_version
+from launcher.base.messages import mark, message
+from launcher.machine.surroundings import (
+    container_name,
+    find_linux_driver,
+    read_available_bytes,
+    read_memory_limit,
+    read_on_battery,
+    wsl_version,
+)
 from launcher.machine.sysfs import ROOT
 
 System = Literal["linux", "windows", "darwin", "other"]
@@ -27,6 +34,10 @@ _KNOWN_FEATURES = (
     "avx512_bf16",
     "amx_int8",
 )
+LINUX_DRIVER = mark("NVIDIA's Linux driver is installed inside WSL and hides the driver of Windows: {file}.")
+REMOVE_LINUX_DRIVER = mark(
+    "`dpkg -S {file}` names its package. Remove that with `sudo apt-get purge`, then run `wsl --shutdown` in Windows."
+)
 _SYSTEMS: dict[str, System] = {"linux": "linux", "win32": "windows", "darwin": "darwin"}
 _WINDOWS_FEATURES = {38: "sse4_2", 39: "avx", 40: "avx2", 41: "avx512f"}
 """Feature numbers of IsProcessorFeaturePresent (winnt.h). It has none for FMA, F16C and BMI2; AVX2 implies them."""
@@ -39,7 +50,8 @@ class Host:
     `kind` is the operating system, `system` its name and version, `machine` the CPU architecture, such as x86_64.
     `cpu_features` are those that matter to an engine. `memory_bytes` and `available_bytes` are at most what a
     container allows; `memory_limit_bytes` is that limit, None without one. `wsl` is WSL's version, 1 or 2, and None
-    outside WSL. `wsl_gpu` is True if WSL provides a GPU. `on_battery` is True if the computer runs on battery power.
+    outside WSL. `wsl_gpu` is True if WSL provides a GPU; `linux_driver` is the file of a driver of NVIDIA that was
+    installed inside WSL. `on_battery` is True if the computer runs on battery power.
     """
 
     kind: System
@@ -56,6 +68,7 @@ class Host:
     container: str | None
     on_battery: bool | None
     display: str | None
+    linux_driver: str | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -81,8 +94,8 @@ def read_host(root: Path = ROOT) -> Host:
     name, flags = _read_cpu_info(root)
     features = _list_features(flags)
     cores = psutil.cpu_count(logical=False)
-    memory = psutil.virtual_memory()
-    limit = read_memory_limit(root)
+    memory_bytes, available_bytes = psutil.virtual_memory().total, read_available_bytes(root)
+    limit, wsl = read_memory_limit(root), wsl_version(root)
     battery, battery_absent = read_on_battery(root)
     absent = {
         "cpu": None if name else message("The system does not report the CPU name."),
@@ -99,7 +112,7 @@ def read_host(root: Path = ROOT) -> Host:
         "physical_cores": cores,
         "cpu_features": features,
         "memory_limit_bytes": limit.limit_bytes if limit else None,
-        "wsl": wsl_version(root),
+        "wsl": wsl,
         "container": container_name(root),
         "on_battery": battery,
         "display": find_display(),
@@ -108,9 +121,10 @@ def read_host(root: Path = ROOT) -> Host:
         kind=_SYSTEMS.get(sys.platform, "other"),
         system=_system_name(),
         machine=platform.machine(),
-        memory_bytes=min(memory.total, limit.limit_bytes) if limit else memory.total,
-        available_bytes=min(memory.available, limit.left_bytes) if limit else memory.available,
+        memory_bytes=min(memory_bytes, limit.limit_bytes) if limit else memory_bytes,
+        available_bytes=min(available_bytes, limit.left_bytes) if limit else available_bytes,
         wsl_gpu=(root / "dev/dxg").exists(),
+        linux_driver=find_linux_driver(root) if wsl else None,
         absent={name: why for name, why in absent.items() if facts[name] is None and why},
         **facts,
     )

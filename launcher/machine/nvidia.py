@@ -2,25 +2,42 @@
 
 import contextlib
 import ctypes
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from launcher.base.messages import message
-from launcher.machine.gpu import ASLEEP, Gpu, GpuActivity, GpuProcess, Reading, unknown_readings
+from launcher.base.messages import join_messages, message
+from launcher.machine.gpu import (
+    ASLEEP,
+    Gpu,
+    GpuActivity,
+    GpuProcess,
+    Reading,
+    is_integrated,
+    unknown_readings,
+)
 from launcher.machine.surroundings import container_name
 from launcher.machine.sysfs import ROOT, PciGpu, read_text
+from launcher.machine.visibility import SLICE, find_slice_variable
 
 _MIB = 2**20
 _LIBRARY = "libnvidia-ml.so.1"
 WSL_LIBRARY = f"usr/lib/wsl/lib/{_LIBRARY}"
 """NVML in WSL, below the root of the file systems."""
 _NO_DRIVER = message("No NVIDIA driver is installed.")
-_UNIFIED_CHIPS = ("GB10", "Jetson", "Orin", "Thor", "Tegra")
-"""Parts of the names of NVIDIA chips that share the host's memory (DGX Spark, Jetson)."""
+LOST_IN_CONTAINER = message(
+    "This container lost its GPU (the NVIDIA driver answers Unknown Error): start the container again."
+)
+"""A reload of the host's services takes the devices of running containers away (nvidia-docker #1730)."""
+_NO_SLICE = message("It is partitioned (MIG), and no slice of it was found here.")
+_ASK_ENGINE = message(
+    "Only an engine reports a slice's memory: `mtp-launcher engine install`. Or describe it with --gpu-memory.",
+    window="Only an engine reports a slice's memory: install one under Engine in Settings.",
+)
 _THROTTLE_REASONS = {
     0x02: message("clocks set by an application"),
     0x04: message("power limit"),
@@ -38,15 +55,30 @@ class Nvml:
     """The NVML library, opened once.
 
     `cards` are the NVIDIA cards in the kernel's list. If all of them are asleep, the library is not opened unless
-    `wake`: opening it wakes them, and while it is open they stay awake.
+    `wake`: opening it wakes them, and while it is open they stay awake. `environ` (default: the environment of this
+    process) may give programs a slice of a GPU.
+
+    The slices of a partitioned GPU (Multi-Instance GPU, MIG) take its place. Most queries answer for the GPU only.
     """
 
-    def __init__(self, cards: Sequence[PciGpu] = (), *, wake: bool = False, root: Path = ROOT) -> None:
+    def __init__(
+        self,
+        cards: Sequence[PciGpu] = (),
+        *,
+        wake: bool = False,
+        root: Path = ROOT,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         self._root = root
+        self._environ = os.environ if environ is None else environ
         self._in_container = container_name(root) is not None  # NVML reports pids of the host
         self._cards = {card.address: card for card in cards}
         self._sleepers = () if wake else tuple(card for card in cards if card.is_asleep())
         self._handles: dict[str, Any] = {}
+        self._whole: dict[str, Any] = {}
+        """The handle of the GPU that a slice belongs to, by the slice's ID."""
+        self._without_memory: dict[str, str] = {}
+        """Reasons why the memory of a GPU is not that of a program, by the GPU's ID."""
         self._nvml: Any = None
         self._no_gpu_reason: str | None = None
         self._failures: tuple[str, ...] = ()
@@ -66,7 +98,7 @@ class Nvml:
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            self._no_gpu_reason = _nvml_error_text(pynvml, error)
+            self._no_gpu_reason = _nvml_error_text(pynvml, error, in_container=self._in_container)
             return
         self._nvml = pynvml
         self._open_handles([card for card in cards if card not in self._sleepers] if self._sleepers else None)
@@ -105,6 +137,7 @@ class Nvml:
         nvml = self._nvml
         absent: dict[str, str] = {}
         memory = self._read_memory(absent, handle)
+        handle = self._whole.get(gpu.id, handle)
         use, why = self._query(nvml.nvmlDeviceGetUtilizationRates, handle)
         return unknown_readings(message("The {driver} driver does not report it.", driver="NVIDIA")) | {
             "gpu_temperature_c": self._read_number(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
@@ -155,16 +188,49 @@ class Nvml:
             if handle is None:
                 failures.append(f"NVIDIA GPU {index}: {why}")
             else:
-                self._handles[self._query(nvml.nvmlDeviceGetUUID, handle)[0] or f"index-{index}"] = handle
+                self._add_gpu(self._query(nvml.nvmlDeviceGetUUID, handle)[0] or f"index-{index}", handle)
         self._failures = tuple(failures)
         if not self._handles and not self._sleepers and self._no_gpu_reason is None:
             self._no_gpu_reason = next((why for _, why in results), None) or message("The NVIDIA driver lists no GPU.")
 
+    def _add_gpu(self, id_: str, handle: object) -> None:
+        """Add a GPU, or its slices if it is partitioned."""
+        nvml = self._nvml
+        mode, _ = self._query(nvml.nvmlDeviceGetMigMode, handle)
+        variable = find_slice_variable(self._environ)
+        if mode is None and variable is not None:
+            why = message(
+                "{variable} names a slice of it (MIG), and the driver reports the memory of the whole GPU.",
+                variable=variable,
+            )
+            self._without_memory[id_] = join_messages(why, _ASK_ENGINE)
+        if mode is not None and mode[0]:
+            most, _ = self._query(nvml.nvmlDeviceGetMaxMigDeviceCount, handle)
+            found = [self._query(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, at)[0] for at in range(most or 0)]
+            slices = {
+                self._query(nvml.nvmlDeviceGetUUID, each)[0] or f"{SLICE}{id_}-{at}": each
+                for at, each in enumerate(found)
+                if each is not None
+            }
+            self._handles |= slices
+            self._whole |= dict.fromkeys(slices, handle)
+            if slices:
+                return
+            self._without_memory[id_] = join_messages(_NO_SLICE, _ASK_ENGINE)
+        self._handles[id_] = handle
+
     def _read_gpu(self, id_: str, handle: object) -> Gpu:
         nvml, absent = self._nvml, dict[str, str]()
+        memory, why = self._read_memory(absent, handle), self._without_memory.get(id_)
+        if why is not None:
+            memory = None
+            absent |= dict.fromkeys(("memory_bytes", "used_bytes", "free_bytes", "reserved_bytes"), why)
+        name, _ = self._query(nvml.nvmlDeviceGetName, handle)
+        if id_ in self._whole:
+            why = message("The driver reports it for the whole GPU only.")
+            name, handle = name if name and " MIG " in name else f"{name} MIG slice", self._whole[id_]
         index, _ = self._query(nvml.nvmlDeviceGetIndex, handle)
-        index = list(self._handles).index(id_) if index is None else int(index)
-        memory = self._read_memory(absent, handle)
+        index = list(self._handles).index(id_) if index is None or self._whole else int(index)
         capability = self._query_field(absent, "compute_capability", nvml.nvmlDeviceGetCudaComputeCapability, handle)
         cuda = self._query_field(absent, "cuda_version", nvml.nvmlSystemGetCudaDriverVersion_v2)
         bus = self._query_field(absent, "bus_id", nvml.nvmlDeviceGetPciInfo, handle)
@@ -172,10 +238,13 @@ class Nvml:
             absent, "memory_bandwidth_gb_s", nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM
         )
         width = self._query_field(absent, "memory_bandwidth_gb_s", nvml.nvmlDeviceGetMemoryBusWidth, handle)
+        if why is not None:  # a slice has a part of it
+            clock = width = None
+            absent["memory_bandwidth_gb_s"] = why
         display = self._query_field(absent, "display_active", nvml.nvmlDeviceGetDisplayActive, handle)
-        name = self._query(nvml.nvmlDeviceGetName, handle)[0] or f"NVIDIA GPU {index}"
+        name = name or self._query(nvml.nvmlDeviceGetName, handle)[0] or f"NVIDIA GPU {index}"
         bus_id = None if bus is None else f"{bus.domain:04x}:{bus.bus:02x}:{bus.device:02x}.0"
-        card, unified = self._cards.get(bus_id or ""), any(word in name for word in _UNIFIED_CHIPS)
+        card, unified = self._cards.get(bus_id or ""), is_integrated(name)
         return Gpu(
             vendor="nvidia",
             index=index,
@@ -252,7 +321,7 @@ class Nvml:
         try:
             return query(*arguments), None
         except self._nvml.NVMLError as error:
-            return None, _nvml_error_text(self._nvml, error)
+            return None, _nvml_error_text(self._nvml, error, in_container=self._in_container)
 
 
 def _process_name(pid: int) -> str | None:
@@ -262,7 +331,7 @@ def _process_name(pid: int) -> str | None:
         return None
 
 
-def _nvml_error_text(nvml: Any, error: Exception) -> str:  # noqa: ANN401 -- pynvml has no type hints
+def _nvml_error_text(nvml: Any, error: Exception, *, in_container: bool) -> str:  # noqa: ANN401 -- no type hints
     reasons = {
         nvml.NVML_ERROR_LIBRARY_NOT_FOUND: _NO_DRIVER,
         nvml.NVML_ERROR_DRIVER_NOT_LOADED: message("The NVIDIA driver is installed but not loaded."),
@@ -274,4 +343,6 @@ def _nvml_error_text(nvml: Any, error: Exception) -> str:  # noqa: ANN401 -- pyn
     code = getattr(error, "value", None)
     if code is None:
         return str(error)
+    if code == nvml.NVML_ERROR_UNKNOWN and in_container:
+        return LOST_IN_CONTAINER
     return reasons.get(code, message("The NVIDIA driver answered: {error}.", error=error))

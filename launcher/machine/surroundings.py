@@ -1,6 +1,7 @@
 """The environment that this system runs in: WSL, a container and its memory limit, a battery. Nothing here raises."""
 
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,13 @@ _CONTAINERS = {
     "containerd": "containerd",
 }
 """Container engines, by a word in the name of the control groups that they make."""
+
+
+_DROPPABLE = ("active_file", "inactive_file", "slab_reclaimable")
+"""Names in memory.stat of what the kernel drops when memory is short; shared memory is not among the files."""
+_LINUX_DRIVER = re.compile(r"libcuda\.so\.\d{3,}[.\d]+")
+"""The file of NVIDIA's Linux driver; WSL's has the number 1.1."""
+_LIBRARY_FOLDERS = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,12 @@ def wsl_version(root: Path = ROOT) -> int | None:
         return None
     has_wsl_files = (root / "proc/sys/fs/binfmt_misc/WSLInterop").exists() or (root / "dev/dxg").exists()
     return 2 if has_wsl_files or {"WSL_DISTRO_NAME", "WSL_INTEROP"} & os.environ.keys() else None
+
+
+def find_linux_driver(root: Path = ROOT) -> str | None:
+    """Return the path of CUDA's part of an installed NVIDIA driver for Linux, which does not work in WSL."""
+    paths = (path for folder in _LIBRARY_FOLDERS for path in sorted((root / folder).glob("libcuda.so.*")))
+    return next((str(path) for path in paths if _LINUX_DRIVER.fullmatch(path.name)), None)
 
 
 def container_name(root: Path = ROOT) -> str | None:
@@ -79,20 +93,36 @@ def read_memory_limit(root: Path = ROOT, pid: int | None = None) -> MemoryLimit 
 
 
 def _read_group_limit(group: Path, *, version: int) -> MemoryLimit | None:
-    """Return one group's limit. No limit is a number above any memory in version 1, and the word "max" in version 2."""
+    """Return one group's limit. No limit is a number above any memory in version 1, and the word "max" in version 2.
+
+    Above memory.high the kernel slows programs down until they give memory back, so it limits them as well.
+    """
     if version == 1:
-        limit_file, usage_file, cache = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+        limit_files, usage_file, prefix = ["memory.limit_in_bytes"], "memory.usage_in_bytes", "total_"
     else:
-        limit_file, usage_file, cache = "memory.max", "memory.current", "inactive_file"
-    limit = read_number(group / limit_file)
+        limit_files, usage_file, prefix = ["memory.max", "memory.high"], "memory.current", ""
+    limits = [limit for name in limit_files if (limit := read_number(group / name)) is not None]
+    limit = min(limits, default=None)
     if limit is None or limit >= psutil.virtual_memory().total:
         return None
     statistics = dict(
         line.split() for line in (read_text(group / "memory.stat") or "").splitlines() if line.count(" ") == 1
     )
-    # File cache that can be dropped does not count.
-    usage = (read_number(group / usage_file) or 0) - int(statistics.get(cache, 0))
-    return MemoryLimit(limit, max(0, limit - max(0, usage)))
+    # What the kernel can drop does not count, such as the pages of a model file that was read several times.
+    droppable = sum(int(statistics.get(prefix + name, 0)) for name in _DROPPABLE)
+    usage = (read_number(group / usage_file) or 0) - droppable
+    return MemoryLimit(limit, min(limit, max(0, limit - usage)))
+
+
+def read_available_bytes(root: Path = ROOT) -> int:
+    """Return the memory of the whole computer that programs can get without swapping.
+
+    The kernel does not count the cache of ZFS, which shrinks on demand to its least size (openzfs #10255).
+    """
+    memory = psutil.virtual_memory()
+    words = [line.split() for line in (read_text(root / "proc/spl/kstat/zfs/arcstats") or "").splitlines()]
+    cache = {word[0]: int(word[2]) for word in words if len(word) == 3 and word[2].isdecimal()}
+    return min(memory.total, memory.available + max(0, cache.get("size", 0) - cache.get("c_min", 0)))
 
 
 def read_on_battery(root: Path = ROOT) -> tuple[bool | None, str | None]:

@@ -7,12 +7,14 @@ from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 from launcher.base.errors import BadOption, ModelMissing, ModelUnknown
-from launcher.base.messages import message
+from launcher.base.messages import join_messages, message
 from launcher.base.paths import expand_user, models_dir
 from launcher.fetch.file_names import local_name, local_path
 from launcher.fetch.hub import DEFAULT_ENDPOINT, HubFile, hub_endpoint, is_hub_file, list_files
 from launcher.models.catalogue import SPECULATION, Catalogue, ModelEntry, ModelFile
-from launcher.models.library import find_catalogue_file, parse_quant, split_names
+from launcher.models.file_kinds import recognise_name, unusable_error
+from launcher.models.hub_files import read_repository
+from launcher.models.library import find_catalogue_file, split_names
 from launcher.models.library_index import Kind
 from launcher.models.side_files import head_preference
 
@@ -114,9 +116,8 @@ def parse_target(
                 message("Omit it: Hugging Face provides the checksums."),
             )
         items = [DownloadItem("model", (replace(items[0].files[0], sha256=sha256),))]
-    name = PurePosixPath(file.path).name.lower()
-    if name.startswith(("mmproj", "mtp-")):
-        items = [replace(items[0], kind="mmproj" if name.startswith("mmproj") else "draft")]
+    if catalogue_file is None and (kind := recognise_name(file.path)) is not None:
+        items = [replace(items[0], kind=kind.role)]
     if vision and entry:
         items += _projector_items(entry, revision)
     elif vision:
@@ -269,18 +270,17 @@ def _parse_hub_file(text: str, revision: str | None) -> HubFile:
 
 def _find_quant(repo: str, quant: str | None, revision: str | None) -> HubFile:
     """Look up the file of a quantisation on the hub. Raises ModelMissing, naming its files, if none fits."""
-    listing = list_files(repo, revision)
-    models = [
-        name
-        for name in sorted(listing.files)
-        if name.endswith(".gguf") and split_names(name)[0] == name and "mmproj" not in name and "imatrix" not in name
-    ]
-    models = [name for name in models if not _is_head(name)] or models
-    meant = [name for name in models if quant and (parse_quant(name) or "").casefold() == quant.casefold()]
+    repository = read_repository(repo, revision)
+    meant, others = repository.find_quant(quant) if quant is not None else ([], [])
+    models = sorted(each.file for each in repository.list_models())
     if quant is None and len(models) == 1:
         meant = models
     if len(meant) == 1:
         return HubFile.parse(f"{repo}{f'@{revision}' if revision else ''}:{meant[0]}")
+    if others and not meant and (repository.is_without_models or not models):  # a draft's repository, for example
+        if others[0].kind.beside and len(others) == 1:
+            return HubFile.parse(f"{repo}{f'@{revision}' if revision else ''}:{others[0].file}")
+        raise unusable_error(others[0].kind, others[0].file)
     choices = meant or models
     shown: str = ", ".join(choices[:_SHOWN])
     if len(choices) > _SHOWN:
@@ -295,14 +295,16 @@ def _find_quant(repo: str, quant: str | None, revision: str | None) -> HubFile:
         message("{repo} has no file of {quant}.", repo=repo, quant=quant)
         if quant and not meant
         else message("{repo} has several files.", repo=repo),
-        message("Write {repo}:FILE with one of {shown}.", repo=repo, shown=shown),
+        join_messages(
+            message("Write {repo}:FILE with one of {shown}.", repo=repo, shown=shown), repository.explain_quant(quant)
+        ),
         repo=repo,
         files=choices,
     )
 
 
 def find_head_item(model: HubFile, quant: str | None) -> DownloadItem | None:
-    """Return a repository's separate file with the MTP head of a model (mtp-*.gguf); None if it has none.
+    """Return a repository's separate file with the MTP head of a model, by its name; None if it has none.
 
     Of several files, the one with the model's quantisation is preferred, then the usual one, then the smallest. Raises
     the errors of requests to the hub.
@@ -318,7 +320,8 @@ def find_head_item(model: HubFile, quant: str | None) -> DownloadItem | None:
 
 def _is_head(name: str) -> bool:
     """Return whether the name of a file is that of an MTP head alone."""
-    return PurePosixPath(name).name.lower().startswith("mtp-")
+    kind = recognise_name(name)
+    return kind is not None and kind.name == "mtp-head"
 
 
 def _is_gguf(text: str) -> bool:

@@ -83,7 +83,8 @@ def _move_experts(
         return
     layers = fewest_on_host(setting, expert_layers, room_mib, measure)
     estimate = measure(replace(setting, n_cpu_moe=layers))
-    is_enough = situation.host_mib is None or situation.host_mib >= host_need_mib(estimate)
+    host_mib = situation.host_beside_mib(estimate.required_mib)
+    is_enough = host_mib is None or host_mib >= host_need_mib(estimate)
     if estimate.needed_bytes <= room_mib * _MIB and is_enough:
         text = message(
             "With the experts of {layers} layers in host memory it fits (--n-cpu-moe {layers}), slower.", layers=layers

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from launcher.base.messages import message
-from launcher.models.memory import MemoryEstimate, PlanSettings, effective_value
+from launcher.models.memory import ROOM_MIB, MemoryEstimate, PlanSettings, effective_value
 from launcher.models.server_settings import Value
 
 _MIB = 2**20
@@ -28,8 +28,6 @@ CACHE_STEP_MIB = 256
 _CACHE_GAIN = 1.1
 """An expert cache is chosen if it multiplies the speed by at least this; a smaller gain may be an error of the
 forecast."""
-ROOM_MIB = 1_024
-"""Host memory, in MiB, left to the system besides the engine's share."""
 _CACHES_MIB = (4_096, 2_048, 1_024, 512, 256, 0)
 _CHECKPOINTS = (32, 16, 8, 4)
 """Limits that are tried for context checkpoints. With fewer, a hybrid model would reprocess most of each prompt."""

@@ -1,7 +1,10 @@
 """A model's geometry: layers, widths and counts, from which its memory is estimated."""
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import NamedTuple
 
 from launcher.base.errors import GeometryUnknown
 from launcher.base.messages import message
@@ -25,7 +28,7 @@ class Geometry:
     `experts` is 0 in a dense model. In others the first `leading_dense` layers have no experts. With
     `latent_attention` (MLA) only keys are cached, because the values are a part of them. `indexer_layers` cache
     another key of `indexer_length` for each token. `per_layer_input` is the width of the embeddings that each layer
-    adds.
+    adds. `cache_known` is whether the caches of this architecture are known; else they are taken to be plain.
     """
 
     architecture: str
@@ -60,6 +63,7 @@ class Geometry:
     indexer_layers: Count = 0
     indexer_length: Count = 0
     per_layer_input: Count = 0
+    cache_known: bool = True
 
     @property
     def recurrent_layers(self) -> int:
@@ -118,19 +122,61 @@ class Geometry:
 
 _ASSISTANT = "gemma4-assistant"
 """Architecture of a draft model that consists of MTP layers only; here they count as trunk layers."""
-_WINDOWED = {
-    _ASSISTANT: 6,
-    "exaone4": 4,
-    "gemma3": 6,
-    "gemma4": 6,
-    "gpt-oss": 2,
-    "mimo2": 0,
-    "muse-glimmer": 4,
-    "step35": 0,
-}
-"""Architectures with known sliding-window layers, and their period: 6 means five layers with a window, then one
-without. The header's `sliding_window_pattern` overrides it; 0 means that there must be one (src/models, calls of
-set_swa_pattern)."""
+
+
+class _Windows(NamedTuple):
+    """The sliding windows of an architecture (src/models: n_swa and load_swa_pattern).
+
+    Of `period` layers the last has none, or the first if `dense_first`; the header's `sliding_window_pattern` overrides
+    it, and with 0 there must be one. `default` is the window without a header key, `fixed` one that replaces any other
+    than 0. `only_layers`: only models of so many layers have windows. `own_layers`: so many first layers have caches
+    of their own, in place of those that the header counts.
+    """
+
+    period: int
+    dense_first: bool = False
+    default: int = 0
+    fixed: int = 0
+    only_layers: int = 0
+    own_layers: int = 0
+
+
+_WINDOWED: Mapping[str, _Windows] = MappingProxyType(
+    {
+        _ASSISTANT: _Windows(6),
+        "afmoe": _Windows(4),
+        "cohere2": _Windows(4),
+        "cohere2moe": _Windows(4, dense_first=True),
+        "exaone-moe": _Windows(4, default=128),
+        "exaone4": _Windows(4, default=4_096, only_layers=64),
+        "gemma2": _Windows(2, default=4_096),
+        "gemma3": _Windows(6),
+        "gemma3n": _Windows(5, own_layers=20),
+        "gemma4": _Windows(6),
+        "gpt-oss": _Windows(2),
+        "granite_swa": _Windows(0),
+        "laguna": _Windows(4, dense_first=True),
+        "llama4": _Windows(4, default=8_192, fixed=8_192),  # attention in chunks, whose cache is a window's
+        "maple": _Windows(0),
+        "mellum": _Windows(4),
+        "mimo2": _Windows(0),
+        "muse-glimmer": _Windows(4),
+        "olmo2": _Windows(4),
+        "plamo3": _Windows(8),
+        "smallthinker": _Windows(4, dense_first=True, fixed=4_096),
+        "spark2_5": _Windows(0),
+        "step35": _Windows(0),
+    }
+)
+_PLAIN_NAMES = """
+apertus arcee arctic baichuan bailingmoe bailingmoe2 bitnet bloom chameleon chatglm codeshell cogvlm command-r dbrx
+deci deepseek dots1 ernie4_5 ernie4_5-moe exaone falcon gemma glm4 glm4moe gpt2 gptj gptneox granite granitemoe grok
+grovemoe hunyuan-dense hunyuan-moe hunyuan_vl hy_v3 internlm2 jais jais2 llama maincoder minicpm minimax-m2 mistral3
+mpt nemotron olmo olmoe openelm orion paddleocr pangu-embedded phi2 phi3 phimoe plamo qwen qwen2 qwen2moe qwen2vl
+qwen3 qwen3moe qwen3vl qwen3vlmoe refact seed_oss smollm3 stablelm starcoder starcoder2 xverse
+"""
+_PLAIN = frozenset(_PLAIN_NAMES.split())
+"""Architectures whose layers all have a plain KV cache, whatever their header says of windows (src/models)."""
 _DELTA_NETS = frozenset({"qwen35", "qwen35moe", "qwen3next"})
 """Architectures whose recurrent layers are gated delta nets; by default every fourth layer is an attention layer."""
 _MAMBA_2 = frozenset({"nemotron_h", "nemotron_h_moe"})
@@ -139,10 +185,40 @@ feed-forward length, or else a recurrent state of the same two parts as a gated 
 _RECURRENT = _DELTA_NETS | _MAMBA_2
 _LATENT = frozenset({"deepseek2", "deepseek32", "glm-dsa"})
 """Architectures whose MLA cache holds keys alone (src/llama-kv-cache.cpp: has_v = !is_mla)."""
-_OTHER_CACHES = ("attention.kv_lora_rank", "attention.indexer.head_count", "wkv_head_size", "shortconv.l_cache")
-"""Header keys of models with another kind of cache (MLA, indexer, RWKV, short convolution; src/llama-arch.cpp)."""
+_OTHER_CACHES = (
+    "attention.kv_lora_rank",
+    "attention.indexer.head_count",
+    "attention.compress_ratios",
+    "attention.kv_lora_rank_swa",
+    "kda.head_dim",
+    "num_loops",
+    "ple.conv_kernel",
+    "shortconv.l_cache",
+    "wkv.head_size",
+    "wkv_head_size",
+)
+"""Header keys of models with another kind of cache (MLA, indexer, compression, KDA, repeated layers, short
+convolutions, RWKV; src/llama-arch.cpp)."""
 _LATENT_KEYS = {"attention.kv_lora_rank", "attention.indexer.head_count"}
 """Those of them for which there is a formula, with latent attention."""
+_OTHER_MEMORIES = frozenset({"minimax-01", "qwen4exp", "bailingmoe3", "t5", "hrm_text"})
+"""Architectures with another kind of memory that no header key tells (src/llama-model.cpp: create_memory)."""
+_CACHE_WORDS = re.compile(r"attention\.|ssm\.|cache|kv|window|chunk|recurrent|state|memory")
+"""What keys contain that may be about caches."""
+_CACHE_KEY_NAMES = """
+attention.causal attention.clamp_kqv attention.gate_lora_rank attention.group_norm_epsilon attention.group_norm_groups
+attention.head_count attention.head_count_kv attention.indexer.head_count attention.indexer.key_length
+attention.indexer.top_k attention.indexer.types attention.key_length attention.key_length_mla attention.key_length_swa
+attention.kv_lora_rank attention.layer_norm_epsilon attention.layer_norm_rms_epsilon attention.max_alibi_bias
+attention.output_group_count attention.output_lora_rank attention.output_scale attention.q_lora_rank
+attention.recurrent_layers attention.relative_buckets_count attention.rope_pattern attention.scale
+attention.shared_kv_layers attention.sliding_window attention.sliding_window_pattern attention.temperature_length
+attention.temperature_scale attention.value_length attention.value_length_mla attention.value_length_swa
+attention.value_scale attention.value_expert_count attention.value_expert_used_count expert_chunk_feed_forward_length
+ssm.conv_kernel ssm.dt_b_c_rms ssm.group_count ssm.inner_size ssm.state_size ssm.time_step_rank
+"""
+_CACHE_KEYS = frozenset(_CACHE_KEY_NAMES.split())
+"""Those of them that are read here, or do not change the size of a cache (src/llama-arch.cpp: LLM_KV_NAMES)."""
 _SHARED_INDEXERS_FROM = 1_048_576
 """Trained context from which GLM's DSA models share indexers: the first two layers and then every fourth have one
 (src/models/glm-dsa.cpp, GLM_5_2_DEFAULT_INDEXER_TYPES)."""
@@ -180,8 +256,9 @@ def read_geometry(model: GgufModel | GgufHeader) -> Geometry:
     """
     arch = model.architecture
     latent = arch in _LATENT and bool(model.read_count("attention.key_length_mla"))
-    others = {key for key in _OTHER_CACHES if model.read_count(key)} - (_LATENT_KEYS if latent else set())
-    if others or (model.read_count("ssm.inner_size") and arch not in _RECURRENT):
+    others = {key for key in _OTHER_CACHES if model.metadata.get(f"{arch}.{key}")}
+    others -= _LATENT_KEYS if latent else set()
+    if others or arch in _OTHER_MEMORIES or (model.read_count("ssm.inner_size") and arch not in _RECURRENT):
         raise _unknown_cache_error(model)
 
     def read_number(key: str, default: int | None = None) -> int:
@@ -239,13 +316,14 @@ def read_geometry(model: GgufModel | GgufHeader) -> Geometry:
         indexer_layers=_count_indexers(model, layers),
         indexer_length=read_number("attention.indexer.key_length", 0),
         per_layer_input=read_number("embedding_length_per_layer_input", 0),
+        cache_known=_is_cache_known(model),
     )
     geometry = _add_window(model, geometry, read_number)
     kv_heads = model.metadata.get(f"{arch}.attention.head_count_kv")
     uneven = isinstance(kv_heads, Sequence) and len({count for count in kv_heads[:layers] if count}) > 1
     if model.metadata.get(f"{arch}.attention.causal") is False:  # an encoder keeps no cache
         raise _unknown_cache_error(model)
-    if not geometry.window and (uneven or read_number("attention.sliding_window", 0)):
+    if not geometry.window and (uneven or _has_unread_window(geometry, read_number)):
         raise _unknown_cache_error(model)
     for name, reason in geometry.contradictions():
         key, value = f"{arch}.{_KEYS[name]}", getattr(geometry, name)
@@ -273,22 +351,45 @@ def _unknown_cache_error(model: GgufModel | GgufHeader) -> GeometryUnknown:
     )
 
 
+def _is_cache_known(model: GgufModel | GgufHeader) -> bool:
+    """Return whether the caches of the architecture are known, and the header has no key of a cache that is not."""
+    arch = model.architecture
+    known = arch in _PLAIN or arch in _WINDOWED or arch in _RECURRENT or arch in _LATENT
+    begin = f"{arch}."
+    keys = (key.removeprefix(begin) for key in model.metadata if key.startswith(begin))
+    return known and not any(_CACHE_WORDS.search(key) and key not in _CACHE_KEYS for key in keys)
+
+
+def _has_unread_window(geometry: Geometry, read_number: Callable[..., int]) -> bool:
+    """Return whether the header has a window that llama.cpp uses, or may use, and that was not understood."""
+    windows = _WINDOWED.get(geometry.architecture)
+    if geometry.architecture in _PLAIN or (windows and windows.only_layers not in (0, geometry.layers)):
+        return False
+    return read_number("attention.sliding_window", windows.default if windows else 0) > 0
+
+
 def _add_window(model: GgufModel | GgufHeader, geometry: Geometry, read_number: Callable[..., int]) -> Geometry:
     """Return `geometry` with its sliding-window layers, and without the caches that its last layers share.
 
-    It is returned unchanged for unknown architectures, and if the header contradicts itself.
+    It is returned unchanged for architectures without windows, and if the header contradicts itself.
     """
     arch, layers = geometry.architecture, geometry.layers
-    window, period = read_number("attention.sliding_window", 0), _WINDOWED.get(arch)
-    if period is None or not window:
+    windows = _WINDOWED.get(arch)
+    if windows is None or windows.only_layers not in (0, layers):
         return geometry
+    window = read_number("attention.sliding_window", windows.default)
+    if not window:
+        return geometry
+    window = windows.fixed or window
     shared = 0 if arch == _ASSISTANT else read_number("attention.shared_kv_layers", 0)
+    shared = max(layers - windows.own_layers, 0) if windows.own_layers else shared
     pattern = model.metadata.get(f"{arch}.attention.sliding_window_pattern")
     if isinstance(pattern, Sequence):
-        slides = list(pattern[: layers - shared])
+        slides = [bool(each) for each in pattern[: layers - shared]]
     else:
-        period = pattern if type(pattern) is int else period
-        slides = [(i + 1) % period != 0 for i in range(layers - shared)] if period else []
+        period = pattern if type(pattern) is int else windows.period
+        full = 0 if windows.dense_first else period - 1
+        slides = [layer % period != full for layer in range(layers - shared)] if period else []
     heads = model.metadata.get(f"{arch}.attention.head_count_kv")
     by_layer = heads if isinstance(heads, Sequence) else [geometry.kv_heads] * layers
     contradictory = shared >= layers or len(slides) < layers - shared or len(by_layer) < layers or min(by_layer) < 0
@@ -332,5 +433,8 @@ def _count_attention_layers(model: GgufModel | GgufHeader, layers: int) -> int:
     heads = model.metadata.get(f"{model.architecture}.attention.head_count_kv")
     if isinstance(heads, Sequence) and not isinstance(heads, str):
         return sum(1 for count in heads[:layers] if count)
+    kinds = model.metadata.get(f"{model.architecture}.attention.recurrent_layers")
+    if model.architecture in _DELTA_NETS and isinstance(kinds, Sequence) and not isinstance(kinds, str):
+        return sum(1 for is_recurrent in kinds[:layers] if not is_recurrent)
     interval = model.read_count("full_attention_interval") or (4 if model.read_count("ssm.inner_size") else 1)
     return layers // interval

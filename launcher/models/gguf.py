@@ -13,6 +13,7 @@ from typing import NoReturn, Protocol
 
 from launcher.base.errors import ModelBroken, ModelMissing
 from launcher.base.messages import join_messages, message
+from launcher.models.file_kinds import KINDS_BY_NAME, is_head_alone, recognise_bytes
 
 # Headers: of one file (GgufHeader), or of a whole model with all parts of a split one (GgufModel).
 
@@ -237,13 +238,6 @@ def _parts_error(first: GgufHeader, why: str) -> ModelBroken:
     )
 
 
-def is_head_alone(model: GgufModel) -> bool:
-    """Return whether a file holds an MTP head and not the blocks of its model (`convert_hf_to_gguf.py --mtp`)."""
-    trunk = (model.block_count or 0) - model.promised_heads
-    own_blocks = any(tensor.name.startswith("blk.0.") for tensor in model.tensors)
-    return model.mtp_head is MtpHead.PRESENT and trunk > 0 and not own_blocks
-
-
 def isolate_head(model: GgufModel) -> GgufModel:
     """Return the MTP head of a file that holds nothing else as a model: the head's layers only, all with attention.
 
@@ -373,13 +367,11 @@ class HeaderSource(Protocol):
         """Move to an absolute position."""
 
 
-def parse_header(
-    source: HeaderSource, path: PurePath, file_bytes: int, *, remedy: str = message("Download it again.")
-) -> GgufHeader:
+def parse_header(source: HeaderSource, path: PurePath, file_bytes: int, *, remedy: str | None = None) -> GgufHeader:
     """Parse the GGUF header at the start of `source`. `path` is its name in errors, `file_bytes` the file's size.
 
-    Raises ModelBroken if the header is truncated or invalid, with `remedy` as the hint, and with another hint if it is
-    not a GGUF at all.
+    Raises ModelBroken if the header is truncated or invalid, or if it is not a GGUF at all, with `remedy` as the hint
+    if it is given.
     """
     return _Parser(source, path, file_bytes, remedy).parse()
 
@@ -387,7 +379,7 @@ def parse_header(
 class _Parser:
     """Parses a header in one forward pass, through a cursor in a block of bytes."""
 
-    def __init__(self, source: HeaderSource, path: PurePath, file_bytes: int, remedy: str) -> None:
+    def __init__(self, source: HeaderSource, path: PurePath, file_bytes: int, remedy: str | None) -> None:
         self._source = source
         self._path = path
         self._name = path.name
@@ -439,14 +431,8 @@ class _Parser:
 
     def _check_magic(self) -> None:
         self._block = self._source.read(_BLOCK_BYTES)
-        magic = self._block[: len(_MAGIC)]
-        if magic != _MAGIC:
-            self._refuse(
-                message("{name} is not a GGUF file: it begins with {start}.", name=self._name, start=magic.hex(" "))
-                if magic
-                else message("{name} is not a GGUF file: it is empty.", name=self._name),
-                message("Choose another file, or download it again. An error page may have been saved instead."),
-            )
+        if not self._block.startswith(_MAGIC):
+            self._refuse_foreign()
         self._at = len(_MAGIC)
         version = self._read_number(_U32)
         if version == 1:
@@ -464,12 +450,17 @@ class _Parser:
                 version=version,
             )
         if version and version % _NO_VERSION == 0:
-            self._refuse(
-                message("{name} is in big-endian byte order, made for another kind of processor.", name=self._name),
-                message("Download the ordinary (little-endian) file of this model."),
-            )
+            kind = KINDS_BY_NAME["big-endian"]
+            self._refuse(message("{name} is {what}.", name=self._name, what=kind.what), kind.cure, file_kind=kind.name)
         if version not in (2, _LAST_VERSION):
             self._refuse_damaged(message("its GGUF version is {version}", version=version))
+
+    def _refuse_foreign(self) -> NoReturn:
+        start = self._block[: len(_MAGIC)]
+        what = message("it begins with {start}", start=start.hex(" ")) if start else message("it is empty")
+        cure = message("Choose another file, or download it again.")
+        what, cure = recognise_bytes(self._block) or (what, cure)
+        self._refuse(message("{name} is not a GGUF file: {what}.", name=self._name, what=what), self._remedy or cure)
 
     def _read_value(self, key: str) -> tuple[object | None, int | None]:
         """Return a value (None if it is skipped) and, for an array, its length."""
@@ -628,7 +619,10 @@ class _Parser:
             self._refuse_damaged(message("its header is larger than {most} MiB", most=MAX_HEADER_BYTES // 2**20))
 
     def _refuse_damaged(self, why: str) -> NoReturn:
-        self._refuse(message("{name} is damaged or incomplete: {why}.", name=self._name, why=why), self._remedy)
+        self._refuse(
+            message("{name} is damaged or incomplete: {why}.", name=self._name, why=why),
+            self._remedy or message("Download it again."),
+        )
 
     def _refuse(self, title: str, hint: str, **facts: object) -> NoReturn:
         raise ModelBroken(title, hint, path=str(self._path), **facts)

@@ -5,25 +5,24 @@ the hub's listing, and what a plan needs is from the headers of a few files: a f
 """
 
 import re
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from launcher.base.errors import LauncherError, ModelMissing
-from launcher.base.messages import message
+from launcher.base.errors import ModelBroken, ModelMissing
+from launcher.base.messages import join_messages, message
 from launcher.base.paths import expand_user
-from launcher.fetch.hub import HubFile, RepoListing, is_hub_file, list_files
-from launcher.models.catalogue import Catalogue, CompanionFile, FilePart, ModelEntry, ModelFile
+from launcher.fetch.hub import HubFile, is_hub_file
+from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry, ModelFile
 from launcher.models.download_target import parse_hub_url
 from launcher.models.file_entry import count_parameters, geometry_or_none
+from launcher.models.file_kinds import FileKind, OtherFile, unusable_error
 from launcher.models.file_size import bits_per_weight
-from launcher.models.gguf import GgufModel, is_head_alone
-from launcher.models.gguf_remote import read_remote_model
+from launcher.models.gguf import GgufModel
+from launcher.models.hub_files import Repository, read_repository, recognise_remote
 from launcher.models.library import (
     find_catalogue_file,
     find_entry,
     find_file,
     find_in_repository,
-    parse_quant,
     split_names,
 )
 from launcher.models.locate import ModelSelection, select_file, select_model, select_stored
@@ -35,8 +34,8 @@ _REPO = re.compile(
 _LINK = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/", re.IGNORECASE)
 _USUAL_BITS = 4.7
 """If the user names no file, the header of the file with the nearest bits per weight is read."""
-_HEAD, _PROJECTOR = re.compile(r"(?:^|/)(?:mtp-|nextn-)|-assistant", re.IGNORECASE), "mmproj"
-_NOT_MODELS = re.compile(r"imatrix|mmproj|(?:^|/)(?:mtp-|nextn-)", re.IGNORECASE)
+_MOST_TRIED = 6
+"""The most files whose headers are read until one is a model."""
 _SHOWN = 12
 """The most file names in an error message."""
 
@@ -93,8 +92,7 @@ def select_hub_model(text: str, catalogue: Catalogue) -> ModelSelection | None:
     stored = select_stored(text.strip(), catalogue) if name.revision is None else None
     if stored is not None:
         return stored
-    entry, file = describe_repository(name)
-    return ModelSelection(Catalogue((entry,)), entry, file, None, names_file=file is not None)
+    return describe_repository(name)
 
 
 def find_named_entry(text: str, catalogue: Catalogue) -> ModelEntry | None:
@@ -123,24 +121,28 @@ def _find_in_catalogue(name: HubName, catalogue: Catalogue) -> tuple[ModelEntry 
     return None, None
 
 
-def describe_repository(name: HubName) -> tuple[ModelEntry, ModelFile | None]:
-    """Return an entry for a repository that the catalogue does not have, and the named file in it.
+def describe_repository(name: HubName) -> ModelSelection:
+    """Return the model of a repository that the catalogue does not have, and the named file in it.
 
-    Its listing and the header of one file are read. The geometry is None if the header lacks a number that the memory
-    estimate needs. Raises ModelMissing for a file that is not there, and the errors of requests to the hub.
+    Its listing and the header of one file are read, and of those that may be no models. The geometry is None if the
+    header lacks a number that the memory estimate needs. Raises ModelMissing for a file that is not there,
+    ModelUnexpected for one that is no model, and the errors of requests to the hub.
     """
-    listing = list_files(name.repo, name.revision)
-    files = _list_models(listing)
-    if not files:
-        raise ModelMissing(
-            message("{repo} has no GGUF files.", repo=name.repo),
-            message("Look for a repository whose name ends in -GGUF."),
-            repo=name.repo,
-        )
-    file = _find_named(name, files)
-    typical = file or min(files, key=_distance_from_usual)
-    model = read_remote_model(HubFile(name.repo, typical.file, listing.revision)).model
-    draft = None if model.has_mtp_head else _find_head(listing, model)
+    repository = read_repository(name.repo, name.revision)
+    listing = repository.listing
+    if name.file is not None:
+        first = split_names(name.file)[0]  # of a split model any part may be named
+        name = replace(name, file=first)
+        if first in listing.files and (kind := repository.find_kind(first)) is not None:
+            raise unusable_error(kind, first)
+    if name.quant is not None:
+        found, odd = repository.find_quant(name.quant)
+        if odd and not found and (repository.is_without_models or not repository.list_models()):
+            raise unusable_error(odd[0].kind, odd[0].file)
+    file, typical, model = _find_typical(repository, name)
+    repository.check_sizes(model)
+    files = repository.list_models()
+    draft = None if model.has_mtp_head else _find_head(repository, model)
     entry = ModelEntry(
         id=name.repo,
         name=model.name,
@@ -152,60 +154,70 @@ def describe_repository(name: HubName) -> tuple[ModelEntry, ModelFile | None]:
         embedding=model.is_embedding,
         reranker=model.is_reranker,
         draft=draft,
-        mmproj=tuple(_list_projectors(listing)),
+        mmproj=tuple(repository.list_companions("mmproj")),
         geometry=geometry_or_none(model),
         geometry_source=f"header of {typical.file}",
         files=tuple(replace(each, has_head=model.has_mtp_head) for each in files),
         files_source=f"the hub at {listing.revision[:12]}",
     )
-    return entry, entry.file(file.quant) if file else None
+    beside = {each.file for each in (*entry.mmproj, draft) if each is not None}
+    others = tuple(each for each in repository.list_others() if each.file not in beside)
+    named = entry.file(file.quant) if file else None
+    return ModelSelection(Catalogue((entry,)), entry, named, None, names_file=named is not None, others=others)
 
 
-def read_planned_header(entry: ModelEntry, file: ModelFile) -> None:
-    """Read and cache the header of one file of a hub entry, so that its next plan is exact. Raises the hub's errors."""
-    if entry.repo is not None:
-        read_remote_model(HubFile(entry.repo, file.file, entry.revision or "main"))
+def _find_typical(repository: Repository, name: HubName) -> tuple[ModelFile | None, ModelFile, GgufModel]:
+    """Return the named file, the file whose header describes the model, and that header.
 
-
-def _list_models(listing: RepoListing) -> list[ModelFile]:
-    """Return the models of a repository, the smallest first.
-
-    If several have the same quantisation, all but the first are named by their files.
+    Raises ModelUnexpected if the files are no models.
     """
-    found: list[ModelFile] = []
-    quants: set[str] = set()
-    for path, listed in listing.files.items():
-        names = split_names(path)
-        if not path.lower().endswith(".gguf") or _NOT_MODELS.search(path) or names[0] != path:
-            continue
-        if any(each not in listing.files for each in names):
-            continue
-        stem = path.rsplit("/", 1)[-1].removesuffix(".gguf")
-        quant = parse_quant(path.rsplit("/", 1)[-1]) or stem
-        quant = stem if quant in quants else quant
-        quants.add(quant)
-        parts = [listing.files[each] for each in names]
-        file_parts: tuple[FilePart, ...] = ()
-        if len(parts) > 1:
-            file_parts = tuple(
-                FilePart(file=each, size_bytes=part.bytes or None, sha256=part.sha256)
-                for each, part in zip(names, parts, strict=True)
+    typical, kind = None, None
+    for _ in range(_MOST_TRIED):
+        files = repository.list_models()
+        if not files and kind is not None:
+            break
+        if not files:
+            raise ModelMissing(
+                message("{repo} has no GGUF files.", repo=name.repo),
+                message("Look for a repository whose name ends in -GGUF."),
+                repo=name.repo,
             )
-        found.append(
-            ModelFile(
-                quant=quant,
-                file=path,
-                size_bytes=sum(part.bytes for part in parts) or None,
-                sha256=None if file_parts else listed.sha256,
-                parts=file_parts,
-            )
-        )
-    return sorted(found, key=lambda each: each.size_bytes or 0)
+        file = _find_named(name, files, repository)
+        typical = file or min(files, key=lambda each: (_distance_from_usual(each), -(each.size_bytes or 0)))
+        try:
+            model = repository.read_model(typical.file)
+        except ModelBroken:
+            if file is not None:
+                raise
+        kind = repository.find_kind(typical.file)
+        if kind is None:
+            return file, typical, model
+    assert typical is not None and kind is not None  # noqa: S101, PT018 -- for the type checker
+    raise unusable_error(kind, typical.file, f"{name.repo}:{typical.file}")
 
 
-def _find_named(name: HubName, files: Iterable[ModelFile]) -> ModelFile | None:
+def read_planned_header(entry: ModelEntry, file: ModelFile) -> FileKind | None:
+    """Read and cache the header of one file of a hub entry, so that its next plan is exact.
+
+    Return the kind of a file that is no model. Raises the hub's errors.
+    """
+    if entry.repo is None:
+        return None
+    return recognise_remote(HubFile(entry.repo, file.file, entry.revision or "main"))
+
+
+def leave_out_file(selection: ModelSelection, file: ModelFile, kind: FileKind) -> ModelSelection:
+    """Return a model on the hub without a file that is no model. Raises ModelUnexpected if it has no other."""
+    files = tuple(each for each in selection.entry.files if each.file != file.file)
+    if not files:
+        raise unusable_error(kind, file.file)
+    entry = replace(selection.entry, files=files)
+    others = (*selection.others, OtherFile(file.file, file.size_bytes, kind))
+    return replace(selection, catalogue=Catalogue((entry,)), entry=entry, others=others)
+
+
+def _find_named(name: HubName, files: list[ModelFile], repository: Repository) -> ModelFile | None:
     """Return the named file, None if none was named and there are several. Raises ModelMissing, with the names."""
-    files = list(files)
     if name.file is None and name.quant is None:
         return files[0] if len(files) == 1 else None
     for file in files:
@@ -220,7 +232,10 @@ def _find_named(name: HubName, files: Iterable[ModelFile]) -> ModelFile | None:
         message("{repo} has no file {file}.", repo=name.repo, file=name.file)
         if name.file
         else message("{repo} has no file of {quant}.", repo=name.repo, quant=name.quant),
-        message("Write {repo}:QUANT with one of {shown}.", repo=name.repo, shown=shown),
+        join_messages(
+            message("Write {repo}:QUANT with one of {shown}.", repo=name.repo, shown=shown),
+            repository.explain_quant(name.quant),
+        ),
         repo=name.repo,
         files=quants,
     )
@@ -231,21 +246,12 @@ def _distance_from_usual(file: ModelFile) -> float:
     return abs(bits[1] - _USUAL_BITS) if bits else 100.0
 
 
-def _list_projectors(listing: RepoListing) -> Iterator[CompanionFile]:
-    for path, listed in listing.files.items():
-        if _PROJECTOR in path.lower() and path.lower().endswith(".gguf"):
-            yield CompanionFile(file=path, size_bytes=listed.bytes or None, sha256=listed.sha256)
-
-
-def _find_head(listing: RepoListing, trunk: GgufModel) -> CompanionFile | None:
+def _find_head(repository: Repository, trunk: GgufModel) -> CompanionFile | None:
     """Return the smallest separate file with a head that was made for this model, judged by its header."""
-    heads = [path for path in listing.files if path.lower().endswith(".gguf") and _HEAD.search(path)]
-    for path in sorted(heads, key=lambda each: ("Q8_0" not in each, listing.files[each].bytes))[:2]:
-        try:
-            side = read_remote_model(HubFile(listing.repo, path, listing.revision)).model
-        except LauncherError:
-            continue
-        if is_head_of(side, trunk) and (is_head_alone(side) or side.architecture.endswith("-assistant")):
-            listed = listing.files[path]
-            return CompanionFile(file=path, size_bytes=listed.bytes or None, sha256=listed.sha256)
+    heads = list(repository.list_companions("mtp-head"))
+    for each in sorted(heads, key=lambda head: ("Q8_0" not in head.file, head.size_bytes or 0))[:2]:
+        kind = repository.find_kind(each.file)
+        is_head = kind is not None and kind.name == "mtp-head" and repository.has_read(each.file)
+        if is_head and is_head_of(repository.read_model(each.file), trunk):
+            return each
     return None

@@ -23,11 +23,11 @@ from launcher.fetch.file_names import local_path
 from launcher.fetch.hub_cache import claimed_sha256, find_cached_files
 from launcher.models.added_places import read_added_places
 from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry, ModelFile
-from launcher.models.gguf import GgufModel, is_head_alone, part_names, read_model
+from launcher.models.file_kinds import FileKind, find_kind, recognise_file, recognise_name
+from launcher.models.gguf import GgufModel, part_names, read_model
 from launcher.models.library_index import (
     FileHash,
     Index,
-    Kind,
     Record,
     edit_index,
     find_hash,
@@ -47,8 +47,6 @@ from launcher.models.stores import (
 )
 
 _QUANT = re.compile(r"[-.]((?:UD-)?(?:I?Q\d\w*|BF16|F16|F32|MXFP4\w*))(?:-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
-_NO_MODELS = ("imatrix",)
-"""Parts of the names of GGUF files that are not models."""
 _OLLAMA_TENSORS = ("a.", "mm.", "mtp.", "s.", "v.")
 """Prefixes of tensor names that only Ollama writes."""
 _OLLAMA_FORMAT = message("It is in a format of Ollama's own, which llama.cpp does not load. Get it from Hugging Face.")
@@ -110,6 +108,14 @@ class LocalModel:
                 missing=self.missing_bytes,
             )
         return self.record.problem or ""
+
+    @property
+    def kind(self) -> FileKind | None:
+        """The kind of a file that is no model; None for a model."""
+        record = self.record
+        if record.kind == "model":
+            return None
+        return find_kind(record.file_kind) or find_kind("mmproj" if record.kind == "mmproj" else "mtp-head")
 
     @property
     def path(self) -> Path:
@@ -237,7 +243,7 @@ def is_worth_showing(folder: StoreFolder) -> bool:
 def list_found() -> StoreScan:
     """Return the models in the stores of other programs, without the files beside them. No header is read."""
     scan = _Places().scan
-    return replace(scan, models=tuple(each for each in scan.models if not _is_side_file(each.path.name)))
+    return replace(scan, models=tuple(_leave_out_side_files(scan.models)))
 
 
 def describe_store(folder: Path) -> tuple[str, StoreScan] | None:
@@ -248,7 +254,7 @@ def describe_store(folder: Path) -> tuple[str, StoreScan] | None:
     if folder_of_store is None:
         return None
     scan = scan_stores((replace(folder_of_store, named=True),))
-    models = tuple(each for each in scan.models if not _is_side_file(each.path.name))
+    models = tuple(_leave_out_side_files(scan.models))
     words = plural_message(
         "It is {store}'s: its model is used in place and never changed.",
         "It is {store}'s: its {n} models are used in place and never changed.",
@@ -380,7 +386,7 @@ def find_stored(text: str) -> tuple[LocalModel, ...]:
     """
     places = _Places()
     wanted = text.casefold()
-    models = [each for each in places.scan.models if not _is_side_file(each.path.name)]
+    models = _leave_out_side_files(places.scan.models)
     exact = [each for each in models if each.name.casefold() == wanted]
     found = exact or [each for each in models if wanted in {name.casefold() for name in stored_names(each)}]
     index, _ = read_index()
@@ -726,16 +732,16 @@ def _part_paths(path: Path) -> tuple[Path, ...]:
 def _scan_folders(catalogue: Catalogue, known: Mapping[Path, Record], places: _Places) -> Iterator[Record]:
     """Yield records of the files in the folders that are new, or changed in size; their headers are read.
 
-    Files are also read again if an earlier version recorded them without `missing_bytes`.
+    Files are also read again if an earlier version recorded them without `missing_bytes` or `file_kind`.
     """
     for path, repo, file, sha256 in _walk_files(places):
         names = split_names(path.name)
         record = known.get(path)
-        if path.name != names[0] or any(word in path.name for word in _NO_MODELS):
+        if path.name != names[0]:
             continue
         if record is not None and (
             record.received_s is not None
-            or (record.missing_bytes is not None and record.bytes == _total_size(record.paths))
+            or (None not in (record.missing_bytes, record.file_kind) and record.bytes == _total_size(record.paths))
         ):
             continue
         paths = tuple(path.with_name(name) for name in names)
@@ -745,15 +751,15 @@ def _scan_folders(catalogue: Catalogue, known: Mapping[Path, Record], places: _P
         try:
             model = read_model(path)
         except LauncherError as error:
-            yield replace(new, problem=error.title, missing_bytes=0)
+            yield classify_record(replace(new, problem=error.title, missing_bytes=0), recognise_name(path.name))
         else:
             # The catalogue may have another file of that name.
             if entry and catalogue_file and describe_mismatch(entry, catalogue_file, paths):
                 new = replace(new, model=None, sha256=())
             problem = _OLLAMA_FORMAT if is_ollamas_own(model) else None
-            kind = _classify_file(path.name, model)
+            new = classify_record(new, recognise_file(model))
             missing = sum(max(0, part.needed_bytes - part.file_bytes) for part in model.parts)
-            yield replace(new, kind=kind, head=model.mtp_head.value, problem=problem, missing_bytes=missing)
+            yield replace(new, head=model.mtp_head.value, problem=problem, missing_bytes=missing)
 
 
 def is_ollamas_own(model: GgufModel) -> bool:
@@ -825,16 +831,22 @@ def parse_quant(name: str) -> str | None:
     return found[1] if found else None
 
 
-def _is_side_file(name: str) -> bool:
-    """Return whether a file's name is that of a draft or a projector, which is loaded beside a model."""
-    return "mmproj" in name.lower() or name.lower().startswith(("mtp-", *_NO_MODELS))
+def _leave_out_side_files(stored: Iterable[StoredModel]) -> list[StoredModel]:
+    """Return the models in stores without the files that are no models, by the index or by their names.
+
+    No header is read.
+    """
+    kinds = {record.path: record.file_kind for record in read_index()[0].records if record.file_kind}
+
+    def is_model(path: Path) -> bool:
+        return kinds[path] == "model" if path in kinds else recognise_name(path.name) is None
+
+    return [each for each in stored if is_model(each.path)]
 
 
-def _classify_file(name: str, model: GgufModel) -> Kind:
-    if model.architecture == "clip" or "mmproj" in name:
-        return "mmproj"
-    is_draft = name.startswith("mtp-") or model.architecture.endswith("-assistant") or is_head_alone(model)
-    return "draft" if is_draft else "model"
+def classify_record(record: Record, kind: FileKind | None) -> Record:
+    """Return a record with the kind of its file, None for a model."""
+    return replace(record, kind=kind.role if kind else "model", file_kind=kind.name if kind else "model")
 
 
 def _total_size(paths: Sequence[Path]) -> int:

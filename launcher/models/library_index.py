@@ -19,9 +19,10 @@ from launcher.base.kept_files import KeptFile, hold_file_lock
 from launcher.base.messages import message
 from launcher.base.paths import data_dir
 
-Kind = Literal["model", "draft", "mmproj"]
+Kind = Literal["model", "draft", "mmproj", "other"]
 Head = Literal["present", "promised", "none"]
 _LOCK_S = 20.0
+_TEXTS = ("model", "quant", "repo", "revision", "file", "url", "problem", "file_kind")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -38,11 +39,12 @@ class FileHash:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A local model, draft or vision projector: its files in order, and their origin.
+    """A local model, or a file that is mistaken for one: its files in order, and their origin.
 
     `sha256` has the expected hash of each file, None where unknown; `bytes` is the size of all files. `problem` is why
     the model is not the promised one. `received_s`, in seconds since the epoch, is None for a file that was found and
     not downloaded by us. Of a found file `missing_bytes` is how much it is too short for its tensors, None if unknown.
+    `file_kind` is the file's name in the table of `file_kinds`, "model" for a model; None if it was not looked up.
     """
 
     kind: Kind = "model"
@@ -59,6 +61,7 @@ class Record:
     problem: str | None = None
     received_s: float | None = None
     missing_bytes: int | None = None
+    file_kind: str | None = None
 
     @property
     def path(self) -> Path:
@@ -103,7 +106,7 @@ def _parse_record(data: dict[str, Any]) -> Record:
     _require_valid(head is None or head in get_args(Head), "head")
     _require_valid(received_s is None or type(received_s) in (int, float), "received_s")
     _require_valid(missing is None or type(missing) is int, "missing_bytes")
-    texts = {name: data.get(name) for name in ("model", "quant", "repo", "revision", "file", "url", "problem")}
+    texts = {name: data.get(name) for name in _TEXTS}
     for name, value in texts.items():
         _require_valid(value is None or isinstance(value, str), name)
     return Record(

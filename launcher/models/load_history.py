@@ -1,5 +1,8 @@
 """Records how much GPU memory the driver and the process took in loads on this machine, so that later plans count
-it."""
+it.
+
+A load is read twice: when the model is loaded, without CUDA's pool, and after the first full ubatch, with it.
+"""
 
 import json
 from contextlib import suppress
@@ -25,17 +28,21 @@ def read_overhead_mib(gpu_id: str, backend: Backend) -> int | None:
     return USUAL_MIB[backend] + max(differences) if differences else None
 
 
-def record_load(gpu_id: str, backend: Backend, *, buffers_mib: int, measured_mib: int) -> bool:
+def record_load(
+    gpu_id: str, backend: Backend, *, buffers_mib: int, measured_mib: int, replaces_last: bool = False
+) -> bool:
     """Record the measured memory of a load whose buffers took `buffers_mib` by the estimate, without the overhead.
 
-    Return False, recording nothing, if the difference is implausible.
+    With `replaces_last`, the load was recorded before. Return False, recording nothing, if the difference is
+    implausible.
     """
     difference = measured_mib - buffers_mib - USUAL_MIB[backend]
     if not _PLAUSIBLE_MIB[0] <= difference <= _PLAUSIBLE_MIB[1]:
         return False
     known = _read_differences()
     key = _make_key(gpu_id, backend)
-    known[key] = [*known.get(key, []), difference][-_LOADS_PER_GPU:]
+    earlier = known.get(key, [])
+    known[key] = [*(earlier[:-1] if replaces_last else earlier), difference][-_LOADS_PER_GPU:]
     write_atomically(_history_path(), json.dumps(known, indent=1).encode())
     return True
 

@@ -10,7 +10,8 @@ from launcher.fetch.hub import HubFile, is_hub_file
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
 from launcher.models.download_target import find_catalogue_model
 from launcher.models.file_entry import describe_file
-from launcher.models.gguf import GgufModel, is_head_alone, read_model
+from launcher.models.file_kinds import OtherFile, recognise_file, unusable_error
+from launcher.models.gguf import GgufModel, read_model
 from launcher.models.library import (
     LocalModel,
     State,
@@ -198,7 +199,7 @@ class ModelSelection:
     `catalogue` contains its `entry`. For a file outside the catalogue, `entry` is made from the file's header, and
     `catalogue` contains nothing else. `file` is the named file, else the local one, and `path` its local path. If it is
     not on this machine, `path` is None and `named.path` raises the reason. `names_file` is whether the user named a
-    file, and not only a model.
+    file, and not only a model. `others` are the files of its repository on the hub that are no models.
     """
 
     catalogue: Catalogue
@@ -207,6 +208,7 @@ class ModelSelection:
     path: Path | None
     named: NamedModel | None = None
     names_file: bool = True
+    others: tuple[OtherFile, ...] = ()
 
     @property
     def stored_name(self) -> str | None:
@@ -259,36 +261,28 @@ def select_stored(text: str, catalogue: Catalogue) -> ModelSelection | None:
 def select_file(path: Path, catalogue: Catalogue, name: str | None = None) -> ModelSelection:
     """Return the model of a file: that of the catalogue, else one described by its header, called `name` if given.
 
-    Raises ModelMissing or ModelBroken, and ModelUnexpected for a projector, an MTP head without its model, or a file
-    that only Ollama loads.
+    Raises ModelMissing or ModelBroken, and ModelUnexpected for a file that is no model, or that only Ollama loads.
     """
     found = find_entry(catalogue, path)
     if found is not None:
         return ModelSelection(catalogue, *found, path)
     model = read_model(path)
-    _refuse_unusable(model, name or model.name)
+    refuse_unusable(model, name)
     entry = describe_file(model, name)
     return ModelSelection(Catalogue((entry,)), entry, entry.files[0], path)
 
 
-def _refuse_unusable(model: GgufModel, name: str) -> None:
+def refuse_unusable(model: GgufModel, name: str | None = None) -> None:
+    """Raise ModelUnexpected for a file that is no model, or that only Ollama loads. `name` is that of its store."""
     if is_ollamas_own(model):
         raise ModelUnexpected(
-            message("{name} is in a format of Ollama's own, which llama.cpp does not load.", name=name),
+            message("{name} is in a format of Ollama's own, which llama.cpp does not load.", name=name or model.name),
             message("Get the same model from Hugging Face, for example with `mtp-launcher pull`."),
             path=str(model.path),
         )
-    if model.architecture == "clip":
-        what = message("a vision projector")
-    elif is_head_alone(model) or model.architecture.endswith("-assistant"):
-        what = message("an MTP head without its model")
-    else:
-        return
-    raise ModelUnexpected(
-        message("{name} is {what}.", name=model.path.name, what=what),
-        message("Name the model that it belongs to. The files beside that are found automatically."),
-        path=str(model.path),
-    )
+    kind = recognise_file(model)
+    if kind is not None:
+        raise unusable_error(kind, model.path, name)
 
 
 def find_projector(selection: ModelSelection) -> Path:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from launcher.base.errors import BadOption
 from launcher.base.messages import join_messages, message, suggest_names
+from launcher.machine.cards import Card
 from launcher.models.compute_buffers import (
     Backend,
     ComputeBuffers,
@@ -21,6 +22,7 @@ from launcher.models.compute_buffers import (
     window_cells,
 )
 from launcher.models.compute_graph import ASSISTANT, attention_interval, blocks_until_repetition
+from launcher.models.cuda_pool import PoolBytes, pool_bytes
 from launcher.models.geometry import Geometry
 from launcher.models.kept_buffers import find_compute_buffers
 from launcher.models.overhead import USUAL_MIB
@@ -30,10 +32,15 @@ from launcher.models.weights import Weights
 _MIB = 2**20
 _F32 = 4
 ENCODER_MIB = 500
-"""Buffers of the vision encoder, in MiB: a guess between 300 and 700, since no measurement is published."""
+"""Buffers of the vision encoder, in MiB: a guess, since no measurement is published."""
+_ENCODER_DOUBT_MIB = 200
+"""MiB by which they may be smaller and larger."""
 _GUESSED_BUFFERS = (0.45, 0.3)
 """Shares by which the compute buffers of an unknown graph may be smaller and larger: on known architectures the
 substitute graph, enlarged by a tenth, gives 1.03 to 1.65 times the right size; the rest is reserve."""
+_GUESSED_CACHES = (0.9, 0.5)
+"""Shares by which the KV cache of an unknown architecture may be smaller, where layers have windows or share a cache,
+and larger, where they keep more than keys and values."""
 _SIMILAR_BUFFERS = (0.15, 0.15)
 """The same for a known graph on a backend that was never compared, or split over several GPUs with host experts."""
 
@@ -70,7 +77,10 @@ class PlanSettings(ServerSettings):
     """Server settings for a memory estimate, and facts of the machine. Settings that memory depends on are not None.
 
     `gpus` is the number of GPUs that the layers are split over, `gpu_free_mib` the free MiB of each (empty: all alike),
-    `overheads_mib` the MiB that driver and process take on each besides the buffers (empty: what is usual).
+    `overheads_mib` the MiB that driver and process take on each besides the buffers (empty: what is usual), `cards`
+    what is known of each (empty: nothing).
+    `host_aside_mib` is the free host memory that a GPU with unified memory cannot take, None if the GPU's memory is its
+    own.
     `mmproj_bytes` is the size of a vision projector on the GPU, `draft_model_bytes` that of a draft model in a separate
     file. With `ngrams`, drafts are repeats of earlier text; any `draft` above 0 then just means that drafting is on.
     """
@@ -86,6 +96,8 @@ class PlanSettings(ServerSettings):
     gpus: int = 1
     gpu_free_mib: tuple[int, ...] = ()
     overheads_mib: tuple[int, ...] = ()
+    cards: tuple[Card, ...] = ()
+    host_aside_mib: int | None = None
     mmproj_bytes: int = 0
     draft_model_bytes: int = 0
     ngrams: bool = False
@@ -134,7 +146,8 @@ class MemoryParts(NamedTuple):
     """Bytes by part: of GPU memory, or of host memory on the cpu backend.
 
     `staging` is the growth of the target's compute buffer for copies of experts on the host (the head's is part of
-    `draft_compute`). `caches` is memory set directly by server settings, counted in full.
+    `draft_compute`). `caches` is memory set directly by server settings, counted in full. `pool` is what CUDA's
+    operators take with the first prompt; at the start it is not there yet.
     """
 
     weights: int
@@ -147,26 +160,20 @@ class MemoryParts(NamedTuple):
     overhead: int
     mmproj: int
     caches: int = 0
+    pool: int = 0
 
     @property
     def total(self) -> int:
         """Sum of all parts, in bytes."""
-        return (
-            self.weights
-            + self.kv
-            + self.recurrent
-            + self.draft_kv
-            + self.compute
-            + self.draft_compute
-            + self.staging
-            + self.overhead
-            + self.mmproj
-            + self.caches
-        )
+        return sum(self)
 
     def as_dict(self) -> dict[str, int]:
         """Return the bytes by name of the part, in the order in which they are shown."""
         return self._asdict()
+
+
+ROOM_MIB = 1_024
+"""Host memory, in MiB, left to the system besides the engine's share."""
 
 
 class HostParts(NamedTuple):
@@ -198,8 +205,9 @@ class MemoryEstimate(NamedTuple):
     """The memory estimate of a setting.
 
     `by_gpu` has the bytes of each GPU. `weights_exact`: the weights were read from a header. `compute_exact`: the
-    compute graph is known for the backend. `drafts_counted`: a draft model in a separate file is counted with its KV
-    cache and buffers. `low` and `high` are the bytes between which the total lies; both equal it if no part is a guess.
+    compute graph is known for the backend, and the caches for the architecture. `drafts_counted`: a draft model in a
+    separate file is counted with its KV cache and buffers. `low` and `high` are the bytes between which the total lies;
+    both equal it if no part is a guess and there is no pool.
     """
 
     setting: PlanSettings
@@ -214,11 +222,17 @@ class MemoryEstimate(NamedTuple):
 
     @property
     def needed_bytes(self) -> int:
-        """Bytes that must be free on all GPUs together so that each share fits; with one GPU the total."""
+        """Bytes that must be free on all GPUs together so that each share fits; with one GPU the total.
+
+        With unified memory, these include what the host's part takes of the memory that the GPU could have.
+        """
+        aside_mib = self.setting.host_aside_mib
+        of_host = 0 if aside_mib is None else max(0, self.host.at_start + (ROOM_MIB - aside_mib) * _MIB)
         if len(self.by_gpu) == 1:
-            return self.by_gpu[0]
+            return self.by_gpu[0] + of_host
         free = _free_bytes(self.setting, len(self.by_gpu))
-        return sum(free) + len(free) * max(need - have for need, have in zip(self.by_gpu, free, strict=True))
+        most = max(need - have for need, have in zip(self.by_gpu, free, strict=True))
+        return sum(free) + len(free) * most + of_host
 
     @property
     def required_mib(self) -> int:
@@ -227,7 +241,9 @@ class MemoryEstimate(NamedTuple):
 
     @property
     def needed_mib(self) -> int:
-        """Memory that must be free, in MiB, rounded up: more than it takes if several GPUs have unequal shares."""
+        """Memory that must be free, in MiB, rounded up: more than it takes if several GPUs have unequal shares, or if
+        the host's part needs some of unified memory.
+        """
         return -(-self.needed_bytes // _MIB)
 
     @property
@@ -290,6 +306,7 @@ def estimate_memory(
         head_staging = min(sum(share for _, share in compute.by_device) - compute.draft, compute.staging)
     checkpoint = recurrent_bytes(geometry, slots=1, draft=0)
     overheads = overhead_bytes(setting, gpus)
+    pools = _pools(geometry, weights, setting, compute_setting.tokens, gpus, draft_model, mtp=mtp)
     graphs = gpus if setting.splits_tensors else 1  # each GPU then computes all layers, with buffers as for one GPU
     parts = MemoryParts(
         weights=device_weights
@@ -305,6 +322,7 @@ def estimate_memory(
         overhead=sum(overheads),
         mmproj=setting.mmproj_bytes + (ENCODER_MIB * _MIB if setting.mmproj_bytes else 0),
         caches=0 if on_cpu else sum((getattr(setting, name) or 0) * _MIB for name in _GPU_CACHES),
+        pool=sum(pool.usual for pool in pools),
     )
     host_parts = HostParts(
         weights=0 if on_cpu else host_weights,
@@ -314,14 +332,14 @@ def estimate_memory(
         checkpoint=checkpoint,
     )
     buffers_known = compute.exact and (draft_buffers.exact if draft_buffers else not setting.draft_model_bytes)
-    buffers_known = buffers_known and setting.split_mode in (None, "layer")
+    buffers_known = buffers_known and setting.split_mode in (None, "layer") and geometry.cache_known
     if setting.splits_tensors:
-        by_gpu = _split_tensors(setting, parts)
+        by_gpu = _split_tensors(setting, parts, pools)
     elif gpus > 1:
-        by_gpu = _split_layers(geometry, weights, setting, parts, compute, host_expert_layers)
+        by_gpu = _split_layers(geometry, weights, setting, parts, pools, compute, host_expert_layers)
     else:  # only the first GPU is used, and others stay empty
         by_gpu = (parts.total, *(0,) * (setting.gpus - 1 if setting.split_mode == "none" else 0))
-    low, high = _range_of_total(geometry, parts, weights, buffers_known)
+    low, high = _range_of_total(geometry, parts, weights, pools, buffers_known)
     return MemoryEstimate(
         setting,
         parts,
@@ -341,7 +359,31 @@ def overhead_bytes(setting: PlanSettings, gpus: int) -> list[int]:
     return [mib * _MIB for mib in known or (USUAL_MIB[setting.backend],) * gpus]
 
 
-def _split_tensors(setting: PlanSettings, parts: MemoryParts) -> tuple[int, ...]:
+def _pools(
+    geometry: Geometry,
+    weights: Weights,
+    setting: PlanSettings,
+    tokens: int,
+    gpus: int,
+    draft: DraftModel | None,
+    *,
+    mtp: bool,
+) -> list[PoolBytes]:
+    """Return the pools on each GPU: one of the target on each, one of the head or draft model on the last."""
+    cards = (*setting.cards, *(None,) * gpus)[:gpus]
+    kinds = {"floats": weights.floats, "float_experts": weights.float_experts}
+    pools = [pool_bytes(geometry, tokens, setting.backend, card, **kinds) for card in cards]
+    if mtp:
+        drafting = pool_bytes(geometry, tokens, setting.backend, cards[gpus - 1], **kinds, head=True)
+    elif draft:
+        own = {"floats": draft.weights.floats, "float_experts": draft.weights.float_experts}
+        drafting = pool_bytes(draft.geometry, tokens, setting.backend, cards[gpus - 1], **own)
+    else:
+        return pools
+    return [*pools[:-1], pools[-1].plus(drafting)]
+
+
+def _split_tensors(setting: PlanSettings, parts: MemoryParts, pools: Sequence[PoolBytes]) -> tuple[int, ...]:
     """Return the bytes of each of several GPUs that share each tensor: equally, unless shares are given.
 
     Weights and caches are shared; compute buffers are on each GPU as if it were alone. On three pairs of cards, one of
@@ -352,8 +394,8 @@ def _split_tensors(setting: PlanSettings, parts: MemoryParts) -> tuple[int, ...]
     shared = parts.weights + parts.kv + parts.recurrent + parts.draft_kv
     buffers = (parts.compute + parts.draft_compute + parts.staging) // gpus
     others = [
-        shared * share // sum(shares) + buffers + overhead
-        for share, overhead in zip(shares[1:], overhead_bytes(setting, gpus)[1:], strict=True)
+        shared * share // sum(shares) + buffers + overhead + pool.usual
+        for share, overhead, pool in zip(shares[1:], overhead_bytes(setting, gpus)[1:], pools[1:], strict=True)
     ]
     return (parts.total - sum(others), *others)
 
@@ -363,6 +405,7 @@ def _split_layers(
     weights: Weights,
     setting: PlanSettings,
     parts: MemoryParts,
+    pools: Sequence[PoolBytes],
     compute: ComputeBuffers,
     host_expert_layers: int,
 ) -> tuple[int, ...]:
@@ -373,20 +416,31 @@ def _split_layers(
         for index, (block, cache) in enumerate(zip(weights.blocks, caches, strict=True))
     ]
     overheads = overhead_bytes(setting, gpus)
-    buffers = [overhead + share for overhead, (share, _) in zip(overheads, compute.by_device, strict=True)]
+    buffers = [
+        overhead + pool.usual + share
+        for overhead, pool, (share, _) in zip(overheads, pools, compute.by_device, strict=True)
+    ]
     buffers[0] += parts.caches  # llama.cpp keeps them on the first GPU
     free = split_shares(setting.tensor_split, gpus) or setting.gpu_free_mib
     free = free if len(free) == gpus else (1,) * gpus
     return split_by_gpu(blocks, geometry.mtp_layers, buffers, free, parts.total)
 
 
-def _range_of_total(geometry: Geometry, parts: MemoryParts, weights: Weights, buffers_known: bool) -> tuple[int, int]:
-    """Return the bytes between which the total lies, given how exactly weights and compute buffers are known."""
-    total, weights_error, below, above = parts.total, int(parts.weights * weights.tolerance), 0, 0
+def _range_of_total(
+    geometry: Geometry, parts: MemoryParts, weights: Weights, pools: Sequence[PoolBytes], buffers_known: bool
+) -> tuple[int, int]:
+    """Return the bytes between which the total lies, given how exactly its parts are known."""
+    below = above = int(parts.weights * weights.tolerance) + (_ENCODER_DOUBT_MIB * _MIB if parts.mmproj else 0)
     if not buffers_known:
         shares = _SIMILAR_BUFFERS if is_graph_known(geometry) else _GUESSED_BUFFERS
-        below, above = (int((parts.compute + parts.draft_compute) * share) for share in shares)
-    return max(total - weights_error - below, 0), total + weights_error + above
+        below += int((parts.compute + parts.draft_compute) * shares[0])
+        above += int((parts.compute + parts.draft_compute) * shares[1])
+    if not geometry.cache_known:
+        below += int((parts.kv + parts.draft_kv) * _GUESSED_CACHES[0])
+        above += int((parts.kv + parts.draft_kv) * _GUESSED_CACHES[1])
+    below += sum(pool.usual - pool.low for pool in pools)
+    above += sum(pool.high - pool.usual for pool in pools)
+    return max(parts.total - below, 0), parts.total + above
 
 
 def effective_value(name: str, value: int | None) -> int:

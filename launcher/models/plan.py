@@ -513,9 +513,7 @@ def _preset_settings(
     return PlanSettings(
         **values,
         backend=situation.backend,
-        gpus=situation.gpus,
-        gpu_free_mib=situation.gpu_free_mib,
-        overheads_mib=situation.overheads_mib,
+        **situation.memory_fields,
         mmproj_bytes=mmproj_bytes,
         draft_model_bytes=(draft_file.expected_bytes or 0) if draft_file and values["draft"] else 0,
         ngrams=entry.speculation == "ngram-mod",
@@ -612,12 +610,9 @@ def _make_plan(
         preset = replace(preset, mark="measured" if published else "derived")
     elif not _is_as_preset(_preset_settings(entry, file, preset, situation, PlanCriteria()), fitted.setting):
         preset = replace(preset, mark="derived", note="")
-    host_short = (
-        situation.backend != "cpu"
-        and situation.host_mib is not None
-        and situation.host_mib < host_need_mib(fitted.estimate)
-    )
-    limits = choose_host_limits(fitted.estimate, situation.host_mib) if situation.host_mib is not None else {}
+    host_mib = situation.host_beside_mib(fitted.estimate.required_mib)
+    host_short = situation.backend != "cpu" and host_mib is not None and host_mib < host_need_mib(fitted.estimate)
+    limits = choose_host_limits(fitted.estimate, host_mib) if host_mib is not None else {}
     if limits:
         limited = replace(fitted.setting, **to_fields(limits))
         fitted = replace(fitted, setting=limited, estimate=measure(limited))
@@ -653,7 +648,7 @@ def _make_plan(
         forecast=forecast,
         reading=reading,
         host_short=host_short,
-        host_overfull=situation.host_mib is not None and overfills_host(fitted.estimate, situation.host_mib),
+        host_overfull=host_mib is not None and overfills_host(fitted.estimate, host_mib),
         loss=loss,
     )
 

@@ -198,6 +198,11 @@ def describe_alternative(
 def _memory_reason(fitted: FitResult, situation: Situation) -> str:
     where = message("of host memory") if situation.backend == "cpu" else message("of GPU memory")
     taken, free = fitted.estimate.required_mib, situation.free_mib
+    on_host = fitted.estimate.needed_mib - taken
+    if situation.unified and on_host > 0:
+        where = message(
+            "of the memory that GPU and host share, and {on_host:,} MiB of it for its part on the host", on_host=on_host
+        )
     spare, margin = free - fitted.estimate.needed_mib, situation.margin_mib
     if situation.gpus > 1:
         spare, margin = spare // situation.gpus, margin // situation.gpus
@@ -774,7 +779,7 @@ def list_host_cautions(estimate: MemoryEstimate, situation: Situation, limited: 
             room=room,
         )
         return [sentence]
-    need, have = host_need_mib(estimate), situation.host_mib
+    need, have = host_need_mib(estimate), situation.host_beside_mib(estimate.required_mib)
     if have is None:
         sentence = message(
             "The experts on the CPU need about {need:,} MiB of free host memory. The free host memory is "

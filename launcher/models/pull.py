@@ -21,9 +21,11 @@ from launcher.fetch.partial_file import count_unfinished_bytes
 from launcher.fetch.retries import call_with_retries
 from launcher.fetch.transfer import DownloadSource, TransferSettings, download_file
 from launcher.models.download_target import DownloadFile, DownloadItem, DownloadTarget, find_head_item, local_target
+from launcher.models.file_kinds import recognise_file, unusable_error
 from launcher.models.folders import make_download_folder
 from launcher.models.gguf import read_model
-from launcher.models.library import find_store_copies, parse_quant
+from launcher.models.hub_files import recognise_remote
+from launcher.models.library import classify_record, find_store_copies, parse_quant
 from launcher.models.library_index import Kind, Record, find_hash, read_index, store_hash, store_record
 from launcher.models.locate import refuse_damaged
 from launcher.models.received import HeaderCheck, check_received, promises_head, store_header
@@ -121,6 +123,7 @@ async def pull_model(
     settings = settings or TransferSettings()
     resolved = await _resolve_all(wanted, settings, on_progress)
     notes = [note for each in resolved for note in _check_differences(each, wanted)]
+    wanted = await _recognise_target(wanted, resolved, to)
     download = _Download(wanted, expand_user(to) if to else None, settings, on_progress, resolved)
     files_by_item = [await download.get_files(item) for item in wanted.items]
     checks = [
@@ -240,6 +243,31 @@ def _check_differences(resolved: _ResolvedFile, wanted: DownloadTarget) -> Itera
     yield join_messages(other, message("The data of the catalogue may not apply to it."))
 
 
+async def _recognise_target(
+    wanted: DownloadTarget, resolved: Sequence[_ResolvedFile], to: Path | None
+) -> DownloadTarget:
+    """Return the target with the kind that the header of its file has, on the hub or here.
+
+    Raises ModelUnexpected for a file of no use to llama-server. Files of the catalogue are known. If the header cannot
+    be read, the check of the downloaded file says why.
+    """
+    item, first = wanted.items[0], resolved[0]
+    hub = first.file.hub
+    path = local_target(first.file, wanted.folder, to=to)
+    if wanted.entry is not None or hub is None or (first.url is None and not path.exists()):
+        return wanted
+    try:
+        if path.exists():
+            kind = recognise_file(await asyncio.to_thread(read_model, path))
+        else:
+            kind = await asyncio.to_thread(recognise_remote, hub)
+    except LauncherError:
+        return wanted
+    if kind is not None and not kind.beside:
+        raise unusable_error(kind, hub.path)
+    return replace(wanted, items=(replace(item, kind=kind.role if kind else "model"), *wanted.items[1:]))
+
+
 def _redact_url(url: str) -> str:
     """Return a URL without user, password and query, which may hold a signature."""
     parts = urlsplit(url)
@@ -282,6 +310,8 @@ def _add_to_library(
         store_record(replace(record, problem=error.title))
         raise
     problem = checked.problem.title if checked.problem else None
+    if checked.kind is not None or record.kind != "draft":  # a small model may be a draft, too
+        record = classify_record(record, checked.kind)
     record = replace(record, head=checked.head, problem=problem)
     store_record(record)
     if is_model and len(record.paths) == 1 and record.sha256[0]:

@@ -24,12 +24,11 @@ from launcher.models.fitting import (
     CONTEXT_WITHOUT_GPU,
     CONTEXTS,
     LEAST_CONTEXT,
-    ROOM_MIB,
     SHORT_CONTEXTS,
     shorter_contexts,
 )
 from launcher.models.geometry import Geometry
-from launcher.models.memory import DraftModel, MemoryEstimate, PlanSettings, estimate_memory
+from launcher.models.memory import ROOM_MIB, DraftModel, MemoryEstimate, PlanSettings, estimate_memory
 from launcher.models.preset import Intent
 from launcher.models.server_settings import Value
 from launcher.models.situation import Situation, available_mib, usable_mib
@@ -529,13 +528,13 @@ class _Ranker:
     def _beside_weights(
         self, file: ModelFile, weights: Weights, kv: str, draft: int, own_mib: float
     ) -> tuple[float, float, int, float]:
-        """Return the memory besides the weights. With one GPU it is the same for all files.
+        """Return the memory besides the weights. With one GPU that has its own memory it is the same for all files.
 
         These are the MiB at the least and at the longest context, between which it grows nearly linearly; the bytes on
         all GPUs at the least context; and the MiB of buffers in host memory at the longest.
         """
         low, high = min(LEAST_CONTEXT, self.base.context), self.base.context
-        key = kv, draft, file.quant if self.situation.gpus > 1 else ""
+        key = kv, draft, file.quant if self.situation.gpus > 1 or self.situation.unified else ""
         if key not in self.beside_weights:
             at_least = self._estimate(weights, low, kv, draft, 0)
             at_most = self._estimate(weights, high, kv, draft, 0) if high > low else at_least

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,8 +11,9 @@ from launcher.base.messages import fill_template, join_messages, mark, message
 from launcher.machine.backend import choose_backend
 from launcher.machine.cards import match_card
 from launcher.machine.gpu import RESIZABLE_BAR_CURE, Gpu
+from launcher.machine.host import LINUX_DRIVER, REMOVE_LINUX_DRIVER
 from launcher.machine.machine import Machine
-from launcher.machine.visibility import find_hidden_gpus
+from launcher.machine.visibility import SLICE, find_hidden_gpus
 from launcher.models.compute_buffers import Backend
 from launcher.models.load_history import read_overhead_mib
 from launcher.models.overhead import USUAL_MIB, expected_overhead_mib
@@ -41,6 +43,7 @@ _SILENT = mark(
 _MEASURED = mark(
     "Driver and process took up to {overhead_mib:,} MiB of the {name} in earlier loads; the plan counts that."
 )
+_ONE_SLICE = mark("The {name} is not used: CUDA takes one slice of a GPU at a time.")
 _SMALL_BAR = mark("Resizable BAR is off for the {name}, which can make Vulkan several times slower.")
 _BACKENDS_BY_DEVICE_NAME: Mapping[str, Backend] = {"CUDA": "cuda", "ROCm": "rocm", "MTL": "metal", "Vulkan": "vulkan"}
 """Prefixes of the engine's device names, with their backends."""
@@ -95,6 +98,10 @@ def make_situation(
         return situation if host_gib or free_mib is not None else _add_own_host_memory(situation, servers)
     gpus, left_out = _choose_gpus(machine.gpus, backend, os.environ if environ is None else environ)
     notes = (*machine.failures, *left_out, *host_notes(host_gib))
+    if host.linux_driver is not None:
+        facts = {"file": host.linux_driver}
+        hidden = join_messages(fill_template(LINUX_DRIVER, facts), fill_template(REMOVE_LINUX_DRIVER, facts))
+        notes = (hidden, *notes)
     if not gpus and backend is not None:
         raise BadOption(
             message("--backend {backend} needs a GPU, and none can be used here.", backend=backend),
@@ -159,12 +166,13 @@ def make_situation(
         margin_mib=margin_mib,
         host_mib=host_mib,
         bandwidth_gb_s=bandwidth if len(gpus) == 1 else None,
-        gpu_name=first.name,
+        gpu_name=_join_names(gpus),
         cards=cards,
         gpus=len(gpus),
         gpu_free_mib=tuple(by_gpu) if len(gpus) > 1 else (),
         overheads_mib=overheads,
         unified=bool(first.unified),
+        carve_out_mib=first.carve_out_free_bytes // _MIB if first.unified else 0,
         headless=is_headless,
         notes=notes,
         cautions=cautions,
@@ -191,6 +199,14 @@ def _add_own_host_memory(situation: Situation, servers: Sequence[ServerMemory]) 
     most = max(situation.free_mib, round(situation.nominal_gb * 1_024))
     alone = min(most, situation.free_mib + sum(each.mib for each in shares))
     return replace(situation, free_mib=alone, host_mib=alone, own=shares, by_device_now_mib=(situation.free_mib,))
+
+
+def _join_names(gpus: Sequence[Gpu]) -> str:
+    """Return the name that all GPUs have, or the names of unlike ones as one text, such as "2 x A + B"."""
+    counts = Counter(gpu.name for gpu in gpus)
+    if len(counts) == 1:
+        return gpus[0].name
+    return " + ".join(f"{count} x {name}" if count > 1 else name for name, count in counts.items())
 
 
 def _free_mib(gpu: Gpu, host_mib: int, own_mib: int = 0) -> int:
@@ -232,7 +248,9 @@ def _choose_gpus(
                 if gpu not in fresh
             ]
             same_vendor = fresh
-        chosen = same_vendor
+        slices = [gpu for gpu in same_vendor if gpu.id.startswith(SLICE)]
+        chosen = [gpu for gpu in same_vendor if gpu not in slices] or slices[:1]
+        notes += [fill_template(_ONE_SLICE, {"name": gpu.name}) for gpu in slices if gpu not in chosen]
     without_memory = [gpu for gpu in gpus if not gpu.memory_bytes and not gpu.asleep and not (gpu.unified and chosen)]
     return chosen, (
         *notes,
@@ -287,6 +305,7 @@ def add_rpc_workers(situation: Situation, free_mib: Mapping[str, int], workers: 
     return replace(
         situation,
         gpus=count,
+        gpu_name=" + ".join([situation.gpu_name or "GPU", *free_mib]),
         gpu_free_mib=(*own, *free_mib.values()),
         overheads_mib=(*overheads, *usual * len(free_mib)),
         free_mib=situation.free_mib + sum(free_mib.values()),

@@ -9,24 +9,28 @@ from pathlib import Path, PurePosixPath
 from launcher.base.errors import GeometryUnknown, LauncherError, ModelHasNoHead, ModelUnexpected
 from launcher.base.messages import message
 from launcher.models.catalogue import ModelEntry, ModelFile
+from launcher.models.file_kinds import FileKind, recognise_file, recognise_name
 from launcher.models.geometry import Geometry, read_geometry
 from launcher.models.gguf import GgufModel, MtpHead, check_complete, read_model
 from launcher.models.header_summary import store_summary
 from launcher.models.library_index import Head, Kind
 
 _WITH_HEAD = re.compile(r"(?<![a-z0-9])mtp(?![a-z0-9])", re.IGNORECASE)
-_PROJECTOR_ARCHITECTURE = "clip"
 _EDITED_FIELDS = frozenset({"trained_context", "vocabulary"})
 """Fields that quantisers edit or pad, so a difference does not mean another model."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderCheck:
-    """The result of a header check: the state of the MTP head, the model's name, and its problem or None."""
+    """The result of a header check: the state of the MTP head, the model's name, its problem or None, and its kind.
+
+    `kind` is None for a model.
+    """
 
     head: Head
     name: str
     problem: LauncherError | None
+    kind: FileKind | None = None
 
 
 def promises_head(repo: str | None, file: str) -> bool:
@@ -35,7 +39,7 @@ def promises_head(repo: str | None, file: str) -> bool:
     A file whose name begins with mtp- is a separate MTP head, so for that the answer is False.
     """
     name = PurePosixPath(file).name
-    if name.lower().startswith(("mtp-", "mmproj")):
+    if recognise_name(name) is not None:
         return False
     return bool(_WITH_HEAD.search(name) or _WITH_HEAD.search((repo or "").rpartition("/")[2]))
 
@@ -55,9 +59,8 @@ def check_received(
     """
     model = read_model(path)
     check_complete(*model.parts)
-    return HeaderCheck(
-        model.mtp_head.value, model.name, next(_find_problems(model, path, kind, entry, file, head), None)
-    )
+    problem = next(_find_problems(model, path, kind, entry, file, head), None)
+    return HeaderCheck(model.mtp_head.value, model.name, problem, recognise_file(model))
 
 
 def store_header(path: Path, sha256: str) -> None:
@@ -70,17 +73,19 @@ def store_header(path: Path, sha256: str) -> None:
 def _find_problems(
     model: GgufModel, path: Path, kind: Kind, entry: ModelEntry | None, file: ModelFile | None, head: bool
 ) -> Iterator[LauncherError]:
-    is_projector = model.architecture == _PROJECTOR_ARCHITECTURE
-    if is_projector is not (kind == "mmproj"):
-        found = (
-            message("a vision projector")
-            if is_projector
-            else message("a model ({architecture})", architecture=model.architecture)
-        )
+    found = recognise_file(model)
+    # A draft may be a model, too: a smaller one of the same vocabulary.
+    is_draft = kind == "draft" and found is None
+    if kind != "other" and (found.role if found else "model") != kind and not is_draft:
         wanted = {"mmproj": message("a vision projector"), "draft": message("a draft")}.get(kind, message("a model"))
         yield ModelUnexpected(
-            message("{name} is {found}, not {wanted}.", name=path.name, found=found, wanted=wanted),
-            message("The file is kept. Find the right one on the repository's page."),
+            message(
+                "{name} is {found}, not {wanted}.",
+                name=path.name,
+                found=found.label if found else message("a model ({architecture})", architecture=model.architecture),
+                wanted=wanted,
+            ),
+            found.cure if found else message("The file is kept. Find the right one on the repository's page."),
         )
         return
     if kind != "model":

@@ -6,7 +6,6 @@ size of their model. A projector's output is as wide as its model's hidden size.
 first.
 """
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,12 +14,12 @@ from pathlib import Path
 from launcher.base.errors import LauncherError
 from launcher.base.paths import models_dir
 from launcher.models.catalogue import CompanionFile
-from launcher.models.gguf import GgufModel, MtpHead, is_head_alone, part_names, read_model
+from launcher.models.file_kinds import is_head_alone, recognise_name
+from launcher.models.gguf import GgufModel, MtpHead, part_names, read_model
 from launcher.models.library import find_stored_side_files, parse_quant
 from launcher.models.library_index import read_index
 
 _PROJECTOR, _ASSISTANT = "clip", "-assistant"
-_BY_NAME = re.compile(r"mmproj|(^|[-_.])(mtp|nextn|draft|assistant)([-_.]|$)", re.IGNORECASE)
 _MOST_UNNAMED = 4
 """Files with any other name are read only if a folder has at most this many, because reading takes long."""
 _USUAL_HEAD_QUANT = "Q8_0"
@@ -127,7 +126,7 @@ def _find_candidates(path: Path, trunk_bytes: int) -> list[Path]:
     others = [each for each in _list_files(path) if each.name not in parts]
     index, _ = read_index()
     kinds = {record.path: record.kind for record in index.records if record.problem is None}
-    named = [each for each in others if kinds.get(each) in ("draft", "mmproj") or _BY_NAME.search(each.stem)]
+    named = [each for each in others if kinds.get(each) in ("draft", "mmproj") or recognise_name(each.name)]
     unnamed = [each for each in others if each not in kinds and each not in named and part_names(each.name) is None]
     smaller = [each for each in unnamed if _file_size(each) < trunk_bytes] if len(unnamed) <= _MOST_UNNAMED else []
     return [*named, *smaller]

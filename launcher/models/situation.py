@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from launcher.base.errors import BadOption
 from launcher.base.messages import fill_template, mark, message, plural_message
@@ -51,15 +52,16 @@ class Situation:
 
     `nominal_gb` is the advertised size of the GPU's memory. `free_mib`, `host_mib` and `gpu_free_mib` are free as if
     this user's own running servers were stopped, because a new start replaces them. `host_mib` is the available host
-    memory (if a GPU shares it, beside `free_mib`), None if unknown. `gpus` is the number of GPUs to split a model over,
-    and `gpu_free_mib` the free memory of each. `overheads_mib` is what driver and process take on each GPU besides the
-    engine's buffers, () if nothing is known. `cards` has what is known of each GPU's model, () if nothing is;
-    `power_limit_w` is what the GPU may draw, None for its board's power. `has_expert_cache`: the engine at hand can
-    keep copies of experts on the GPU (--moe-cache-mib). `own` is the memory of those servers, `by_device_now_mib` the
-    free memory of each device while they run. `read_at` is the time of reading in seconds since the epoch, None if
-    nothing was read. `headless`: no display uses the GPUs. `described`: given by options, not read from a machine.
-    `no_gpu`: read, without a usable GPU. `notes` are sentences for users on how the memory is known,
-    `cautions` on what slows the GPUs.
+    memory, None if unknown. The memory of a `unified` GPU is the host's: `host_mib` is then the part that the GPU
+    cannot take, and `carve_out_mib` the free part that only the GPU can (see `host_beside_mib`). `gpus` is the number
+    of GPUs to split a model over, and `gpu_free_mib` the free memory of each. `gpu_name` is the name of all of them, or
+    "2 x A + B" for unlike ones. `overheads_mib` is what driver and process take on each GPU besides the engine's
+    buffers, () if nothing is known. `cards` has what is known of each GPU's model, () if nothing is; `power_limit_w` is
+    what the GPU may draw, None for its board's power. `has_expert_cache`: the engine at hand can keep copies of experts
+    on the GPU (--moe-cache-mib). `own` is the memory of those servers, `by_device_now_mib` the free memory of each
+    device while they run. `read_at` is the time of reading in seconds since the epoch, None if nothing was read.
+    `headless`: no display uses the GPUs. `described`: given by options, not read from a machine. `no_gpu`: read,
+    without a usable GPU. `notes` are sentences for users on how the memory is known, `cautions` on what slows the GPUs.
     """
 
     backend: Backend
@@ -75,6 +77,7 @@ class Situation:
     gpu_free_mib: tuple[int, ...] = ()
     overheads_mib: tuple[int, ...] = ()
     unified: bool = False
+    carve_out_mib: int = 0
     headless: bool = False
     described: bool = False
     no_gpu: bool = False
@@ -89,6 +92,28 @@ class Situation:
     def has_host_memory(self) -> bool:
         """Whether experts can move to a memory other than the one that the model runs in."""
         return self.backend != "cpu" and not self.unified
+
+    @property
+    def unlike_gpus(self) -> bool:
+        """Whether the GPUs have different names."""
+        return self.gpu_name is not None and " + " in self.gpu_name
+
+    @property
+    def memory_fields(self) -> dict[str, Any]:
+        """The fields of PlanSettings that state this machine's memory."""
+        return {
+            "gpus": self.gpus,
+            "gpu_free_mib": self.gpu_free_mib,
+            "overheads_mib": self.overheads_mib,
+            "cards": self.cards,
+            "host_aside_mib": self.host_mib if self.unified else None,
+        }
+
+    def host_beside_mib(self, gpu_mib: int) -> int | None:
+        """Return the host memory that is available while `gpu_mib` are used on the GPU; None if unknown."""
+        if self.host_mib is None or not self.unified:
+            return self.host_mib
+        return self.host_mib + max(0, self.free_mib - max(gpu_mib, self.carve_out_mib))
 
     @property
     def free_now_mib(self) -> int:

@@ -129,7 +129,7 @@ def _same_gpu(result: PublishedRun, situation: Situation) -> bool:
     This machine's name must have all words of the published one and no further word of a variant; the memory must be
     about the same.
     """
-    if situation.gpu_name is None:
+    if situation.gpu_name is None or situation.unlike_gpus:
         return False
     published = re.sub(r" \(.*?\)", "", result.gpu)  # the computer's name, as in "GB10 (DGX Spark)"
     several = re.fullmatch(r"(\d)x (.+)", published)

@@ -13,7 +13,7 @@ from launcher.base.messages import message
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.file_size import expect_size
 from launcher.models.geometry import Geometry
-from launcher.models.gguf import QUANTS_BY_NAME, GgufHeader, GgufModel
+from launcher.models.gguf import QUANTS_BY_NAME, GgufHeader, GgufModel, Tensor
 
 _MIB = 2**20
 _HEADER_BYTES_PER_TOKEN = 44
@@ -22,6 +22,7 @@ _USUAL_EMBEDDING = "Q4_K"
 _EMBEDDING_BY_BITS = {1: "Q2_K", 2: "Q2_K", 3: "Q3_K", 5: "Q5_K", 6: "Q6_K", 8: "Q8_0", 16: "BF16"}
 """Type of the input embedding by the file's bits per weight, as llama.cpp's own quantiser chooses it
 (src/llama-quant.cpp); publishers may choose others."""
+_FLOAT_BITS = 16
 _REPACKED = frozenset({"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"})
 """Types that the x86 backend repacks for multiplication, as a copy of the tensor (ggml-cpu/repack.cpp)."""
 _OUTPUT_FIRST = frozenset({"gemma3n", "gemma4"})
@@ -34,6 +35,10 @@ _EMBEDDING_DOUBT = 0.4
 _EXPERTS_DOUBT = 0.04
 """Error of the experts' size, at most, as a share of the weights on the device, where only their number of parameters
 is known: they have fewer bits per weight than the rest of a file (5 % fewer in Qwen3.6-35B-A3B)."""
+_FLOATS = frozenset({"F32", "F16", "BF16"})
+"""Types of matrices that CUDA multiplies by cuBLAS once a batch is large."""
+_NO_PRODUCT = re.compile(r"ssm_conv1d|shortconv|rope_")
+"""Tensors of several dimensions that no operator multiplies as matrices."""
 _EXPERT = re.compile(r"ffn_(up|down|gate|gate_up)_(?:ch)?exps\.")
 """Tensors that --n-cpu-moe moves to the host (llama.cpp, common/common.h: LLM_FFN_EXPS_REGEX)."""
 
@@ -65,7 +70,8 @@ class Weights:
     `embedding` is the input embedding, which stays on the host; `output` are the tensors outside the blocks that go to
     the device. If `exact`, they were read from the header; else they follow from the family's rules, and the device's
     part may be off by the share `tolerance`. `shared` bytes of `output` are the same memory as the embedding if the
-    model runs on the processor.
+    model runs on the processor. `floats` is whether a matrix in a block is stored as F32, F16 or BF16, `float_experts`
+    whether routed experts are.
     """
 
     embedding: int
@@ -75,6 +81,8 @@ class Weights:
     exact: bool
     shared: int = 0
     tolerance: float = 0.0
+    floats: bool = False
+    float_experts: bool = False
 
     @cached_property
     def _rest_sums(self) -> tuple[int, int]:
@@ -122,6 +130,7 @@ def read_weights(model: GgufModel | GgufHeader, geometry: Geometry) -> Weights:
     experts: dict[tuple[int, str], int] = defaultdict(int)
     embedding = logits = output = shared = 0
     tied = True
+    floats = float_experts = False
     for tensor in model.tensors:
         if tensor.n_bytes is None:
             raise GeometryUnknown(
@@ -135,6 +144,8 @@ def read_weights(model: GgufModel | GgufHeader, geometry: Geometry) -> Weights:
         block = _BLOCK.fullmatch(tensor.name)
         if block:
             index, expert = int(block[1]), _EXPERT.match(block[2])
+            if tensor.quant in _FLOATS and _is_matrix(tensor):
+                floats, float_experts = floats or not expert, float_experts or bool(expert)
             if expert:
                 experts[index, expert[1].removesuffix("_up")] += tensor.n_bytes
             else:
@@ -164,7 +175,20 @@ def read_weights(model: GgufModel | GgufHeader, geometry: Geometry) -> Weights:
         for index in range(count)
     )
     trunk, heads = blocks[: geometry.layers], blocks[geometry.layers :]
-    return Weights(embedding, output, trunk, heads, exact=True, shared=shared if tied else 0)
+    return Weights(
+        embedding,
+        output,
+        trunk,
+        heads,
+        exact=True,
+        shared=shared if tied else 0,
+        floats=floats,
+        float_experts=float_experts,
+    )
+
+
+def _is_matrix(tensor: Tensor) -> bool:
+    return min((*tensor.dimensions, 1)[:2]) > 1 and not _NO_PRODUCT.search(tensor.name)
 
 
 def weights_by_rules(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> Weights | None:
@@ -212,6 +236,9 @@ def weights_by_rules(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> 
         exact=False,
         shared=embedding if tied and geometry.architecture not in _OUTPUT_FIRST else 0,
         tolerance=tolerance,
+        # llama.cpp's quantiser leaves routers and the projections of Gemma's layers as they are (src/llama-quant.cpp).
+        floats=bool(geometry.experts or geometry.per_layer_input) or (file.bits or 0) >= _FLOAT_BITS,
+        float_experts=bool(geometry.experts) and (file.bits or 0) >= _FLOAT_BITS,
     )
 
 

@@ -9,6 +9,7 @@ from launcher.base.action import Action, ActionKind
 from launcher.base.messages import enumerate_texts, join_messages, message, plural_message
 from launcher.engine.server.reread import Reread, RereadCause
 from launcher.machine.gpu import GpuProcess
+from launcher.monitor.failing_replies import FailingRepliesDetector
 from launcher.monitor.health_event import (
     CheckResult,
     Finding,
@@ -759,6 +760,7 @@ class Health:
             FindingCode.DRAFTS_INERT: Latch(InertDraftsDetector(setup), raise_checks=1, clear_checks=1),
             FindingCode.REQUESTS_WAIT: Latch(WaitingRequestsDetector(setup), raise_checks=10, clear_checks=10),
             FindingCode.PROMPT_READ_AGAIN: Latch(RereadPromptsDetector(setup), raise_checks=1, clear_checks=1),
+            FindingCode.REPLIES_FAIL: Latch(FailingRepliesDetector(), raise_checks=1, clear_checks=1),
             FindingCode.HOST_MEMORY: Latch(HostMemoryDetector(setup), raise_checks=1, clear_checks=15),
             FindingCode.PROCESSOR_BUSY: Latch(BusyProcessorDetector(setup), raise_checks=1, clear_checks=3),
             FindingCode.SPEED_FALLING: Latch(FallingSpeedDetector(self.speed), raise_checks=2, clear_checks=2),

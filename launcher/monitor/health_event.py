@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 from launcher.base.action import Action
 from launcher.base.messages import message
 from launcher.engine.server.reread import Reread
+from launcher.engine.server.state import FailedReplies
 from launcher.machine.gpu import GpuActivity, Reading
 
 LONGEST_GAP_S = 10.0
@@ -38,6 +39,7 @@ class FindingCode(StrEnum):
     REQUESTS_WAIT = "requests_wait"
     PROMPT_READ_AGAIN = "prompt_read_again"
     HOST_MEMORY = "host_memory"
+    REPLIES_FAIL = "replies_fail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,8 @@ class Moment:
 
     `readings` are means since the last check. `generating` is whether tokens were generated since then, `waiting` the
     number of requests that wait for a slot; both are None if unknown. `finished` are the replies that ended since then,
-    `prompts` what each of these requests read again, None for one that read nothing twice. `others_percent` is the
+    `prompts` what each of these requests read again, None for one that read nothing twice. `failed_replies` are the
+    clients' requests that failed one after another, None if that is unknown. `others_percent` is the
     processor share of other programs since the last check, `busy_programs` the names of the one or two busiest if they
     use much.
     """
@@ -137,6 +140,7 @@ class Moment:
     waiting: int | None = None
     finished: tuple[FinishedReply, ...] = ()
     prompts: tuple[Reread | None, ...] = ()
+    failed_replies: FailedReplies | None = None
     on_battery: bool | None = None
     others_percent: float | None = None
     busy_programs: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ from launcher.engine.builds.build import BUILT_IN, EngineBuild
 from launcher.engine.server.launch import Launch
 from launcher.engine.server.logs import LogBook
 from launcher.engine.server.reread import Reread
+from launcher.engine.server.state import FailedReplies
 from launcher.machine.busy_programs import BusyPrograms
 from launcher.machine.gpu import READINGS, GpuActivity, Reading
 from launcher.machine.gpus import GpuSensors, GpuSnapshot
@@ -132,7 +133,7 @@ def has_gpu_backend(build: EngineBuild) -> bool | None:
     if build.name == BUILT_IN:
         return False
     try:
-        names = [path.name for path in Path(build.command[0]).resolve().parent.iterdir()]
+        names = [path.name for path in build.program.resolve().parent.iterdir()]
     except OSError:
         return None
     if any(map(_GPU_LIBRARY.match, names)):
@@ -287,11 +288,18 @@ class HealthWatch:
         return held_requests + self._counters.waiting
 
     def run_detectors(
-        self, now_s: float, machine: CheckInput | None, series: Mapping[str, Series], *, held_requests: int = 0
+        self,
+        now_s: float,
+        machine: CheckInput | None,
+        series: Mapping[str, Series],
+        *,
+        held_requests: int = 0,
+        failed_replies: FailedReplies | None = None,
     ) -> None:
         """Run the detectors, and pass their events to the listener. `machine` is None if no server is ready.
 
-        `held_requests` is how many requests wait for a slot in the gateway, not yet in the engine.
+        `held_requests` is how many requests wait for a slot in the gateway, not yet in the engine. `failed_replies` are
+        those that the engine has failed one after another, None if that is unknown.
         """
         since_s, self._last_check_s = self._last_check_s, now_s
         self._next_check_s = now_s + self.period_s
@@ -319,6 +327,7 @@ class HealthWatch:
             others_percent=machine.others_percent,
             busy_programs=machine.busy_programs,
             prompts=tuple(self._prompts),
+            failed_replies=failed_replies,
         )
         self._finished.clear()
         self._prompts.clear()

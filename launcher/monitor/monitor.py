@@ -13,7 +13,7 @@ from launcher.base.messages import message
 from launcher.engine.server.client import EngineClient
 from launcher.engine.server.launch import Launch
 from launcher.engine.server.logs import POLLING_LINE, LogBook
-from launcher.engine.server.state import SERVING, ReplyProgress, ServerState, ServerStatus
+from launcher.engine.server.state import SERVING, FailedReplies, ReplyProgress, ServerState, ServerStatus
 from launcher.machine.gpu import GpuActivity, Reading
 from launcher.machine.gpus import GpuSensors
 from launcher.machine.sensors import HostSensors
@@ -50,6 +50,10 @@ class MonitoredServer(Protocol):
     @property
     def reply_progress(self) -> ReplyProgress | None:
         """The progress of the clients' replies; None if requests do not pass through a gateway of ours."""
+
+    @property
+    def failed_replies(self) -> FailedReplies | None:
+        """The clients' requests that the engine has failed one after another; None without a gateway of ours."""
 
     @property
     def client(self) -> EngineClient:
@@ -235,7 +239,11 @@ class Monitor:
                 )
                 if read_check is not None:
                     self.health_watch.run_detectors(
-                        next_s, check_input, self.series, held_requests=server.held_requests
+                        next_s,
+                        check_input,
+                        self.series,
+                        held_requests=server.held_requests,
+                        failed_replies=server.failed_replies,
                     )
                     next_check_s = next_s + self.health_watch.period_s
                 elif not serving:

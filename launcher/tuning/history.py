@@ -35,7 +35,7 @@ from launcher.tuning.history_records import (
     run_from_row,
     to_compact_json,
 )
-from launcher.tuning.kept_requests import REQUESTS_TABLE, add_request_rows, read_request_rows
+from launcher.tuning.kept_requests import REQUEST_ERRORS, REQUESTS_TABLE, add_request_rows, read_request_rows
 from launcher.tuning.records import Run, RunSettings
 from launcher.tuning.report_published import PREFIX, published_table
 from launcher.tuning.session_file import read_session_file
@@ -61,7 +61,7 @@ CREATE INDEX runs_of_session ON runs (session)
 """
 _OWNER = "ALTER TABLE sessions ADD COLUMN owner TEXT"
 """Adds the ProcessId of the process that measures, as JSON."""
-_MIGRATIONS = (_TABLES, TABLE, _OWNER, REQUESTS_TABLE)
+_MIGRATIONS = (_TABLES, TABLE, _OWNER, REQUESTS_TABLE, REQUEST_ERRORS)
 _IS_USABLE = "r.spoilt IS NULL AND r.error IS NULL AND r.decode_rate IS NOT NULL"
 _AVERAGED = f"{_IS_USABLE} AND (s.kind <> 'tune' OR r.settings = json_extract(s.result, '$.settings'))"
 """Runs whose mean speed is listed: the usable ones; of a tune, only those with the recommended settings."""

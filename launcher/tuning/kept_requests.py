@@ -24,6 +24,9 @@ CREATE TABLE requests (
 )
 """
 
+REQUEST_ERRORS = "ALTER TABLE requests ADD COLUMN status INTEGER; ALTER TABLE requests ADD COLUMN message TEXT"
+"""Adds why a request failed: the HTTP status, and the sentence with it."""
+
 
 def add_request_rows(db: sqlite3.Connection, records: Iterable[RequestRecord]) -> None:
     """Add requests within the caller's transaction. The oldest ones beyond MOST_KEPT are deleted."""

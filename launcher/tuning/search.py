@@ -197,6 +197,7 @@ class Search:
             gain,
             None if on is None else self._forecast_gain(scores, on, off),
             float((scores[:, ranked].max(axis=1) - scores[:, best]).mean()),
+            never_loads=not (~self.excluded & (self._drafts > 0)).any(),
         )
 
     def _forecast_gain(self, scores: Array, one: int, other: int) -> LikelyGain:

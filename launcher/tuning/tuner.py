@@ -259,6 +259,11 @@ _MOST_EXTRA_ROUNDS = 2
 _MOST_WAIT_S, _MOST_WAITING = 30.0, 0.1
 """The most seconds of one wait for a quiet processor, and most of all waits as a share of the budget."""
 _TIME_UP = message("It ended because the time was up.")
+_LEAST_LIMIT_S, _MOST_EXPECTED = 30.0, 4.0
+"""A trial is ended after the longer of these seconds and this multiple of its expected time.
+
+Otherwise one that hangs would take the whole rest of the budget. Replies that are slower by the multiple are hopeless.
+"""
 Pairs = dict[tuple[int, int], list[Pair]]
 """Pairs of two settings, by the indices of these in a list of settings."""
 
@@ -299,6 +304,7 @@ class TrialRunner:
         on_event: OnEvent,
         host_watch: HostWatch | None = None,
         waited_s: SecondsWaited = lambda: 0.0,
+        began_s: float | None = None,
     ) -> None:
         self.space, self.workload, self.goal, self.on_event = space, workload, goal, on_event
         self.state = replace(state, trials=state.trials[: state.known])
@@ -314,6 +320,8 @@ class TrialRunner:
         self._waited_s, self._waited_for_clients_s = 0.0, waited_s
         self._recorded = deque(state.trials[state.known :])
         self._passes = 1
+        self._ended_s = bench.now_s() if began_s is None else began_s
+        """When the last trial ended, by the bench's clock. What comes between two trials counts for the later one."""
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -368,14 +376,15 @@ class TrialRunner:
     async def run_trial(self, settings: RunSettings, stage: Stage, seed: int | None = None) -> Trial:
         """Run one trial and add it to the state. The replies' seeds derive from `seed`, by default the trial's number.
 
-        The trial is ended when it exceeds the budget by `grace_s`, by the clock of the event loop without the waiting
-        for clients.
+        The trial is ended when it exceeds the budget by `grace_s`, or takes many times as long as the others, by the
+        clock of the event loop without the waiting for clients.
         """
         number = len(self.trials)
         self.on_event(TrialPlanned(number, stage, settings, self.trial_s, self.left_s))
         trial = self._replay_trial(settings, stage)
         if trial is None:
             trial = await self._run_new_trial(number, settings, stage, number if seed is None else seed)
+        self._ended_s = self._bench.now_s()
         self.state = self.state.with_trial(trial)
         self._learn_trial(trial)
         if trial.error is None:
@@ -391,7 +400,13 @@ class TrialRunner:
             self._best_scores[prompt] = max(score, self._best_scores.get(prompt, score))
 
     async def _run_new_trial(self, number: int, settings: RunSettings, stage: Stage, seed: int) -> Trial:
-        began_s, most_s = self._bench.now_s(), max(self.left_s, 0.0) + grace_s(self.budget_s)
+        began_s = self._bench.now_s()
+        most_s = max(self.left_s - (began_s - self._ended_s), 0.0) + grace_s(self.budget_s)
+        error, fault = _TIME_UP, Fault.TIME
+        usual_s = max(_LEAST_LIMIT_S, _MOST_EXPECTED * self.trial_s)
+        if usual_s < most_s and any(not trial.error for trial in self.trials):
+            most_s, fault = usual_s, Fault.FAILED
+            error = message("It was ended after {seconds:.0f} s: it took far longer than expected.", seconds=most_s)
         limit: asyncio.Timeout | None = None
         try:
             async with limit_time(most_s, self._waited_for_clients_s) as limit:
@@ -409,9 +424,10 @@ class TrialRunner:
         except TimeoutError:
             if limit is None or not limit.expired():
                 raise
-            waited_s, trial = 0.0, Trial(number, stage, dict(settings), began_s, most_s, 0.0, (), _TIME_UP, Fault.TIME)
+            waited_s, trial = 0.0, Trial(number, stage, dict(settings), began_s, most_s, 0.0, (), error, fault)
         others = self._host_watch.take_share() if self._host_watch else None
-        return replace(trial, seconds=trial.seconds + waited_s, others=others)
+        seconds = max(trial.seconds + waited_s, self._bench.now_s() - self._ended_s)
+        return replace(trial, seconds=seconds, others=others)
 
     async def _wait_for_quiet(self) -> float:
         """Wait until other programs leave the processor alone, for a limited part of the budget. Return the seconds."""
@@ -682,7 +698,7 @@ def _make_forecast(runner: TrialRunner) -> Predicted:
     assessment = runner.search.assess_settings()
     settings = _best_with_mtp(runner, assessment)
     answer = runner.search.choose_answer(assessment)
-    sentence = likely_sentence(answer, runner.goal, runner.workload.name)
+    sentence = likely_sentence(answer, runner.goal, runner.workload.name, disturbed=_count_disturbed(runner) > 0)
     return Predicted(settings, runner.search.forecast_drafts(assessment, settings), answer, sentence)
 
 
@@ -781,7 +797,15 @@ def build_verdict(runner: TrialRunner, questions: Questions) -> Verdict:
         ci_high=compared.ratio.high if compared else None,
         confidence=compared.confidence if compared else 1 - ERROR,
         sentence=verdict_sentence(
-            answer, goal, runner.workload.name, compared, values, more, runner.state.used_s, lost=bool(lost)
+            answer,
+            goal,
+            runner.workload.name,
+            compared,
+            values,
+            more,
+            runner.state.used_s,
+            lost=bool(lost),
+            disturbed=_count_disturbed(runner),
         ),
         because=because,
         gain=gain,
@@ -848,6 +872,11 @@ def _unfit_settings(runner: TrialRunner, mtp: Question) -> RunSettings:
         return {}
     names = {axis.name for axis in runner.space.axes if axis.memory}
     return {name: value for name, value in mtp.against.items() if name in names and mtp.candidate[name] != value}
+
+
+def _count_disturbed(runner: TrialRunner) -> int:
+    """Return the number of trials that were disturbed."""
+    return sum(trial.fault is Fault.SPOILT for trial in runner.trials)
 
 
 def _failed_comparisons(runner: TrialRunner) -> list[Trial]:
@@ -1040,6 +1069,7 @@ async def tune(
     seed: int = 0,
     host_watch: HostWatch | None = None,
     waited_s: SecondsWaited = lambda: 0.0,
+    began_s: float | None = None,
 ) -> Verdict:
     """Find the best settings of `space` for the workload and the goal, within `budget_s` of the bench's time.
 
@@ -1047,7 +1077,8 @@ async def tune(
     counts from the beginning of the tune, so it must be larger if it was used up. Superseded, raised when another
     operation takes the server, pauses it as well. Settings that cannot be served do not end the tune. Raises
     NothingMeasured when the baseline itself cannot be measured, and TuneMismatch for the state of another tune.
-    `waited_s` returns the seconds for which the bench has waited for clients.
+    `waited_s` returns the seconds for which the bench has waited for clients. The time from `began_s` on, by the
+    bench's clock, belongs to the budget; by default from now on.
     """
     identity = tune_identity(space, workload.name, workload.prompts, goal)
     if resume is not None and resume.about != identity:
@@ -1057,7 +1088,7 @@ async def tune(
         )
     state = resume or TuneState(identity, seed, ())
     state = replace(state, budgets=(*state.budgets, (len(state.trials), budget_s)))
-    runner = TrialRunner(bench, space, workload, goal, state, on_event, host_watch, waited_s)
+    runner = TrialRunner(bench, space, workload, goal, state, on_event, host_watch, waited_s, began_s)
     try:
         try:
             verdict = await _run_stages(runner)
@@ -1094,5 +1125,6 @@ def _answer_parts(runner: TrialRunner) -> tuple[PartAnswer, ...]:
     answers = []
     for name, prompts in runner.workload.parts.items():
         answer = runner.search.choose_answer(runner.search.assess_settings(prompts))
-        answers.append(PartAnswer(name, answer, likely_sentence(answer, runner.goal, name)))
+        disturbed = _count_disturbed(runner) > 0
+        answers.append(PartAnswer(name, answer, likely_sentence(answer, runner.goal, name, disturbed=disturbed)))
     return tuple(answers)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from launcher.base.messages import Message, as_message, join_messages, mark, message
+from launcher.base.messages import Message, as_message, join_messages, mark, message, plural_message
 from launcher.base.units import format_figure
 from launcher.tuning.goal import Goal, describe_change
 from launcher.tuning.records import RunSettings
@@ -96,14 +96,15 @@ class LikelyAnswer:
 
     `settings` are the best of those that are better than the baseline with a probability of at least GAIN_CHANCE, else
     the baseline; `gain` compares them with the baseline, None if they are the baseline. `mtp` compares the best
-    settings with MTP and without, None if none with MTP can be served. `risk` tells how much better the best settings
-    are expected to be than `settings`, as a logarithm.
+    settings with MTP and without, None if no trial with MTP could be used; `never_loads` is whether none with MTP can
+    be served. `risk` tells how much better the best settings are expected to be than `settings`, as a logarithm.
     """
 
     settings: RunSettings
     gain: LikelyGain | None
     mtp: LikelyGain | None
     risk: float
+    never_loads: bool = False
 
     @property
     def draft(self) -> int:
@@ -115,7 +116,9 @@ class LikelyAnswer:
         """Whether MTP is on, off, or undecided because the forecast is not clear."""
         if draft_length(self.settings):
             return "on"
-        return "off" if self.mtp is None or self.mtp.no_better_chance >= CLEAR_CHANCE else "undecided"
+        if self.mtp is None:
+            return "off" if self.never_loads else "undecided"
+        return "off" if self.mtp.no_better_chance >= CLEAR_CHANCE else "undecided"
 
     @property
     def chance(self) -> float | None:
@@ -270,17 +273,24 @@ def verdict_sentence(
     used_s: float = 0.0,
     *,
     lost: bool = False,
+    disturbed: int = 0,
 ) -> Message:
     """Return the verdict as sentences, followed by `more`. `values` are the goal's values with MTP and without.
 
-    `lost` is whether nothing could be compared because starts failed or were disturbed.
+    `lost` is whether nothing could be compared because starts failed or were disturbed, `disturbed` the number of
+    disturbed trials.
     """
     if mtp is None:
-        undecided = (
-            message("Undecided: too few starts could be compared.")
-            if lost
-            else message("Undecided: the time was too short.")
-        )
+        if disturbed:
+            undecided = plural_message(
+                "Nothing is decided: {n} trial was disturbed.",
+                "Nothing is decided: {n} trials were disturbed.",
+                disturbed,
+            )
+        elif lost:
+            undecided = message("Undecided: too few starts could be compared.")
+        else:
+            undecided = message("Undecided: the time was too short.")
         return join_messages(
             message("Leave MTP off: the model could not be loaded with it.") if answer == "off" else undecided, *more
         )
@@ -324,10 +334,14 @@ def verdict_sentence(
     return join_messages(sentence, *more)
 
 
-def likely_sentence(answer: LikelyAnswer, goal: Goal, workload: str) -> Message:
-    """Return the answer of a forecast as a sentence."""
-    if answer.mtp is None:
+def likely_sentence(answer: LikelyAnswer, goal: Goal, workload: str, *, disturbed: bool = False) -> Message:
+    """Return the answer of a forecast as a sentence. `disturbed` is whether trials were disturbed."""
+    if answer.mtp is None and answer.answer == "off":
         return message("Leave MTP off: the model could not be loaded with it.")
+    if answer.mtp is None and disturbed:
+        return message("Nothing is decided yet: the trials with MTP were disturbed.")
+    if answer.mtp is None:
+        return message("Nothing is decided yet: no trial with MTP could be used.")
     compared = answer.gain if answer.gain and draft_length(answer.settings) else answer.mtp
     draft, text = draft_length(compared.candidate), name_workload(workload)
     span = _range_text(compared.comparison.ratio, goal)

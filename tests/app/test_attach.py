@@ -1,5 +1,6 @@
 """Servers of other programs: complete, minimal, strange and hostile ones."""
 
+import argparse
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,7 +11,8 @@ import pytest
 
 from launcher.app.attach import AttachedServer, attach_server
 from launcher.base import http
-from launcher.base.errors import BadOption, LauncherError, Refused, ServerNotFound, Unreachable
+from launcher.base.errors import BadOption, LauncherError, ProxyUnusable, Refused, ServerNotFound, Unreachable
+from launcher.cli import agent_check
 from launcher.engine.server.address import parse_address
 from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.state import ServerState
@@ -272,11 +274,12 @@ async def test_an_invalid_host_name_is_an_error_in_a_sentence(url: str) -> None:
         await detect_features_of(url)
 
 
-@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "odd://127.0.0.1:1", "http://127.0.0.1:x"])
+@pytest.mark.parametrize("proxy", ["socks4://127.0.0.1:1", "odd://127.0.0.1:1", "http://127.0.0.1:x"])
 async def test_an_unusable_proxy_is_an_error_in_a_sentence(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", proxy)
-    with pytest.raises(Unreachable, match="HTTPS_PROXY") as error:
+    with pytest.raises(ProxyUnusable) as error:
         await detect_features_of("https://models.example")
+    assert "HTTPS_PROXY" in error.value.hint
     assert ".." not in error.value.title
 
 
@@ -292,6 +295,127 @@ def build_event_stream(*events: object, done: bool = True) -> bytes:
 
 
 REQUEST = ChatRequest([{"role": "user", "content": "Hello"}], max_tokens=5, thinking=False)
+
+
+ROUTER = {
+    "role": "router",
+    "models_autoload": True,
+    "build_info": "b11549-0fb1b61",
+    "default_generation_settings": {"params": {}, "n_ctx": 0},
+}
+NAMELESS = reply({"error": {"message": "model name is missing from the request", "code": 400}}, "400 Bad Request")
+
+
+def router_models(**states: str) -> bytes:
+    models = [{"id": name, "aliases": [f"my-{name}"], "status": {"value": state}} for name, state in states.items()]
+    return reply({"object": "list", "data": models})
+
+
+def router_routes(**states: str) -> dict[str, Answer]:
+    child = {"build_info": "b11549-0fb1b61", "total_slots": 2, "default_generation_settings": {"n_ctx": 131_072}}
+    return {
+        "/v1/models": router_models(**states),
+        "/health": reply({"status": "ok"}),
+        "/props": reply(ROUTER),
+        "/slots": NAMELESS,
+        "/metrics": NAMELESS,
+        "/props?model=small": reply(child),
+        "/slots?model=small": reply([{"speculative": True}, {"speculative": True}]),
+        "/metrics?model=small": reply(b"llamacpp:requests_processing 1\n", kind="text/plain"),
+        "/v1/chat/completions": build_event_stream({"choices": [{"delta": {"content": "Hi"}}]}),
+    }
+
+
+def sent_model(requests: list[bytes]) -> str:
+    return str(json.loads(requests[-1].partition(b"\r\n\r\n")[2])["model"])
+
+
+class TestRouters:
+    async def test_the_only_loaded_model_of_a_router_is_taken(self) -> None:
+        async with (
+            serve_answers(router_routes(large="unloaded", small="loaded")) as (url, seen),
+            attach_server(parse_address(url)) as server,
+        ):
+            features = server.features
+            assert (features.router, features.loaded, features.model) == ("llama-server router", ("small",), "small")
+            assert (features.context, features.slots, features.drafts) == (131_072, 2, True)
+            assert features.has_counters
+            assert "/slots" not in features.missing
+            async with server.chat(REQUEST) as deltas:
+                assert [delta.content async for delta in deltas] == ["Hi"]
+            assert sent_model(seen) == "small"
+
+    @pytest.mark.parametrize(
+        "states", [{"large": "loaded", "small": "loaded"}, {"large": "unloaded", "small": "failed"}]
+    )
+    async def test_without_a_choice_the_models_of_a_router_are_listed(self, states: dict[str, str]) -> None:
+        async with serve_answers(router_routes(**states)) as (url, seen), attach_server(parse_address(url)) as server:
+            assert server.features.model is None
+            assert server.features.missing["/slots"].startswith("only for a model that is loaded")
+            loaded = "large, small" if "loaded" in states.values() else "none"
+            with pytest.raises(BadOption, match=rf"is a llama-server router, which has 2 models\. Loaded: {loaded}\."):
+                async with server.chat(REQUEST):
+                    pass
+            assert not any(head.startswith(b"POST") for head in seen)
+
+    @pytest.mark.parametrize(("wanted", "is_asked"), [("small", True), ("my-large", False), ("large", False)])
+    async def test_the_named_model_is_used_and_none_is_loaded_by_looking(self, wanted: str, *, is_asked: bool) -> None:
+        routes = router_routes(large="unloaded", small="loaded")
+        async with serve_answers(routes) as (url, seen), attach_server(parse_address(url), model=wanted) as server:
+            assert server.features.model == wanted
+            assert any(b"?model=" in head.partition(b"\r\n")[0] for head in seen) == is_asked
+            async with server.chat(REQUEST) as deltas:
+                assert [delta.content async for delta in deltas] == ["Hi"]
+            assert sent_model(seen) == wanted
+
+    async def test_a_model_that_the_server_does_not_have_is_refused(self) -> None:
+        for routes in (router_routes(large="loaded", small="loaded"), {"/v1/models": MODELS}):
+            async with serve_answers(routes) as (url, _):
+                with pytest.raises(BadOption, match=r"has no model nope\. It has: (large, small|some/model, other)\."):
+                    async with attach_server(parse_address(url), model="nope"):
+                        pass
+
+    async def test_llama_swap_is_named_and_its_running_model_is_taken(self) -> None:
+        running = [{"model": "other", "state": "ready"}, {"model": "some/model", "state": "stopping"}]
+        routes: dict[str, Answer] = {
+            "/v1/models": MODELS,
+            "/running": reply({"running": running}),
+            "/props?model=other": reply({"total_slots": 1, "default_generation_settings": {"n_ctx": 4096}}),
+            "/v1/chat/completions": build_event_stream({"choices": [{"delta": {"content": "Hi"}}]}),
+        }
+        async with serve_answers(routes) as (url, seen), attach_server(parse_address(url)) as server:
+            assert (server.features.router, server.features.model) == ("llama-swap router", "other")
+            assert (server.features.context, server.features.is_llama_server) == (4096, True)
+            async with server.chat(REQUEST) as deltas:
+                assert [delta.content async for delta in deltas] == ["Hi"]
+            assert sent_model(seen) == "other"
+
+    async def test_a_server_with_several_models_takes_the_named_one(self) -> None:
+        async with serve_answers({"/v1/models": MODELS}) as (url, _):
+            async with attach_server(parse_address(url), model="other") as server:
+                assert (server.features.router, server.features.model) == ("", "other")
+            async with attach_server(parse_address(url)) as server:
+                assert server.features.model == "some/model"
+
+    async def test_a_router_that_wants_a_key_says_so(self) -> None:
+        refused = reply({"error": {"message": "Invalid API Key", "code": 401}}, "401 Unauthorized")
+        routes = router_routes(small="loaded") | {"/props": refused}
+        async with serve_answers(routes) as (url, _):
+            with pytest.raises(Refused, match="requires an API key"):
+                await detect_features_of(url)
+
+    async def test_agent_check_names_the_model_in_each_request(self) -> None:
+        parser = argparse.ArgumentParser()
+        agent_check.configure(parser)
+        answer = {"choices": [{"finish_reason": "stop", "message": {"role": "assistant", "content": "ok"}}]}
+        routes = router_routes(large="loaded", small="loaded") | {"/v1/chat/completions": reply(answer)}
+        async with serve_answers(routes) as (url, seen):
+            with pytest.raises(BadOption, match=r"Loaded: large, small\. Others: none"):
+                await agent_check.run(parser.parse_args(["--url", url]))
+            await agent_check.run(parser.parse_args(["--url", url, "--model", "small"]))
+        posted = [head for head in seen if head.startswith(b"POST /v1/chat/completions")]
+        assert len(posted) >= 3
+        assert {sent_model([head]) for head in posted} == {"small"}
 
 
 class TestChat:

@@ -19,6 +19,7 @@ from launcher.models.catalogue_load import load_catalogue
 from launcher.models.header_summary import apply_header
 from launcher.models.memory import PlanSettings, estimate_memory
 from launcher.models.plan import Status
+from launcher.models.situation import describe_machine
 
 _MIB = 2**20
 
@@ -180,9 +181,10 @@ def test_resetting_host_memory_limits_chooses_them_anew() -> None:
     basis = replace(
         basis, options=options, plan_settings=replace(basis.plan_settings, cache_ram=4_096, ctx_checkpoints=4)
     )
-    roomy = Previewer(replace(basis, host_mib=100_000)).preview({"cache_ram": None})
+    roomy = Previewer(replace(basis, situation=describe_machine(24, host_gib=128))).preview({"cache_ram": None})
     assert [(change.name, change.old, change.new) for change in roomy.changes] == [("cache_ram", 4_096, None)]
-    narrow = Previewer(replace(basis, host_mib=4_096)).preview({"cache_ram": None, "ctx_checkpoints": None})
+    little = replace(describe_machine(24), host_mib=4_096)
+    narrow = Previewer(replace(basis, situation=little)).preview({"cache_ram": None, "ctx_checkpoints": None})
     (cache, checkpoints) = (narrow.plan_settings.cache_ram, narrow.plan_settings.ctx_checkpoints)
     assert cache is not None
     assert cache < 4_096

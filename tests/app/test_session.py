@@ -23,6 +23,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
 from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.endpoint import claim_endpoint
+from launcher.engine.server.launch import Launch
 from launcher.engine.server.state import Notice, ServerEvent, ServerState, ServerStatus
 
 QUESTION = ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=20)
@@ -306,3 +307,33 @@ async def test_a_stop_that_is_cancelled_while_closing_leaves_no_process(
         assert mine.is_idle
         assert registry.list_entries() == ()
         assert [path for path in runtime_dir().rglob("*") if path.is_socket()] == []
+
+
+async def test_the_memory_of_a_load_is_read_again_after_its_first_full_ubatch(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings: list[tuple[int, bool, bool]] = []
+
+    def record(_: Launch, pid: int, __: list[str], *, has_read_prompt: bool, replaces_last: bool) -> bool:
+        readings.append((pid, has_read_prompt, replaces_last))
+        return True
+
+    monkeypatch.setattr("launcher.app.planner.record_load_memory", record)
+    monkeypatch.setattr("launcher.app.session.BUILT_IN", "another engine")  # the built-in one uses no GPU
+    short, long = ("Hi", "What is a draft? " * 40)
+
+    async def ask(mine: ServerSession, text: str) -> int:
+        reply = await mine.send_request(ChatRequest([{"role": "user", "content": text}], max_tokens=1))
+        assert reply.timings is not None
+        return reply.timings.prompt_n
+
+    async with session() as mine:
+        await mine.start(replace(options, context=2_048, ubatch=128))
+        pid = mine.supervisor.engine_pid
+        assert readings == [(pid, False, False)]
+        assert await ask(mine, short) < 128
+        assert readings == [(pid, False, False)]
+        for begin in ("One.", "Two."):
+            assert await ask(mine, f"{begin} {long}") >= 128
+            await asyncio.gather(*mine._waits)
+        assert readings == [(pid, False, False), (pid, True, True)]

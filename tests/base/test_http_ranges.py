@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from launcher.base.errors import LauncherError, Refused, Unreachable
+from launcher.base.errors import Refused, Unreachable
 from launcher.base.http import send_head_request
 from launcher.base.http_ranges import RangeReader
 
@@ -243,9 +243,3 @@ class TestConnection:
             with pytest.raises(Unreachable) as unreachable:
                 send_head_request("http://127.0.0.1:1/file")
             assert unreachable.value.hint.endswith(hint)
-
-    @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "nonsense://127.0.0.1"])
-    def test_a_proxy_of_an_unknown_kind_is_refused(self, hub: Hub, monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
-        monkeypatch.setenv("ALL_PROXY", proxy)
-        with pytest.raises(LauncherError, match="proxy or certificates set in the environment cannot be used"):
-            reader(hub)

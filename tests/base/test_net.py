@@ -5,7 +5,7 @@ import pytest
 
 from launcher.base.errors import BadOption, Refused
 from launcher.base.http import fetch_json_pages
-from launcher.base.net import find_proxy, redirect_target, strip_secrets, url_origin
+from launcher.base.net import is_sent_token, redirect_target, strip_secrets, url_origin
 
 
 def test_two_spellings_of_an_address_are_recognised_as_one_server() -> None:
@@ -13,9 +13,19 @@ def test_two_spellings_of_an_address_are_recognised_as_one_server() -> None:
     assert url_origin("http://hub.example/") != url_origin("https://hub.example/")
 
 
-def test_a_proxy_variable_in_capitals_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("https_proxy", "http://proxy.invalid:1")
-    assert find_proxy("HTTPS://example.org/") == find_proxy("https://example.org/") == "http://proxy.invalid:1"
+@pytest.mark.parametrize(
+    ("url", "target", "is_sent"),
+    [
+        ("https://hub.example/a", "https://hub.example:443/b", True),
+        ("http://hub.example/a", "https://hub.example/a", True),
+        ("http://hub.example:8080/a", "https://hub.example/a", False),
+        ("https://hub.example/a", "https://hub.example:444/a", False),
+        ("https://mirror.example/a", "https://hub.example/a", False),
+        ("https://hub.example/a", "https://hub.example.evil/a", False),
+    ],
+)
+def test_a_token_is_sent_to_its_own_server_alone(url: str, target: str, is_sent: bool) -> None:
+    assert is_sent_token(url, target) == is_sent
 
 
 @pytest.mark.parametrize("url", ["https://a.example/x", "HTTPS://a.example/x"])

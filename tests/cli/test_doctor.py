@@ -148,6 +148,51 @@ def test_an_engine_that_lists_other_devices_is_reported(
     assert f"{program}: {title}" in titles(report(**with_driver(driver)))
 
 
+@pytest.mark.parametrize(
+    ("device", "total_mib", "free_mib", "unified"),
+    [
+        ("NVIDIA Stub 24GB MIG 1g.10gb", 9_728, 9_600, False),
+        ("NVIDIA Stub 24GB", 12_000, 9_000, False),
+        ("NVIDIA Stub 24GB", 46_477, None, True),
+    ],
+    ids=["a slice", "a limit", "shared memory"],
+)
+def test_doctor_and_plan_count_the_memory_that_the_engine_can_use(
+    driver: Path,
+    engine_on_path: Callable[[str, str], Path],
+    device: str,
+    total_mib: int,
+    free_mib: int | None,
+    unified: bool,
+) -> None:
+    devices = f"CUDA0: {device} ({total_mib} MiB, {free_mib or total_mib} MiB free)"
+    engine_on_path("0.7.0 (build 11669, commit Debian)", devices)
+    environment = with_driver(driver)
+    found = report(**environment)
+    (gpu,) = found["gpus"]
+    assert (gpu["name"], gpu["memory_bytes"], gpu["unified"]) == (device, total_mib * 2**20, unified)
+    done = forked.run("plan", "--json", env=os.environ | environment)
+    machine = json.loads(done.stdout)["machine"]
+    assert (machine["gpu"], machine["nominal_gb"]) == (device, pytest.approx(total_mib / 1_024, abs=0.1))
+    assert free_mib is None or machine["free_mib"] == found["memory"]["alone_mib"] == free_mib
+    assert machine["free_mib"] + machine["host_mib"] <= 18 * 1_024 + psutil.virtual_memory().total // 2**20
+
+
+def test_an_engine_that_agrees_with_the_driver_is_asked_only_once(
+    driver: Path, engine_on_path: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    program, log = engine_on_path("0.7.0 (build 11669, commit Debian)", STUB_DEVICE), tmp_path / "asked"
+    program.write_text(program.read_text().replace("case", f'echo "$1" >> {shlex.quote(str(log))}\ncase', 1))
+
+    def plan(**environment: str) -> int:
+        done = forked.run("plan", "--json", env=os.environ | with_driver(driver) | environment)
+        assert json.loads(done.stdout)["machine"]["free_mib"] == 18 * 1_024
+        return log.read_text().split().count("--list-devices")
+
+    # To choose the engine on PATH, each plan asks it once more.
+    assert [plan(), plan(), plan(CUDA_DEVICE_ORDER="PCI_BUS_ID")] == [2, 3, 5]
+
+
 @pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("version", "title", "blocks"),

@@ -25,7 +25,7 @@ from tools.sparse_models.write import write
 
 PARTS = {
     "weights", "kv", "recurrent", "draft_kv", "compute", "draft_compute", "staging", "overhead", "mmproj",
-    "caches",
+    "caches", "pool",
 }  # fmt: skip
 ENGINE = {"model_mib", "context_mib", "compute_mib", "draft_context_mib", "draft_compute_mib", "seconds"}
 LONG = ("--ctx", "262144", "--kv", "q8_0", "--ubatch", "256")

@@ -25,7 +25,7 @@ KEYS = {
 }  # fmt: skip
 PARTS = {
     "weights", "kv", "recurrent", "draft_kv", "compute", "draft_compute", "staging", "overhead", "mmproj",
-    "caches",
+    "caches", "pool",
 }  # fmt: skip
 
 
@@ -87,6 +87,16 @@ class TestJson:
         assert plan["evidence"] == []
         unknown = answer("--gpu-memory", "64")["plans"][0]  # no card of this size is known
         assert (unknown["limit_tokens_per_second"], unknown["expected"]) == (None, None)
+        assert unknown["expected_unknown"] == "The speed of this GPU is not known."
+
+    def test_a_plan_that_is_too_big_has_a_forecast_or_the_reason_why_not(self) -> None:
+        words = ("--model", "qwen3.6-27b-mtp", "--quant", "Q8_0")
+        plan = answer(*words, "--gpu", "RTX 4060", "--host-memory", "16", code=1)["plans"][0]
+        assert (plan["status"], plan["expected_unknown"]) == ("TOO BIG", None)
+        assert plan["expected"]["tokens_per_second"] > 0
+        plan = answer(*words, "--backend", "cpu", "--host-memory", "16", code=1)["plans"][0]
+        assert (plan["status"], plan["expected"]) == ("TOO BIG", None)
+        assert "processor" in plan["expected_unknown"]
 
     def test_the_expected_speed_has_a_range(self) -> None:
         plan = first_plan("--gpu", "RTX 3090")

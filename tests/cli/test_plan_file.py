@@ -227,5 +227,6 @@ def test_an_embedding_model_has_a_reading_speed_and_no_draft(tmp_path: Path) -> 
     write_decoder(path, architecture="qwen3", embedding=True)
     plan = first_plan(str(path), *CARD)
     assert (plan["draft"], plan["expected"], plan["limit_tokens_per_second"]) == (0, None, None)
+    assert plan["expected_unknown"] == "An embedding model generates no text."
     assert 0 < plan["reading"]["low"] < plan["reading"]["tokens_per_second"] < plan["reading"]["high"]
     assert "generates no text" in run(str(path), *CARD).stdout

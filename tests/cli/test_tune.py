@@ -4,7 +4,9 @@ import json
 import re
 import signal
 import subprocess
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,14 +75,20 @@ def test_the_plan_comes_first_then_each_trial_then_the_verdict(quick_tune: list[
     assert again.stdout.splitlines()[0] in done.stdout.replace("\n", " ") + done.stdout
 
 
+def without_time(event: dict[str, Any]) -> dict[str, Any]:
+    """Return a trial without what its event adds."""
+    return {name: value for name, value in event.items() if name not in ("event", "at_s")}
+
+
 def test_json_ends_with_the_verdict_and_all_trials(quick_tune: list[str]) -> None:
+    began_s = time.time()
     done = run(*quick_tune, "--budget", "0.1", "--json")
     assert done.returncode == 0, done.stderr
     plan, *events, end = map(json.loads, done.stdout.splitlines())
     assert plan["event"] == "plan"
     trials = [each for each in events if each["event"] == "trial"]
     answer = next(each for each in events if each["event"] == "answer")
-    assert events.index(answer) <= 4
+    assert sum(each["event"] == "trial" for each in events[: events.index(answer)]) <= 4
     assert {"mtp", "draft", "settings", "likely", "gain", "risk", "sentence"} <= answer.keys()
     assert plan["seconds"] <= plan["budget_s"] == 6
     assert plan["servers"] == []
@@ -90,7 +98,12 @@ def test_json_ends_with_the_verdict_and_all_trials(quick_tune: list[str]) -> Non
     assert verdict["mtp"] in ("on", "off", "undecided")
     assert end["applied"] is False
     assert (plan["when_idle"], end["waited_s"]) == (False, None)
-    assert [{"event": "trial", **trial} for trial in end["trials"]] == trials
+    assert end["trials"] == [without_time(each) for each in trials]
+    times = [each["at_s"] for each in (plan, *events)]
+    assert times == sorted(times)
+    assert began_s <= times[0] <= times[-1] <= time.time()
+    begun = {each["number"]: each["at_s"] for each in events if each["event"] == "trial_begins"}
+    assert all(begun[each["number"]] <= each["at_s"] for each in trials)
     first = trials[0]
     assert (first["settings"], first["stage"], first["error"]) == ({"draft": 0}, "probe", None)
     assert first["value"] > 0
@@ -102,12 +115,12 @@ def test_ctrl_c_pauses_and_says_how_to_continue(quick_tune: list[str]) -> None:
         trials, last = [], {}
         for line in program.stdout:
             last = json.loads(line)
-            if "stage" in last:  # other events may report a busy processor
+            if last["event"] == "trial":  # other events may report a busy processor
                 trials.append(last)
                 if len(trials) == 2:
                     program.send_signal(signal.SIGINT)
     assert program.returncode == 130
-    assert last == {"event": "paused", "trials": len(trials)}
+    assert (last["event"], last["trials"]) == ("paused", len(trials))
     drafted = trials[1]
     assert 0 < drafted["draft_n_accepted"] <= drafted["draft_n"]
     assert len(drafted["acceptance_by_position"]) == drafted["settings"]["draft"]
@@ -143,20 +156,20 @@ def test_a_killed_tune_continues(quick_tune: list[str]) -> None:
         received = []
         for line in program.stdout:
             received.append(json.loads(line))
-            if len(received) == 3:
+            if sum(each["event"] == "trial" for each in received) == 2:
                 program.kill()
-    kept = [each for each in received if each["event"] == "trial"]
+    kept = [without_time(each) for each in received if each["event"] == "trial"]
     done = run("--continue", "--budget", "0.01", "--json")
     assert done.returncode == 0, done.stderr
     plan, *events, end = map(json.loads, done.stdout.splitlines())
-    trials = [each for each in events if each["event"] == "trial"]
+    trials = [without_time(each) for each in events if each["event"] == "trial"]
     assert plan["done"] >= len(kept)
     assert trials[: len(kept)] == kept
     assert end["verdict"]["mtp"] == "undecided" or end["verdict"]["likely"] is not None
     used_s = sum(each["seconds"] for each in trials)
     more = run("--continue", "--budget", str(used_s / 60 + 0.08), "--json")
     plan, *events, end = map(json.loads, more.stdout.splitlines())
-    again = [each for each in events if each["event"] == "trial"]
+    again = [without_time(each) for each in events if each["event"] == "trial"]
     assert again[: len(trials)] == trials
     assert len(again) > len(trials)
 

@@ -67,5 +67,12 @@ def test_each_workload_has_a_line_below_the_overall_sentence() -> None:
 def prepared_at(rate: float, restart_s: float) -> Any:  # noqa: ANN401 -- the part of Prepared that is printed
     plan = SimpleNamespace(seconds=100.0, starts=6, runs=24)
     return SimpleNamespace(
-        plan=plan, budget_s=600.0, restart_s=restart_s, measured=True, tokens=4_800, rate=rate, prompts=()
+        plan=plan,
+        budget_s=600.0,
+        restart_s=restart_s,
+        measured=True,
+        tokens=4_800,
+        rate=rate,
+        prompts=(),
+        answers_s=38.0,
     )

@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 
-from launcher.engine.diagnosis.explain import diagnose_log, explain_exit, find_error_line
+from launcher.engine.diagnosis.explain import (
+    diagnose_log,
+    diagnose_reply_error,
+    explain_exit,
+    find_error_line,
+)
 from launcher.engine.diagnosis.log_reading import find_matches, parse_line
 from launcher.engine.diagnosis.signatures import fault_signatures, find_needle
 from launcher.engine.server.process import ProcessExit
@@ -108,8 +113,12 @@ class TestFirstCause:
 
     def test_a_warning_alone_does_not_explain_an_end(self) -> None:
         text = "warning: no usable GPU found, --gpu-layers option will be ignored\nE srv start: something quite new\n"
-        assert diagnose_log(text, exit_code=3) is None
+        found = diagnose_log(text, exit_code=3)
+        assert found is not None
+        assert (found.code, found.facts) == ("engine_refused", {"reason": "something quite new"})
         assert "something quite new" in explain_exit(ProcessExit(3), text.split("\n"), while_doing="serving").title
+        warning_only = text.split("\n")[0]
+        assert diagnose_log(warning_only, exit_code=3) is None
 
     def test_a_warning_that_led_to_the_end_is_the_cause(self) -> None:
         text = (
@@ -184,6 +193,179 @@ class TestFirstCause:
         text = "srv send_error: request (9017 tokens) exceeds the available context size (4096 tokens)\n"
         assert getattr(diagnose_log(text), "code", None) == "context_exceeded"
         assert getattr(diagnose_log(text, exit_code=-9), "code", None) == "killed"
+
+
+class TestSentences:
+    """Causes that no signature knows, read from the form of the engine's sentence."""
+
+    REFUSED = (
+        "0.00.001.241 I srv  llama_server: initializing ...\n"
+        "0.00.320.010 E llama_model_load: error loading model: the hyperdrive needs 3 moons, but got 2\n"
+        "0.00.320.020 E llama_model_load_from_file_impl: failed to load model\n"
+        "0.00.370.000 E srv  llama_server: exiting due to model loading error\n"
+    )
+
+    def test_what_the_loader_refused_is_said_in_its_words(self) -> None:
+        found = diagnose_log(self.REFUSED, exit_code=1)
+        assert found is not None
+        assert found.title == "The engine refused the model: the hyperdrive needs 3 moons, but got 2."
+        assert found.is_general
+        assert "restart" not in [action.kind for action in found.actions]
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "/src/ggml/src/ggml-x/x.cpp:12: the hyperdrive is cold",
+            "0.00.400.000 E srv    load_model: failed to initialize the hyperdrive: the hyperdrive is cold",
+            "rocBLAS error: the hyperdrive is cold",
+            "error: the hyperdrive is cold",
+            "terminate called after throwing an instance of 'std::runtime_error'\n  what():  the hyperdrive is cold",
+            "0.00.400.000 E CUDA error: the hyperdrive is cold\n0.00.400.001 E   current device: 0, in function x",
+        ],
+    )
+    def test_every_form_of_a_cause_is_read(self, line: str) -> None:
+        found = diagnose_log(line + "\n", exit_code=1)
+        assert found is not None
+        assert "the hyperdrive is cold" in found.title
+
+    def test_a_known_cause_comes_before_the_sentence_about_it(self) -> None:
+        known = "0.00.330.000 E gguf_init_from_reader: failed to read magic\n"
+        found = diagnose_log(self.REFUSED + known, exit_code=1)
+        assert found is not None
+        assert found.code == "not_gguf"
+
+    def test_a_line_that_goes_on_with_a_reason_is_no_symptom(self) -> None:
+        text = (
+            "0.00.320.001 E mtp_init: failed to load model: the hyperdrive is cold\n"
+            "0.00.320.010 E llama_model_load: error loading model: loader: failed to load model from a.gguf\n"
+            "0.00.320.020 E srv    load_model: failed to load model, 'a.gguf'\n"
+            "0.00.370.000 E srv  llama_server: exiting due to model loading error\n"
+        )
+        assert find_error_line(text) == "mtp_init: failed to load model: the hyperdrive is cold"
+        assert "the hyperdrive is cold" in getattr(diagnose_log(text, exit_code=1), "title", "")
+
+    def test_only_symptoms_name_the_file_and_no_cause(self) -> None:
+        text = (
+            "0.00.320.010 E llama_model_load: error loading model: loader: failed to load model from a.gguf\n"
+            "0.00.320.020 E srv    load_model: failed to load model, 'a.gguf'\n"
+            "0.00.370.000 E srv  llama_server: exiting due to model loading error\n"
+        )
+        found = diagnose_log(text, exit_code=1)
+        assert found is not None
+        assert found.title == "The engine could not load the model a.gguf, and its log does not say why."
+        end = "0.00.370.000 E srv  llama_server: exiting due to model loading error\n"
+        assert diagnose_log(end, exit_code=1) is None
+
+    @pytest.mark.parametrize(
+        ("reason", "first"),
+        [
+            ("the flash attention kernel is missing", "add_flag"),
+            ("cannot allocate 12 hyperdrives", "smaller_context"),
+            ("the certificate of the hub is from tomorrow", "check_network"),
+            ("clip_hyperdrive: too many moons", "other_engine_build"),
+            ("no speculative moons", "draft_off"),
+            ("quantized V cache of type moon", "other_kv_type"),
+        ],
+    )
+    def test_the_words_of_a_reason_choose_the_advice(self, reason: str, first: str) -> None:
+        found = diagnose_log(f"E srv    load_model: failed to initialize the hyperdrive: {reason}\n", exit_code=1)
+        assert found is not None
+        assert found.actions[0].kind == first
+
+    def test_the_functions_listed_after_an_abort_say_what_it_is_about(self) -> None:
+        listed = "libggml-cuda.so(_Z24ggml_cuda_flash_attn_extR25ggml_backend_cuda_context+0x1ab3)[0x7fa006e26d13]\n"
+        found = diagnose_log("/src/ggml/src/ggml-cuda/mma.cuh:110: fatal error\n" + listed, exit_code=134)
+        assert found is not None
+        assert found.actions[0].parameters == {"flag": "--flash-attn", "value": "off"}
+
+    def test_an_error_just_before_a_failed_check_is_its_reason(self) -> None:
+        text = (
+            "2.10.300.100 E drive: failed to prepare the moons\n"
+            "/src/drive.cpp:28: GGML_ASSERT(ret == 0) failed\nlibggml-base.so(ggml_abort+0x157)[0x7f2f0c6b0a2f]\n"
+        )
+        found = diagnose_log(text, exit_code=134)
+        assert found is not None
+        assert (
+            found.title
+            == "The engine stopped because of an internal error: failed to prepare the moons (drive.cpp:28)."
+        )
+        apart = text.replace("moons\n", "moons\n" + "2.10.300.200 I srv  idle\n" * 20)
+        assert "moons" not in getattr(diagnose_log(apart, exit_code=134), "title", "moons")
+
+    def test_the_cause_is_the_first_of_the_last_errors(self) -> None:
+        request = "0.10.000.000 E srv  process: the client sent a cat\n" + "0.10.000.001 I srv  idle\n" * 20
+        end = "0.20.000.000 E srv  drive: the hyperdrive is cold\n0.20.000.001 E srv  drive: no moons\n"
+        assert find_error_line(request + end) == "srv  drive: the hyperdrive is cold"
+
+    def test_a_crash_is_said_with_its_last_error(self) -> None:
+        found = diagnose_log("0.20.000.000 E srv  drive: the hyperdrive is cold\n", exit_code=-11)
+        assert found is not None
+        assert found.code == "crashed"
+        assert found.title == "The engine crashed. Its last error: srv  drive: the hyperdrive is cold."
+
+    def test_a_serving_engine_is_not_said_to_have_refused(self) -> None:
+        text = (
+            "0.01.000.000 I srv  llama_server: model loaded\n"
+            "0.10.000.000 E srv  save_slot: failed to open the slot's file: No space left on device\n"
+        )
+        assert diagnose_log(text) is None
+        assert getattr(diagnose_log(text, exit_code=1), "code", None) == "engine_refused"
+
+    def test_an_old_error_does_not_explain_the_end_of_a_serving_engine(self) -> None:
+        served = "0.01.000.000 I srv  llama_server: model loaded\n"
+        refused = "0.10.000.000 E srv  save_slot: failed to open the slot's file: No space left on device\n"
+        idle = "0.20.000.000 I srv  update_slots: all slots are idle\n" * 20
+        assert diagnose_log(served + refused + idle, exit_code=1) is None
+        assert getattr(diagnose_log(served + refused + idle, exit_code=-11), "title", "") == "The engine crashed."
+
+    @pytest.mark.parametrize("exit_code", [-15, 130, 143, 0xC000013A])
+    def test_who_ended_an_engine_is_no_error_in_its_log(self, exit_code: int) -> None:
+        text = (
+            "0.01.000.000 I srv  llama_server: model loaded\n"
+            "0.10.000.000 E srv  save_slot: failed to open the slot's file: No space left on device\n"
+        )
+        assert diagnose_log(text, exit_code=exit_code) is None
+
+    def test_a_warning_before_the_model_is_loaded_is_no_refusal(self) -> None:
+        text = "0.00.100.000 W common_init: failed to open the cache: No such file or directory\n"
+        assert diagnose_log(text) is None
+
+    @pytest.mark.parametrize("code", ["gpu_lost", "gpu_timeout", "gpu_fault"])
+    def test_what_failed_while_it_loaded_is_not_started_again(self, code: str) -> None:
+        example = next(each for each in EXAMPLES if each["code"] == code)
+        loading = diagnose_log(example["text"], exit_code=134)
+        serving = diagnose_log("0.01.000.000 I srv  llama_server: model loaded\n" + example["text"], exit_code=134)
+        assert loading is not None
+        assert serving is not None
+        assert "restart" not in [action.kind for action in loading.actions]
+        assert "restart" in [action.kind for action in serving.actions]
+
+
+class TestRepliedErrors:
+    @pytest.mark.parametrize(
+        ("sentence", "code"),
+        [
+            (
+                "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj",
+                "no_projector",
+            ),
+            ("decode() failed: vk::Queue::submit: ErrorDeviceLost", "gpu_lost"),
+            (
+                "\n------------\nWhile executing CallExpression at line 3, column 7 in source:\n...\nError: no",
+                "template_refused",
+            ),
+            ("Failed to initialize samplers: failed to parse grammar", "grammar_refused"),
+            ("This server does not support reranking. Start it with `--reranking`", "endpoint_off"),
+            ("the request exceeds the available context size, try increasing it", "context_exceeded"),
+            ("decode() failed: std::bad_alloc", "host_out_of_memory_running"),
+            ("'messages' is required", "request_invalid"),
+            ("something that nobody knows", None),
+            ("", None),
+        ],
+    )
+    def test_the_message_of_a_reply_is_read(self, sentence: str, code: str | None) -> None:
+        found = diagnose_reply_error(sentence)
+        assert (found.code if found else None) == code
 
 
 class TestHostileText:

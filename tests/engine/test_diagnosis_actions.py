@@ -150,7 +150,9 @@ def test_free_memory_is_read_from_the_list_of_devices(launch: Launch) -> None:
     [
         (DraftsInert("None."), ["draft_off", "other_engine_build"]),
         (PortBusy("Taken."), ["other_port"]),
-        (EngineFailed("It ended."), ["restart"]),
+        (EngineFailed("It hung."), ["restart"]),
+        (EngineFailed("It ended.", exit_code=3), ["other_engine_build", "report"]),
+        (EngineFailed("It was ended by the user.", exit_code=-15), ["restart"]),
         (EngineFailed("Named.", diagnosis="killed"), []),
         (EngineUnsuitable("Not on the processor.", option="--n-cpu-moe"), ["remove_flag"]),
         (EngineUnsuitable("Not set here.", option="--rpc"), []),
@@ -160,3 +162,40 @@ def test_free_memory_is_read_from_the_list_of_devices(launch: Launch) -> None:
 def test_an_error_without_a_log_has_the_fixes_of_its_class(error: LauncherError, kinds: list[str]) -> None:
     attach_fixes(error, ServeOptions(Path("m.gguf"), n_cpu_moe=4))
     assert [action.kind.value for action in error.actions] == kinds
+
+
+def test_flash_attention_is_turned_off_only_with_a_cache_that_allows_it(launch: Launch) -> None:
+    received = ["/src/ggml/src/ggml-cuda/fattn.cu:110: fatal error"]
+    first = suggest_fixes(-6, received, launch)[0]
+    assert apply_action(first, launch.options).extra == ("--flash-attn", "off")
+    quantised = replace(launch, options=replace(launch.options, kv="q8_0"))
+    assert ActionKind.ADD_FLAG not in by_kind(suggest_fixes(-6, received, quantised))
+
+
+def test_a_split_by_layers_is_suggested_only_to_those_who_split_otherwise(launch: Launch) -> None:
+    received = ["/src/ggml/src/ggml-backend-meta.cpp:1276: GGML_ASSERT(split_state.n_segments == 1) failed"]
+    assert suggest_fixes(-6, received, launch)[0].kind is ActionKind.DRAFT_OFF
+    options = replace(launch.options, split_mode="tensor")
+    first = suggest_fixes(-6, received, replace(launch, options=options))[0]
+    assert apply_action(first, options).split_mode == "layer"
+    by_hand = replace(launch.options, extra=("-sm", "tensor", "--jinja"))
+    first = suggest_fixes(-6, received, replace(launch, options=by_hand))[0]
+    changed = apply_action(first, by_hand)
+    assert (changed.split_mode, changed.extra) == ("layer", ("--jinja",))
+
+
+def test_a_projector_moves_to_the_host_only_if_there_is_one(launch: Launch, tmp_path: Path) -> None:
+    received = [
+        "I clip_ctx: CLIP using CUDA0 backend",
+        "E alloc_buffer: allocating 812.25 MiB on device 0: cudaMalloc failed: out of memory",
+    ]
+    assert ActionKind.ADD_FLAG not in by_kind(suggest_fixes(1, received, launch))
+    options = replace(launch.options, mmproj=tmp_path / "mmproj.gguf")
+    first = suggest_fixes(1, received, replace(launch, options=options))[0]
+    assert apply_action(first, options).extra == ("--no-mmproj-offload",)
+
+
+def test_a_larger_batch_is_the_setting(launch: Launch) -> None:
+    received = ["E srv send_error: task id = 4, error: input is too large to process. increase the physical batch size"]
+    first = suggest_fixes(None, received, launch)[0]
+    assert apply_action(first, launch.options).ubatch == 4_096

@@ -8,10 +8,12 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from launcher.engine import builtin
 from launcher.engine.diagnosis.explain import Diagnosis, diagnose_log
+from tests.engine.test_builtin import free_port
 from tools.diagnosis_score.files import make_broken_models
 
 MTP = ["--spec-type", "draft-mtp", "--spec-draft-n-max", "2"]
@@ -124,3 +126,36 @@ def test_a_context_that_does_not_fit_is_diagnosed(demo_model: Path) -> None:
     assert found.code in ("kv_cache_too_big", "compute_buffer_too_big")
     assert int(found.facts["mib"]) > 500
     assert found.actions[0].kind in ("smaller_context", "smaller_ubatch")
+
+
+PICTURE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]
+
+
+@pytest.mark.parametrize(("content", "status", "code"), [("hi", 200, None), (PICTURE, 500, "no_projector")])
+def test_a_serving_engine_is_sound_until_it_refuses_a_request(
+    demo_model: Path, tmp_path: Path, content: object, status: int, code: str | None
+) -> None:
+    port, log = free_port(), tmp_path / "log"
+    command = [sys.executable, "-P", str(Path(builtin.__file__)), "--model", str(demo_model), "--port", str(port)]
+    pipe = subprocess.PIPE
+    with (
+        log.open("wb") as stderr,
+        subprocess.Popen(
+            [*command, *MTP], stdin=pipe, stdout=pipe, stderr=stderr, env=os.environ | {"LLAMA_SERVER_ROUTER_PORT": "1"}
+        ) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdin is not None
+        try:
+            while b'"state":"ready"' not in (line := process.stdout.readline()):
+                assert line, "the engine ended before it was ready"
+            body = {"messages": [{"role": "user", "content": content}], "max_tokens": 2}
+            url = f"http://127.0.0.1:{port}/v1/chat/completions"
+            assert httpx.post(url, json=body, trust_env=False, timeout=60).status_code == status
+            process.stdin.write(b"cmd_router_to_child:exit\n")
+            process.stdin.flush()
+            process.wait(60)
+        finally:
+            process.kill()
+    found = diagnose_log(log.read_text("utf-8", "replace"))
+    assert (found.code if found else None) == code

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from launcher.engine.builds import installed
+from launcher.engine.builds.build import PROGRAMS, find_llama_server_on_path
 from launcher.engine.builds.discovery import FoundEngine, find_engines, find_programs
-from launcher.engine.builds.installed import PROGRAM
+from launcher.engine.builds.installed import PROGRAM, find_program
+from launcher.engine.builds.probe import probe_engine
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +58,54 @@ async def test_engines_on_path_in_usual_folders_and_of_the_user_are_listed_once(
     assert found["fork"].current
     assert found["fork"].pinned
     assert not found["built-in"].current
+
+
+def one_program(folder: Path, server: Path) -> Path:
+    """Make the one program of llama.cpp, whose server is the subcommand `serve`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    usage = "usage: llama <command> [options]\\n\\ncommands:\\n  serve    start the server\\n  cli      chat"
+    script = f"""#!/bin/sh
+case "$1" in
+serve) shift; exec {server} "$@" ;;
+--version) echo "version: 0.2.0-dev (build 10586, commit b21e4de74)" >&2 ;;
+--help) printf '{usage}\\n' ;;
+*) exit 1 ;;
+esac
+"""
+    (folder / PROGRAMS[1]).write_text(script)
+    (folder / PROGRAMS[1]).chmod(0o755)
+    return folder / PROGRAMS[1]
+
+
+async def test_the_one_program_of_llama_cpp_is_an_engine(
+    fake_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = one_program(tmp_path / "app", fake_engine)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    found = (await find_engines_by_name())[str(program)]
+    assert found.build
+    assert found.build.command == (str(program), "serve")
+    assert found.build.program == program
+    assert found.build.version.startswith("0.2.0-dev (build 10586")
+    assert "--model" in found.build.flags
+    assert (await probe_engine(program)).command == found.build.command  # also from the cache
+    assert find_llama_server_on_path() == program
+    assert find_program(program.parent) == program
+    real = copy_program(fake_engine, tmp_path / "real")
+    monkeypatch.setenv("PATH", os.pathsep.join([str(program.parent), str(real.parent), os.environ["PATH"]]))
+    assert find_llama_server_on_path() == real
+
+
+async def test_another_program_called_llama_is_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack, other = "#!/usr/bin/env python3\nimport llama_stack\n", "#!/bin/sh\necho baa\n"
+    for folder, text in (("stack", stack), ("other", other)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / PROGRAMS[1]).write_text(text)
+        (tmp_path / folder / PROGRAMS[1]).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'stack'}{os.pathsep}{tmp_path / 'other'}")
+    assert not any(str(tmp_path) in name for name in await find_engines_by_name())
+    monkeypatch.setenv("PATH", str(tmp_path / "stack"))
+    assert find_llama_server_on_path() is None
 
 
 async def test_a_program_that_does_not_work_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

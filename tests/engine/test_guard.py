@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher.base.errors import EngineHung, ModelBroken
+from launcher.base.errors import EngineBroken, EngineHung, ModelBroken
 from launcher.engine.server.guard import Guard, GuardLimits
 from launcher.engine.server.in_use import FilesInUse
-from launcher.engine.server.state import Notice
+from launcher.engine.server.state import FailedReplies, Notice
 
 LIMITS = GuardLimits(period_s=1.0, dead_s=20.0, stalled_s=40.0, endless_s=120.0)
 
@@ -48,6 +48,7 @@ class Engine:
         self.answers = True
         self.quiet_since: float | None = None
         self.log_problem: str | None = None
+        self.failed_replies: FailedReplies | None = None
         self.clocks = Clocks()
         self.notices: list[Notice] = []
 
@@ -69,6 +70,7 @@ class Engine:
             notify=self.notices.append,
             quiet_since=lambda: self.quiet_since,
             log_problem=lambda: self.log_problem,
+            failed_replies=lambda: self.failed_replies,
             clock=self.clocks,
             limits=limits,
         )
@@ -127,6 +129,33 @@ async def test_an_engine_that_neither_answers_nor_computes_is_ended(engine: Engi
     assert isinstance(verdict, EngineHung)
     assert "no response and no CPU activity" in verdict.title
     assert engine.codes == ["silent"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "decode() failed: vk::Queue::submit: ErrorDeviceLost",
+        "decode() failed: CUDA error: an illegal memory access was encountered",
+        "Compute error.",
+        "GGML_ASSERT(n_tokens > 0) failed",
+    ],
+)
+async def test_an_engine_that_goes_on_after_its_end_is_ended(engine: Engine, message: str) -> None:
+    guard = engine.guard()
+    engine.failed_replies = FailedReplies(2, 0, 2, 500, message)
+    assert await guard.check_engine() is None
+    engine.failed_replies = FailedReplies(3, 0, 3, 500, message)
+    verdict = await guard.check_engine()
+    assert isinstance(verdict, EngineBroken)
+    assert verdict.title.startswith(f"The last 3 requests all failed: {message.rstrip('.')}.")
+    assert verdict.hint
+
+
+async def test_failed_requests_of_other_kinds_end_no_engine(engine: Engine) -> None:
+    guard = engine.guard()
+    for failed in (None, FailedReplies(9, 9, 0, 400, "'messages' is required"), FailedReplies(9, 0, 0, 500, "odd")):
+        engine.failed_replies = failed
+        assert await guard.check_engine() is None
 
 
 async def test_processor_time_of_child_processes_counts(wrapped_engine: Engine) -> None:

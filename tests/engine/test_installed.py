@@ -104,6 +104,30 @@ def test_an_engine_is_used_by_its_name_or_its_tag(two_builds: tuple[str, str]) -
         installed.use_engine("b1")
 
 
+def test_an_engine_is_used_by_the_path_with_which_it_was_added(
+    real_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "checkout" / "build" / "bin"
+    folder.mkdir(parents=True)
+    program = folder / PROGRAM
+    real_engine.rename(program)
+    installed.add_engine(program, "mine")
+    (tmp_path / "link").symlink_to(program)
+    for path in (program, folder, folder.parents[1], tmp_path / "link"):
+        installed.use_engine("built-in")
+        assert installed.use_engine(str(path)).current == "mine"
+    monkeypatch.chdir(folder)
+    for relative in (PROGRAM, f"./{PROGRAM}", "../bin"):
+        assert installed.read_store().find_engine(relative).name == "mine"
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EngineMissing, match="No engine is called checkout"):
+        installed.use_engine("checkout")
+    (tmp_path / "other").write_text("")
+    with pytest.raises(EngineMissing, match="other is not an engine of the list") as missing:
+        installed.use_engine("./other")
+    assert "engine add PATH" in missing.value.hint
+
+
 def test_a_pinned_engine_stays_in_use_when_another_is_installed(two_builds: tuple[str, str]) -> None:
     assert installed.pin_engine("b11434").pinned
     install_program("b11600-vulkan-x64")

@@ -1,7 +1,7 @@
 """Checks before a process is started, and its command line."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -26,10 +26,17 @@ from launcher.engine.serve_options import ServeOptions, check_options
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import check_model, prepare_launch
 from launcher.engine.server.process import ProcessExit
-from launcher.machine.machine import read_machine
+from launcher.machine.gpu import Gpu
+from launcher.machine.host import read_host
+from launcher.machine.machine import Machine, read_machine
 from launcher.models.plan import PlanCriteria, check_criteria
+from launcher.models.read_situation import ServerMemory
+from launcher.models.server_settings import Value
 from tests.machine.conftest import pci_card
+from tools.sparse_models.models import model
+from tools.sparse_models.write import write
 
+GIB = 2**30
 ENDPOINT = Endpoint(20_001, "a-secret-that-must-not-show")
 
 
@@ -62,7 +69,27 @@ async def test_memory_of_the_engine_being_replaced_counts_as_free(
     monkeypatch.setattr("launcher.engine.server.launch.read_machine", lambda: narrow)
     options = ServeOptions(model=demo_model, built_in=True, context=4_096)
     assert (await prepare_launch(options, ENDPOINT)).limits
-    assert (await prepare_launch(options, ENDPOINT, freed_mib=60_000)).limits == {}
+    freed = ServerMemory(1, "model", {}, 60_000, lambda *_: None)
+    assert (await prepare_launch(options, ENDPOINT, replaced=lambda _: freed)).limits == {}
+
+
+async def test_caches_get_what_a_model_leaves_of_memory_that_the_gpu_shares(
+    real_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "sparse.gguf"
+    write(path, "sparse", model("qwen35moe-35b-iq3_s-nomtp"))
+
+    async def limits(*, unified: bool) -> Mapping[str, Value]:
+        gpu = Gpu("amd", 0, "AMD Radeon 8060S", "0000:c3:00.0", 60 * GIB, free_bytes=60 * GIB, unified=unified)
+        here = replace(read_host(), memory_bytes=64 * GIB, available_bytes=22 * GIB)
+        monkeypatch.setattr(
+            "launcher.engine.server.launch.read_machine", lambda: Machine(here, (gpu,), None, {}, (), ())
+        )
+        options = ServeOptions(model=path, engine=real_engine, context=32_768, draft=0)
+        return (await prepare_launch(options, ENDPOINT)).limits
+
+    assert await limits(unified=False) == {}
+    assert 0 < int((await limits(unified=True))["cache_ram"]) < 8_192
 
 
 async def test_without_a_draft_no_speculation_options_are_passed(demo_model: Path) -> None:

@@ -15,7 +15,12 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import own_memory, registry
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import prepare_launch
-from launcher.engine.server.own_memory import RunningEngine, list_running_engines, read_own_memory
+from launcher.engine.server.own_memory import (
+    RunningEngine,
+    list_running_engines,
+    read_own_memory,
+    read_replaced_memory,
+)
 from launcher.engine.server.registry import Registration
 from launcher.machine.gpu import Gpu, GpuActivity, GpuProcess
 from launcher.machine.host import Host
@@ -150,6 +155,25 @@ def test_a_server_of_this_process_is_counted_once_and_before_it_is_registered(
         assert [each.model for each in read_own_memory(machine, also=[server])] == ["kept"]
     finally:
         registration.remove()
+
+
+async def test_a_start_gets_back_what_the_replaced_engine_had_of_shared_memory(
+    engine_pid: int, demo_model: Path, machine: Machine
+) -> None:
+    launch = await prepare_launch(ServeOptions(model=demo_model, built_in=True), Endpoint("127.0.0.1", 1, "key"))
+    launch = replace(launch, build=EngineBuild("b11434", ("llama-server",), "", frozenset()))
+    shared = Gpu("amd", 0, "AMD Radeon 8060S", "0000:c3:00.0", 60 * GIB, free_bytes=GIB, used_bytes=GIB, unified=True)
+    host = replace(machine.host, memory_bytes=64 * GIB, available_bytes=20 * GIB)
+    both = [
+        replace(machine, host=host, gpus=(replace(shared, unified=unified, driver="amdgpu"),))
+        for unified in (True, False)
+    ]
+    there, apart = (read_replaced_memory(launch, engine_pid, each) for each in both)
+    assert (there.by_gpu, apart.by_gpu) == (None, {})
+    known = make_situation(both[0], environ={}, servers=[there])
+    private_mib, own = there.host_mib or 0, known.own_mib or 0
+    assert own > 0
+    assert known.host_beside_mib(0) == 20 * 1_024 + private_mib + own
 
 
 def test_private_memory_is_counted_and_mapped_files_are_not(engine_pid: int, machine: Machine) -> None:

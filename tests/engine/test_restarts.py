@@ -44,6 +44,18 @@ def test_a_crash_after_a_long_service_counts_as_the_first() -> None:
         assert crashes.judge_crash(CRASH) == 1.0
 
 
+def test_a_service_without_a_reply_is_none() -> None:
+    clock = MovableClock()
+    crashes = CrashCounter(RestartPolicy((1.0, 2.0), steady_s=60.0), clock)
+    for pause in (1.0, 2.0):
+        crashes.record_ready()
+        clock.now += 3_600
+        assert crashes.judge_crash(CRASH, has_served=False) == pause
+    crashes.record_ready()
+    clock.now += 3_600
+    assert isinstance(crashes.judge_crash(CRASH, has_served=False), CrashLoop)
+
+
 def test_the_time_of_a_failed_restart_does_not_count_as_service() -> None:
     clock = MovableClock()
     crashes = CrashCounter(RestartPolicy((1.0, 2.0), steady_s=60.0), clock)

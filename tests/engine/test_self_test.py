@@ -140,7 +140,11 @@ async def test_a_missing_library_is_named_with_its_package(line: str, install: s
 
 async def test_an_unknown_library_has_the_general_hint(tmp_path: Path) -> None:
     program = tmp_path / "llama-server"
-    program.write_text("#!/bin/sh\necho 'error while loading shared libraries: libx.so.9: no' >&2\nexit 127\n")
+    program.write_text(
+        "#!/bin/sh\n"
+        "echo 'error while loading shared libraries: libx.so.9: cannot open shared object file' >&2\n"
+        "exit 127\n"
+    )
     program.chmod(0o755)
     with pytest.raises(LibraryMissing, match=r"libx\.so\.9 is not installed") as caught:
         await run_self_test(program)

@@ -22,6 +22,8 @@ from launcher.engine.server.launch import Launch, prepare_launch
 from launcher.engine.server.logs import LogBook
 from launcher.engine.server.state import ServerEvent, ServerState, ServerStatus
 from launcher.engine.server.supervisor import RestartPolicy, Supervisor, parse_loading_percent
+from launcher.machine.machine import Machine, read_machine
+from launcher.models.read_situation import ServerMemory
 
 QUESTION = ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=64, temperature=0.0)
 
@@ -78,10 +80,14 @@ async def test_a_restart_can_use_the_memory_of_the_engine_that_it_replaces(
     freed: list[int] = []
 
     async def note_freed_memory(
-        options: ServeOptions, endpoint: Endpoint, *, freed_mib: int = 0, slot_folder: Path | None = None
+        options: ServeOptions,
+        endpoint: Endpoint,
+        *,
+        replaced: Callable[[Machine], ServerMemory] | None = None,
+        slot_folder: Path | None = None,
     ) -> Launch:
-        freed.append(freed_mib)
-        return await prepare_launch(options, endpoint, freed_mib=freed_mib)
+        freed.append((replaced(read_machine()).host_mib or 0) if replaced else 0)
+        return await prepare_launch(options, endpoint, replaced=replaced, slot_folder=slot_folder)
 
     monkeypatch.setattr("launcher.engine.server.supervisor.prepare_launch", note_freed_memory)
     async with supervise_server() as watched:

@@ -24,6 +24,7 @@ consent (`hf_consent` has given it), `secret/...` any valid token (`hf_...`), `o
     odd-page        a listing that is none                       odd-entry       files of less than no bytes
     no-hash         a GGUF file kept in git, without sha256
     odd-hash        a sha256 that is none                        odd-refs        a commit that is none
+    mirror          a permanent redirect to the hub (on the other server's address)
     swaps           other bytes than those of the sha256         stalls          half of the bytes, then nothing
     STATUS          that HTTP status for everything, with a Retry-After of 7
     STATUS*N        that one for the first N requests for an address, with a Retry-After of 1
@@ -85,6 +86,8 @@ class Handler(BaseHTTPRequestHandler):
             ASKED[self.path] = ASKED.get(self.path, 0) + 1
             if ASKED[self.path] <= first:
                 return self.answer(status, b"", {"Retry-After": "1"})
+        if "mirror" in self.faults:
+            return self.answer(308, b"", {"Location": ADDRESSES["hub"] + self.path.removeprefix(self.prefix)})
         if path == "/api/models":
             return self.search(parse_qs(parts.query))
         if match := re.fullmatch(r"/api/models/([^/]+)/([^/]+)/(refs|tree/[^/]+)", path):

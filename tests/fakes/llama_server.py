@@ -23,6 +23,8 @@ FAKE_FAULTS names its faults, separated by commas:
     flood               prints 200,000 lines before it listens, and a last one
     half-lines          prints a line in two halves with NULs, and a half line that never ends
     stalls              a chat reply stops in the middle, after the first request
+    fails               answers each request after the first FAKE_REPLIES (by default 1) with the error FAKE_ERROR
+    fails-midway        the same, but as an event of the stream after two tokens
 
 It reports FAKE_TOKEN_MS as the time of each token, by default 1. The bodies of requests go to the file FAKE_REQUESTS, a
 line each. A word is a token of /tokenize.
@@ -118,13 +120,23 @@ class Handler(BaseHTTPRequestHandler):
                 threading.Event().wait()
             self.answer(200, {"results": [] if "no-ranks" in FAULTS else [{"index": 0, "relevance_score": 0.5}]})
             return
+        Handler.request_count += 1
+        fails = Handler.request_count > int(os.environ.get("FAKE_REPLIES", "1"))
+        error = {"error": {"code": 500, "message": os.environ.get("FAKE_ERROR", ""), "type": "server_error"}}
+        if fails and "fails" in FAULTS:
+            self.answer(500, error)
+            return
+        fails = fails and "fails-midway" in FAULTS
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        Handler.request_count += 1
         tokens = 0
         while tokens < 8 or "endless" in FAULTS:
+            if fails and tokens == 2:
+                self.event(error)
+                self.chunk(b"")
+                return
             if "mute" in FAULTS:
                 threading.Event().wait()
             tokens += 1

@@ -178,6 +178,43 @@ class TestFileMetadata:
             resolve_file(HubFile("new/model", "file.gguf"))
         assert "HF_ENDPOINT" in refused.value.hint
 
+    def test_the_redirect_of_a_mirror_is_followed_without_the_token(
+        self, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HF_TOKEN", "hf_mine")
+        monkeypatch.setenv("HF_ENDPOINT", f"{hub.store}/fault/mirror")
+        entry = resolve_file(HubFile("new/model", "file.gguf"))
+        assert (entry.sha256, entry.revision) == (hashlib.sha256(CONTENT).hexdigest(), COMMIT)
+        assert list_files("new/model").files["file.gguf"].bytes == len(CONTENT)
+        asked = {(request["server"], request.get("Authorization")) for request in hub.requests()}
+        assert asked == {("store", "Bearer hf_mine"), ("hub", None)}
+
+    def test_a_commit_is_known_from_any_redirect(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        hops = {
+            "http://mirror.example/a/b/resolve/main/x.json": (308, {"Location": "http://hub.example/a/b/x.json"}),
+            "http://hub.example/a/b/x.json": (307, {"Location": "/cache/x.json?etag=7", "X-Repo-Commit": COMMIT}),
+            "http://hub.example/cache/x.json?etag=7": (200, {"Content-Length": "9", "ETag": '"7"'}),
+        }
+
+        def answer(_transport: httpx.HTTPTransport, request: httpx.Request) -> httpx.Response:
+            status, headers = hops[str(request.url)]
+            return httpx.Response(status, headers=headers, request=request)
+
+        monkeypatch.setattr(httpx.HTTPTransport, "handle_request", answer)
+        monkeypatch.setenv("HF_ENDPOINT", "http://mirror.example")
+        entry = resolve_file(HubFile("a/b", "x.json"))
+        assert (entry.bytes, entry.revision, entry.etag) == (9, COMMIT, "7")
+
+    def test_what_a_mirror_redirects_to_is_named_where_it_wants_the_token(
+        self, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HF_TOKEN", "hf_consent")
+        monkeypatch.setenv("HF_ENDPOINT", f"{hub.store}/fault/mirror")
+        for ask in (lambda: resolve_file(HubFile("gated/model", "file.gguf")), lambda: list_files("gated/model")):
+            with pytest.raises(Refused, match=r"127\.0\.0\.1 denies access to gated/model") as refused:
+                ask()
+            assert f"without your token. Set HF_ENDPOINT to {hub.url} if" in refused.value.hint
+
     @pytest.mark.parametrize(
         ("status", "headers"),
         [(302, {"Location": "http://[oops"}), (200, {"ETag": '"x"', "X-Linked-Size": "9" * 5000})],

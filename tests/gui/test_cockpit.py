@@ -534,6 +534,21 @@ def test_requests_of_all_clients_are_listed_as_they_go_on(page: CockpitPage, qtb
     assert any(f"{record['reply_tokens']} tokens written" in text for text in texts)
 
 
+def test_why_a_request_failed_is_shown(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
+    demo.resize(1440, 900)
+    page.panes.choose_layout("watch")
+    rows = page.requests.rows
+    demo.controller.request_reply([{"content": "What is a draft?"}])
+    qtbot.waitUntil(lambda: [each["end"] for each in rows.rows] == ["error"])
+    at = next(at for at, column in enumerate(rows.columns) if column.title == "State")
+    cell = rows.cell_at(rows.index(0, at))
+    assert cell.text == "failed (500)"
+    assert "Failed to parse messages: Missing 'role' in message" in cell.tip
+    page.requests.table.selectRow(0)
+    texts = [label.full_text for label in page.requests.findChildren(ElidedLabel) if label.isVisible()]
+    assert any("Update the client, or correct its settings." in text for text in texts)
+
+
 def test_simple_has_three_settings_and_advanced_all(page: CockpitPage) -> None:
     fields = page.controls.restart.fields | page.controls.sampling.fields
 

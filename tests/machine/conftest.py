@@ -14,12 +14,12 @@ STUB = Path(__file__).parents[1] / "fakes" / "nvml_stub.c"
 SONAME = "libnvidia-ml.so.1"
 
 
-def compile_driver(folder: Path, *flags: str) -> Path:
-    """Compile the stub of NVML into `folder`, and return it."""
+def compile_driver(folder: Path, *flags: str, source: Path = STUB) -> Path:
+    """Compile a stub of NVML into `folder`, and return it."""
     cc = shutil.which("cc")
     assert cc, "a C compiler is needed: ./test installs one"
     command = [cc, "-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-Wl,-soname,{SONAME}", *flags]
-    subprocess.run([*command, "-o", folder / SONAME, STUB], check=True, timeout=60)
+    subprocess.run([*command, "-o", folder / SONAME, source], check=True, timeout=60)
     return folder
 
 
@@ -33,6 +33,12 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def old_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a library that lacks functions."""
     return compile_driver(tmp_path_factory.mktemp("old"), "-DOLD_DRIVER")
+
+
+@pytest.fixture(scope="session")
+def partitioned_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the library of a driver whose cards may be partitioned."""
+    return compile_driver(tmp_path_factory.mktemp("partitioned"), source=STUB.with_name("nvml_mig.c"))
 
 
 @pytest.fixture(scope="session")

@@ -9,9 +9,11 @@ from launcher.machine.advice import MachineAdvice, list_advice
 from launcher.machine.disks import Disk
 from launcher.machine.gpu import Gpu
 from launcher.machine.gpus import UnusableCard
-from launcher.machine.host import Host
+from launcher.machine.host import Host, read_host
 from launcher.machine.machine import Machine
+from launcher.machine.nvidia import LOST_IN_CONTAINER
 from launcher.machine.wsl import WslSettings, parse_wslconfig, read_wsl_settings
+from launcher.models.read_situation import make_situation
 from tests.machine.conftest import write
 
 GIB = 2**30
@@ -108,6 +110,24 @@ class TestWsl:
     def test_a_missing_gpu_in_wsl_2_is_explained(self, host: Host, text: str, title: str) -> None:
         assert titles(list_advice(machine(host), settings(text))) == [title]
 
+    def test_a_linux_driver_inside_wsl_is_named(self, root: Path) -> None:
+        file = root / "usr/lib/x86_64-linux-gnu/libcuda.so.535.274.02"
+        inside = {"proc/sys/kernel/osrelease": "6.6.87.2-microsoft-standard-WSL2", "usr/lib/wsl/lib/libcuda.so.1.1": ""}
+        write(root, inside)
+        assert read_host(root).linux_driver is None
+        write(root, {str(file.relative_to(root)): "", "usr/lib/x86_64-linux-gnu/libcuda.so.1": ""})
+        host = read_host(root)
+        assert host.linux_driver == str(file)
+        for gpus in ((), (GPU,)):
+            (found, *_) = list_advice(machine(host, *gpus))
+            assert found.title.startswith(
+                "NVIDIA's Linux driver is installed inside WSL and hides the driver of Windows"
+            )
+            assert f"dpkg -S {file}" in found.hint
+        assert any("NVIDIA's Linux driver" in note for note in make_situation(machine(host)).notes)
+        write(root, {"proc/sys/kernel/osrelease": "6.12.0-amd64"})
+        assert read_host(root).linux_driver is None
+
     def test_a_memory_line_is_suggested_when_wsl_is_clearly_too_small(self) -> None:
         (advice,) = list_advice(machine(replace(WSL2, memory_bytes=8 * GIB - 2**28), GPU))
         assert "WSL has 7.8 GiB of memory" in advice.title
@@ -139,6 +159,16 @@ class TestWsl:
 
 
 class TestCards:
+    def test_a_container_that_lost_its_gpu_is_told_once_what_to_do(self) -> None:
+        card = UnusableCard("nvidia", "NVIDIA AD102", "0000:01:00.0", "nvidia", LOST_IN_CONTAINER)
+        lost = Machine(
+            replace(HOST, container="docker"), (), LOST_IN_CONTAINER, {"nvidia": LOST_IN_CONTAINER}, (), (card,)
+        )
+        (found,) = list_advice(lost)
+        assert found.title == LOST_IN_CONTAINER
+        assert "--device /dev/nvidiactl" in found.hint
+        assert LOST_IN_CONTAINER in make_situation(lost).notes
+
     @pytest.mark.parametrize(
         ("vendor", "kernel_driver", "container", "hint"),
         [

@@ -63,6 +63,12 @@ class TestAgreement:
         built_in = Gpu("intel", 0, "Intel Iris Xe", "0000:00:02.0", unified=True)
         assert find_disagreements([RTX_4090, built_in], [CUDA_4090], {}) == ()
 
+    def test_one_slice_of_a_gpu_is_enough(self) -> None:
+        slices = [replace(gpu("NVIDIA H100 MIG 2g.20gb", 20_000, index=at), id=f"MIG-{at}") for at in range(2)]
+        device = Device("CUDA0", "NVIDIA H100 MIG 2g.20gb", 20_000, 19_800)
+        assert find_disagreements(slices, [device], {}) == ()
+        assert [each.kind for each in find_disagreements(slices, [], {})] == ["missing", "missing"]
+
 
 class TestDisagreement:
     def test_a_gpu_missing_in_the_engine_is_reported(self) -> None:
@@ -218,3 +224,52 @@ class TestMerge:
     )
     def test_the_maker_is_recognised_by_backend_and_name(self, device: Device, vendor: Vendor) -> None:
         assert [each.vendor for each in merge_engine_gpus([], [device])] == [vendor]
+
+
+class TestMemoryThatTheEngineKnowsBetter:
+    def test_a_part_of_a_gpu_counts_as_the_engine_reports_it(self) -> None:
+        whole = replace(gpu("NVIDIA H100 NVL", 95_830, reserved_mib=600), memory_bandwidth_gb_s=3_938.0)
+        (found,) = merge_engine_gpus([whole], [Device("CUDA0", "NVIDIA H100 NVL MIG 1g.24gb", 22_208, 22_100)])
+        assert (found.memory_bytes, found.free_bytes) == (22_208 * MIB, 22_100 * MIB)
+        assert (found.name, found.memory_bandwidth_gb_s) == ("NVIDIA H100 NVL MIG 1g.24gb", None)
+        limited = merge_engine_gpus([RTX_4090], [CUDA_4090._replace(total_mib=10_000, free_mib=9_000)])[0]
+        assert (limited.name, limited.memory_bytes) == (RTX_4090.name, 10_000 * MIB)
+
+    def test_more_than_the_driver_knows_is_shared_with_the_host(self) -> None:
+        spark = gpu("NVIDIA RTX Spark N1X", 8_128)
+        device = Device("CUDA0", "NVIDIA RTX Spark N1X", 46_477, 45_000)
+        for known in (spark, replace(spark, unified=True), replace(spark, name="NVIDIA Graphics Device")):
+            (found,) = merge_engine_gpus([known], [device])
+            assert (found.unified, found.memory_bytes) == (True, 46_477 * MIB)
+            assert found.carve_out_free_bytes == 8_128 * MIB
+
+    def test_a_driver_that_reports_the_hosts_memory_reports_no_carve_out(self) -> None:
+        known = replace(gpu("NVIDIA GB10", 116_000), unified=True)
+        (found,) = merge_engine_gpus([known], [Device("CUDA0", "NVIDIA GB10", 122_502, 60_000)])
+        assert (found.memory_bytes, found.carve_out_free_bytes) == (122_502 * MIB, 0)
+
+    def test_a_card_whose_memory_vulkan_counts_twice_keeps_the_drivers_figure(self) -> None:
+        small = gpu("NVIDIA GeForce GTX 1650", 4_096)
+        device = Device("Vulkan0", "NVIDIA GeForce GTX 1650", 4_342, 4_000)
+        assert merge_engine_gpus([small], [device]) == [small]
+        (found,) = find_disagreements([small], [device], {})
+        assert found.hint.startswith("Plans count the driver's figure")
+
+    def test_the_first_backend_that_knows_better_counts(self) -> None:
+        limited = CUDA_4090._replace(total_mib=10_000, free_mib=9_000)
+        (found,) = merge_engine_gpus(
+            [RTX_4090], [limited, Device("Vulkan0", "NVIDIA GeForce RTX 4090", 24_564, 24_000)]
+        )
+        assert (found.memory_bytes, found.unified) == (10_000 * MIB, False)
+
+    def test_the_driver_of_an_apu_knows_better_than_a_list_of_the_hosts_memory(self) -> None:
+        halo = Gpu("amd", 0, "AMD Radeon 8060S", "0000:c3:00.0", 112 * GIB, free_bytes=110 * GIB, unified=True)
+        halo = replace(halo, driver="amdgpu")
+        assert merge_engine_gpus([halo], [Device("ROCm0", "AMD Radeon 8060S", 31_744, 26_000)]) == [halo]
+
+    @pytest.mark.parametrize(
+        "name", ["Orin", "Orin (nvgpu)", "NVIDIA Thor", "NVIDIA GB10", "NVIDIA Tegra X1", "Xavier"]
+    )
+    def test_a_chip_that_only_the_engine_lists_shares_the_hosts_memory(self, name: str) -> None:
+        (found,) = merge_engine_gpus([], [Device("CUDA0", name, 30_697, 12_000)])
+        assert found.unified is True

@@ -213,6 +213,46 @@ class TestMemoryLimit:
         host = read_host(root)
         assert (host.memory_bytes, host.available_bytes) == (512 * self.MIB, 400 * self.MIB)
 
+    @pytest.mark.parametrize("version", [1, 2])
+    def test_files_that_were_read_several_times_are_not_used_memory(self, root: Path, version: int) -> None:
+        if version == 1:
+            folder, limit, usage = "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+        else:
+            folder, limit, usage = "sys/fs/cgroup", "memory.max", "memory.current"
+        sizes = {"anon": 64, "shmem": 16, "inactive_file": 8, "active_file": 2_500, "unevictable": 2}
+        prefix = "total_" if version == 1 else ""
+        write(
+            root,
+            {
+                "proc/self/cgroup": "4:memory:/" if version == 1 else "0::/",
+                f"{folder}/{limit}": str(5_120 * self.MIB),
+                f"{folder}/{usage}": str(2_590 * self.MIB),
+                f"{folder}/memory.stat": "\n".join(f"{prefix}{name} {mib * self.MIB}" for name, mib in sizes.items()),
+            },
+        )
+        assert read_host(root).available_bytes == (5_120 - 2_590 + 2_508) * self.MIB
+
+    def test_memory_above_which_programs_are_slowed_down_is_a_limit(self, root: Path) -> None:
+        write(
+            root,
+            {
+                "proc/self/cgroup": "0::/",
+                "sys/fs/cgroup/memory.max": "max",
+                "sys/fs/cgroup/memory.high": str(512 * self.MIB),
+                "sys/fs/cgroup/memory.current": str(100 * self.MIB),
+            },
+        )
+        host = read_host(root)
+        assert (host.memory_limit_bytes, host.available_bytes) == (512 * self.MIB, 412 * self.MIB)
+
+    def test_the_cache_of_zfs_is_not_used_memory(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        memory = psutil.virtual_memory()._replace(total=64 << 30, available=10 << 30)
+        monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
+        assert read_host(root).available_bytes == 10 << 30
+        head = "13 1 0x01 123 33456 8812345678 912345678901234\nname                            type data\n"
+        write(root, {"proc/spl/kstat/zfs/arcstats": f"{head}size 4 {30 << 30}\nc_min 4 {2 << 30}\nc_max 4 {32 << 30}"})
+        assert read_host(root).available_bytes == 38 << 30
+
     @pytest.mark.parametrize("limit", ["max", "9223372036854771712", "", "odd"])
     def test_no_cgroup_limit_is_unlimited(self, root: Path, limit: str) -> None:
         write(root, {"proc/self/cgroup": "0::/", "sys/fs/cgroup/memory.max": limit})

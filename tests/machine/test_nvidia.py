@@ -33,6 +33,7 @@ if os.environ["STUB_LIBRARY"]:
 print(json.dumps(said))
 """
 NOT_SUPPORTED, NO_PERMISSION, NOT_LOADED, GPU_IS_LOST, MISMATCH, UNKNOWN_CODE = 3, 4, 9, 15, 18, 77
+LOST_DEVICES = 999
 UNSUPPORTED = "This card or driver does not report it."
 TOO_OLD = "This NVIDIA driver is too old to report it."
 LOST = "The GPU stopped answering: restart the computer."
@@ -65,6 +66,14 @@ class TestNoCard:
     def test_a_driver_that_fails_to_start_is_explained(self, driver: Path, code: int, reason: str) -> None:
         readings = read_driver(driver, nvmlInitWithFlags=code)
         assert (readings["no_gpu_reason"], readings["gpus"], readings["still_open"]) == (reason, [], 0)
+
+    def test_a_container_that_lost_its_gpu_is_told_to_be_started_again(self, driver: Path, root: Path) -> None:
+        in_container = root / ".dockerenv"
+        in_container.touch()
+        assert "start the container again" in read_driver(driver, root, nvmlInitWithFlags=LOST_DEVICES)["no_gpu_reason"]
+        in_container.unlink()
+        answer = read_driver(driver, root, nvmlInitWithFlags=LOST_DEVICES)["no_gpu_reason"]
+        assert answer == "The NVIDIA driver answered: Unknown Error."
 
     def test_a_driver_without_a_card_is_explained(self, driver: Path) -> None:
         readings = read_driver(driver, GPUS=0)
@@ -313,3 +322,44 @@ class TestSleep:
         assert [(gpu["bus_id"], gpu["asleep"]) for gpu in readings["gpus"]] == [(SECOND, False), (FIRST, True)]
         assert len({gpu["index"] for gpu in readings["gpus"]}) == 2
         assert set((tmp_path / "touched").read_text().split()) == {"1"}
+
+
+class TestSlices:
+    """Partitioned GPUs (Multi-Instance GPU)."""
+
+    def test_the_slices_of_a_gpu_take_its_place(self, partitioned_driver: Path) -> None:
+        first, second = read_driver(partitioned_driver, MIG=2)["gpus"]
+        assert (first["name"], first["id"], second["id"]) == ("NVIDIA Stub 24GB MIG 3g.10gb", "MIG-zero", "MIG-one")
+        assert (first["memory_bytes"], first["free_bytes"]) == (9_728 << 20, 9_600 << 20)
+        assert (first["compute_capability"], first["bus_id"]) == ([8, 9], "0000:01:00.0")
+        assert first["memory_bandwidth_gb_s"] is None
+        assert first["absent"]["memory_bandwidth_gb_s"] == "The driver reports it for the whole GPU only."
+        assert (first["index"], second["index"]) == (0, 1)
+
+    def test_the_sensors_of_a_slice_are_those_of_its_gpu(self, partitioned_driver: Path) -> None:
+        readings = read_driver(partitioned_driver, MIG=1)["readings"]["0"]
+        assert readings["gpu_temperature_c"] == [61.0, None]
+        assert readings["vram_used_mib"] == [128.0, None]
+
+    def test_a_partitioned_gpu_without_a_slice_has_no_memory_to_plan_with(self, partitioned_driver: Path) -> None:
+        (found,) = read_driver(partitioned_driver, MIG=0)["gpus"]
+        assert (found["name"], found["memory_bytes"], found["free_bytes"]) == ("NVIDIA Stub 24GB", None, None)
+        assert found["absent"]["memory_bytes"].startswith("It is partitioned (MIG), and no slice of it was found here.")
+
+    @pytest.mark.parametrize("variable", ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"])
+    @pytest.mark.parametrize("value", ["MIG-1f9a", "MIG-GPU-1f9a/3/0", "0:1"])
+    def test_a_slice_named_by_a_variable_is_not_taken_for_the_whole_gpu(
+        self, driver: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+    ) -> None:
+        monkeypatch.setenv(variable, value)
+        (found,) = read_driver(driver)["gpus"]
+        assert found["memory_bytes"] is None
+        assert found["absent"]["memory_bytes"].startswith(f"{variable} names a slice of it (MIG)")
+        assert "--gpu-memory" in found["absent"]["memory_bytes"]
+
+    def test_a_gpu_that_is_known_to_be_whole_stays_whole(
+        self, partitioned_driver: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "MIG-1f9a")
+        (found,) = read_driver(partitioned_driver)["gpus"]
+        assert found["memory_bytes"] == 24 * GIB

@@ -173,6 +173,16 @@ class TestAmd:
         assert readings["gpu_power_w"] == Reading(9.0)
         assert readings["gpu_temperature_c"] == Reading.unknown("The amdgpu driver does not report it.")
 
+    @pytest.mark.parametrize("vram_gib", [0, 128], ids=["no memory of its own", "all of the host's"])
+    def test_an_mi300a_has_what_it_may_use_of_the_hosts_memory(self, root: Path, vram_gib: int) -> None:
+        sizes = {"mem_info_vram_total": str(vram_gib * GIB), "mem_info_vram_used": "0"}
+        sizes |= {"mem_info_gtt_total": str(126 * GIB), "mem_info_gtt_used": str(GIB)}
+        metrics = {"gpu_metrics": struct.pack("<HBB", 120, 1, 6) + bytes(116)}
+        pci_card(root, "0000:01:00.0", (0x1002, 0x74A0), "amdgpu", sizes | metrics, kind="0x120000")
+        (gpu,) = AmdGpus(list_pci_gpus(root)).read_gpus()
+        assert (gpu.unified, gpu.carve_out_free_bytes) == (True, 0)
+        assert (gpu.memory_bytes, gpu.free_bytes) == (126 * GIB, 125 * GIB)
+
     def test_an_old_apu_is_recognised_by_its_second_voltage(self, root: Path) -> None:
         files = {name: content for name, content in APU.items() if name != "gpu_metrics"}
         pci_card(root, "0000:05:00.0", (0x1002, 0x15D8), "amdgpu", files | {"hwmon/hwmon2/in1_label": "vddnb"})

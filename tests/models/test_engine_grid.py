@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from launcher.app.planner import ModelSource, estimate_by_formula, read_source
 from launcher.base.paths import cache_dir
 from launcher.engine.builds.probe import probe_engine
-from tools.accuracy.grid import COUNTS, PARTS, Outcome, draw_cases, measure_cases
+from launcher.models import geometry
+from launcher.models.memory import PlanSettings
+from tools.accuracy.grid import COUNTS, PARTS, Case, Outcome, draw_cases, measure_cases
 
 CACHES = ("context_mib", "draft_context_mib")
 SAMPLE = 12
@@ -46,6 +50,42 @@ async def test_the_engine_agrees_with_the_formula(model: str, tmp_path: Path) ->
     apart = [describe_outcome(one, part) for one, part in buffers if not one.is_equal(part)]
     assert len(apart) <= len(buffers) // 20, apart
     assert list((cache_dir() / "twins").iterdir()) == []
+
+
+WINDOWED = (
+    "exaone4-64-layers-q4_k",
+    "exaone4-30-layers-q4_k",  # windows only in models of 64 layers
+    "llama4-8b-q4_k",  # attention in chunks, which no key of the header tells
+    "cohere2-8b-q4_k",
+    "gemma2-8b-q4_k",
+    "smallthinker-8b-q4_k",  # another window than its header says, and the first of four layers has none
+)
+SHORT, LONG = PlanSettings(32_768, draft=0), PlanSettings(65_536, "q8_0", draft=0, ubatch=1_024, slots=2)
+
+
+def is_within_range(outcome: Outcome, source: ModelSource) -> bool:
+    estimate = estimate_by_formula(source, replace(outcome.case.setting, backend="cpu"))
+    engine_mib = sum(outcome.engine_mib(part) for part in PARTS) + estimate.parts.overhead / 2**20
+    return estimate.low / 2**20 <= engine_mib + 3 and engine_mib <= estimate.high / 2**20
+
+
+@pytest.mark.parametrize("model", WINDOWED)
+async def test_windows_are_read_as_the_engine_reads_them(model: str, tmp_path: Path) -> None:
+    cases = [Case(model, setting) for setting in (SHORT, LONG)]
+    outcomes = await measure_cases(await probe_engine(None), cases, tmp_path)
+    source = read_source(str(tmp_path / f"{model}.gguf"))
+    for one in outcomes:
+        assert one.is_equal("context_mib"), describe_outcome(one, "context_mib")
+        assert is_within_range(one, source)
+
+
+async def test_the_range_of_an_unknown_architecture_holds_its_caches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(geometry, "_WINDOWED", {})
+    (outcome,) = await measure_cases(await probe_engine(None), [Case("llama4-8b-q4_k", SHORT)], tmp_path)
+    assert not outcome.is_equal("context_mib")
+    assert is_within_range(outcome, read_source(str(tmp_path / "llama4-8b-q4_k.gguf")))
 
 
 def test_the_grid_covers_all_values() -> None:

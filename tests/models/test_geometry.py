@@ -113,7 +113,10 @@ OTHERS: list[tuple[str, str, dict[str, Value | None]]] = [
     ("falcon-h1", "qwen35-9b-q4_k_m", {}),
     # Sliding windows of a pattern that is not in the header, or of an architecture that is not known.
     ("step35", "llama-8b-q4_k", {"attention.sliding_window": 128}),
-    ("cohere2", "llama-8b-q4_k", {"attention.sliding_window": 4_096}),
+    ("new-model", "llama-8b-q4_k", {"attention.sliding_window": 4_096}),
+    # Compressed caches, and layers that are computed several times.
+    ("deepseek4", "llama-8b-q4_k", {"attention.compress_ratios": [4] * 32}),
+    ("nanbeige", "llama-8b-q4_k", {"num_loops": 2}),
     # By this header all layers share the KV cache of another layer, but there is no other layer.
     ("gemma4", "gemma4-31b-iq4_xs", {"attention.shared_kv_layers": 60}),
 ]
@@ -167,6 +170,34 @@ def test_window_patterns_of_the_architecture_are_used(tmp_path: Path) -> None:
     }
     found = read(tmp_path, model_with_metadata("llama-8b-q4_k", by_layer, "step35"))
     assert (found.window_layers, found.kv_heads, found.window_kv_heads) == (24, 8, 4)
+
+
+def test_llama_cpp_s_default_windows_are_used(tmp_path: Path) -> None:
+    def windows(name: str, metadata: dict[str, Value | None], architecture: str) -> tuple[int, int]:
+        found = read(tmp_path, model_with_metadata(name, metadata, architecture))
+        assert found.cache_known
+        return found.window, found.window_layers
+
+    assert windows("llama-8b-q4_k", {}, "llama4") == (8_192, 24)
+    assert windows("llama-8b-q4_k", {"attention.sliding_window": 0}, "llama4") == (0, 0)
+    assert windows("llama-8b-q4_k", {}, "gemma2") == (4_096, 16)
+    assert windows("llama-8b-q4_k", {"attention.sliding_window": 4_096}, "exaone4") == (0, 0)
+    assert windows("llama-8b-q4_k", {"attention.sliding_window": 2_048}, "phi3") == (0, 0)
+    shared = read(tmp_path, model_with_metadata("llama-8b-q4_k", {"attention.sliding_window": 512}, "gemma3n"))
+    assert (shared.attention_layers, shared.cacheless_layers, shared.window_layers) == (20, 12, 16)
+
+
+def test_recurrent_layers_of_the_header_are_used(tmp_path: Path) -> None:
+    kinds: dict[str, Value | None] = {"attention.recurrent_layers": [True, False] * 16}
+    assert read(tmp_path, model_with_metadata("qwen35-9b-q4_k_m", kinds)).attention_layers == 16
+
+
+def test_caches_of_unknown_architectures_and_keys_are_not_known(tmp_path: Path) -> None:
+    assert read(tmp_path, model("llama-8b-q4_k")).cache_known
+    assert not read(tmp_path, model_with_metadata("llama-8b-q4_k", {}, "new-model")).cache_known
+    for key in ("attention.chunk_size", "ssm.heads", "kv_merge_count"):
+        assert not read(tmp_path, model_with_metadata("llama-8b-q4_k", {key: 4})).cache_known
+    assert read(tmp_path, model_with_metadata("llama-8b-q4_k", {"new_norm": 4})).cache_known
 
 
 def test_the_last_layers_of_gemma_4_may_share_a_cache(tmp_path: Path) -> None:

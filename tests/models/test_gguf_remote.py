@@ -87,7 +87,7 @@ class TestOneFile:
     @pytest.mark.parametrize(
         ("name", "error", "what"),
         [
-            ("page.gguf", ModelBroken, "page.gguf is not a GGUF file: it begins with 3c 68"),
+            ("page.gguf", ModelBroken, "page.gguf is not a GGUF file: it is a page of text"),
             ("cut.gguf", ModelBroken, "cut.gguf is damaged or incomplete: it ends inside its header"),
             ("none.gguf", Refused, "does not have this file"),
         ],

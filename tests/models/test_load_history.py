@@ -53,6 +53,13 @@ def test_differences_with_other_causes_are_not_learned(home: Path) -> None:
     assert read_overhead_mib("GPU-1", "cuda") is None
 
 
+def test_the_reading_after_a_full_ubatch_replaces_that_of_the_load(home: Path) -> None:
+    record_load("GPU-1", "cuda", buffers_mib=9_670, measured_mib=10_100)
+    record_load("GPU-1", "cuda", buffers_mib=9_670, measured_mib=10_200)
+    record_load("GPU-1", "cuda", buffers_mib=9_900, measured_mib=10_300, replaces_last=True)
+    assert json.loads((home / "state" / "measured-memory.json").read_text()) == {"GPU-1 cuda": [100, 70]}
+
+
 @pytest.mark.parametrize("content", [b"", b"[1]", b'{"GPU-1 cuda": 3}', b"\xff"])
 def test_a_damaged_file_is_ignored_and_replaced(home: Path, content: bytes) -> None:
     (home / "state").mkdir(parents=True)

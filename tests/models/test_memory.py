@@ -368,7 +368,22 @@ def test_a_published_total_is_in_the_range(model_id: str, quant: str, setting: P
 
 def test_an_estimate_without_a_guess_has_no_range() -> None:
     exact = Weights(0, 13_362 * MIB, (Block(0),) * 64, (Block(300 * MIB),), exact=True)
-    known = estimate_memory(geometry_of(DENSE), exact, PlanSettings(8_192))
+    known = estimate_memory(geometry_of(DENSE), exact, PlanSettings(8_192, backend="vulkan"))
     assert known.low == known.parts.total == known.high
+    pooled = estimate_memory(geometry_of(DENSE), exact, PlanSettings(8_192))
+    assert pooled.exact
+    assert pooled.low < pooled.parts.total < pooled.high
+    projected = estimate_memory(
+        geometry_of(DENSE), exact, PlanSettings(8_192, backend="vulkan", mmproj_bytes=900 * MIB)
+    )
+    assert [end / MIB for end in (projected.low, projected.high)] == [
+        projected.parts.total / MIB + doubt for doubt in (-200, 200)
+    ]
+    unknown = estimate_memory(
+        replace(geometry_of(DENSE), cache_known=False), exact, PlanSettings(8_192, backend="vulkan")
+    )
+    assert not unknown.exact
+    assert unknown.low < known.low - 0.8 * known.parts.kv
+    assert unknown.high > known.high + 0.4 * known.parts.kv
     guessed = estimate_memory(geometry_of(DENSE), exact, PlanSettings(8_192, backend="metal"))
     assert guessed.low < guessed.parts.total < guessed.high

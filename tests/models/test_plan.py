@@ -33,7 +33,7 @@ BALANCED = {
     16: ("UD-IQ3_S", "q8_0"),
     20: ("UD-IQ3_S", "q8_0"),
     24: ("UD-Q3_K_XL", "q8_0"),
-    32: ("UD-Q5_K_S", "q8_0"),
+    32: ("UD-Q4_K_XL", "f16"),
     40: ("UD-Q6_K", "f16"),
     48: ("Q8_0", "f16"),
     80: ("UD-Q8_K_XL", "f16"),
@@ -214,7 +214,7 @@ class TestMachines:
         assert first.file.bits
         assert first.file.bits >= 5
         assert first.margin_mib == 1_024
-        assert first.estimate.parts.overhead == 2 * 352 * 2**20
+        assert first.estimate.parts.overhead == 2 * 330 * 2**20
         assert any("The layers are split over 2 GPUs" in caution for caution in first.cautions)
         assert any(result.gpu == "2x RTX 3090" for result in first.evidence)
 

@@ -245,7 +245,8 @@ class TestCatalogueModel:
         pulled = await get("mine:F16", mine)
         assert [(file.kind, file.path.name) for file in pulled.files] == [("model", FILE), ("draft", "mtp-demo.gguf")]
         assert find_companion(mine, draft) == pulled.files[1].path
-        assert [each.record.kind for each in list_library(catalogue(mine)).models] == ["model", "draft"]
+        kinds = [(each.record.kind, each.record.file_kind) for each in list_library(catalogue(mine)).models]
+        assert kinds == [("model", "model"), ("draft", None)]  # by its header it is a model, too
 
     async def test_projectors_are_downloaded_on_request_only(self, repo: str, hub: Hub) -> None:
         shutil.copy(hub.folder / repo / FILE, hub.folder / repo / "mmproj-F16.gguf")

@@ -110,7 +110,7 @@ class TestAlternatives:
         output = first_plan(24).reasons
         assert any(each.startswith("UD-IQ4_XS has more bits a weight") and "desktop" in each for each in output)
         assert any(each.startswith("Without a desktop on the GPU, UD-IQ4_") for each in output)
-        assert any(each.startswith("For the best quality, UD-Q4_K_XL") for each in output)
+        assert any(each.startswith("For the best quality, UD-Q4_K_") for each in output)
 
     def test_alternatives_named_in_reasons_equal_their_own_plans(self) -> None:
         result = " ".join(first_plan(24).reasons)
@@ -215,7 +215,7 @@ class TestContext:
                 each for each in first_plan(size, model, **machine).reasons if " tokens " in each and "ontext" in each
             )
 
-        assert explain_limit(16, MOE) == "A context of 40,960 tokens is the longest that fits."
+        assert explain_limit(16, MOE) == "A context of 32,768 tokens is the longest that fits."
         longer = first_plan(20, MOE).setting.context
         longer = min(each for each in CONTEXTS if each > longer)
         assert explain_limit(20, MOE) == (

@@ -15,7 +15,7 @@ from launcher.machine.machine import Machine, read_machine
 from launcher.models.compute_buffers import Backend
 from launcher.models.load_history import record_load
 from launcher.models.overhead import expected_overhead_mib
-from launcher.models.read_situation import ServerMemory, make_situation
+from launcher.models.read_situation import ServerMemory, add_rpc_workers, make_situation
 from launcher.models.situation import describe_machine, describe_unified_machine
 from tests.machine.conftest import pci_card
 
@@ -141,6 +141,32 @@ class TestThisMachine:
         assert known.notes == (
             "The AMD Radeon RX 7900 XTX is not used: a model can only be split over GPUs of one maker.",
         )
+
+    def test_unlike_gpus_are_all_named(self, linux_host: Host) -> None:
+        names = ("RTX 3090", "RTX 5080", "RTX 3090")
+        cards = [replace(nvidia(at), name=f"NVIDIA GeForce {name}") for at, name in enumerate(names)]
+        known = [make_situation(machine(linux_host, *cards[:count])) for count in (1, 2, 3)]
+        assert [each.gpu_name for each in known] == [
+            "NVIDIA GeForce RTX 3090",
+            "NVIDIA GeForce RTX 3090 + NVIDIA GeForce RTX 5080",
+            "2 x NVIDIA GeForce RTX 3090 + NVIDIA GeForce RTX 5080",
+        ]
+        alike = make_situation(machine(linux_host, cards[0], cards[2]))
+        assert (alike.gpu_name, alike.unlike_gpus) == ("NVIDIA GeForce RTX 3090", False)
+        assert add_rpc_workers(known[0], {"RPC0": 8_000}, ["10.0.0.2"]).gpu_name == "NVIDIA GeForce RTX 3090 + RPC0"
+
+    @pytest.mark.parametrize(("value", "used"), [(None, 9), ("MIG-1", 18)])
+    def test_one_slice_of_a_gpu_is_used(self, linux_host: Host, value: str | None, used: int) -> None:
+        slices = [
+            replace(nvidia(at, total=20 * GIB, free=free * GIB), name="NVIDIA H100 MIG 2g.20gb", id=f"MIG-{at}")
+            for at, free in enumerate((9, 18))
+        ]
+        environ = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
+        known = make_situation(machine(linux_host, *slices), environ=environ)
+        assert (known.gpus, known.free_mib) == (1, used * 1_024)
+        assert any("MIG 2g.20gb is not used" in note for note in known.notes)
+        with_card = make_situation(machine(linux_host, *slices, nvidia(5)), environ={})
+        assert (with_card.gpus, with_card.gpu_name) == (1, "NVIDIA GeForce RTX 4090")
 
     @pytest.mark.parametrize(
         ("value", "left"),

@@ -71,6 +71,25 @@ class TestFromAHeader:
         both = n_bytes(*made.tensors["token_embd.weight"])
         assert found.on_device(0, mtp=False) + found.on_host(0, mtp=False) == made.tensor_bytes + both
 
+    @pytest.mark.parametrize(
+        ("name", "quant", "floats"),
+        [
+            ("qwen35moe-35b-q3_k_xl", "Q3_K", (True, False)),  # its routers
+            ("qwen35-27b-q4_k_m", "Q4_K", (False, False)),  # only the kernels of its convolutions
+            ("llama-8b-q4_k", "BF16", (True, False)),
+            ("qwen3moe-30b-q4_k", "F16", (True, True)),
+        ],
+    )
+    def test_matrices_of_floats_are_noted(
+        self, name: str, quant: str, floats: tuple[bool, bool], tmp_path: Path
+    ) -> None:
+        made = model(name)
+        tensors = {
+            tensor: (shape, quant if "ffn_up" in tensor else own) for tensor, (shape, own) in made.tensors.items()
+        }
+        found = read(tmp_path, replace(made, tensors=tensors))
+        assert (found.floats, found.float_experts) == floats
+
     def test_layers_without_tensors_are_refused(self, tmp_path: Path) -> None:
         path = tmp_path / "model.gguf"
         write(path, "model", model("llama-8b-q4_k"))

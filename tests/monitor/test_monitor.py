@@ -15,7 +15,7 @@ from launcher.base.errors import ServerNotFound
 from launcher.engine.server.client import EngineClient, Timings
 from launcher.engine.server.launch import Launch
 from launcher.engine.server.logs import LogBook
-from launcher.engine.server.state import ReplyProgress, ServerState, ServerStatus
+from launcher.engine.server.state import FailedReplies, ReplyProgress, ServerState, ServerStatus
 from launcher.monitor.health_watch import CheckInput, HealthWatch
 from launcher.monitor.monitor import Monitor, MonitorPeriods, MonitorSnapshot
 from launcher.monitor.series import Series
@@ -28,6 +28,7 @@ class Server:
     """A server; it offers no counters before `counters` is set. `engine_pid` is this test's own."""
 
     held_requests = 0
+    failed_replies = None
 
     def __init__(self, log: LogBook, engine_pid: int | None) -> None:
         self.counters: EngineClient | None = None
@@ -239,10 +240,16 @@ class NotingWatch(HealthWatch):
         self.check_times_s: list[float] = []
 
     def run_detectors(
-        self, now_s: float, machine: CheckInput | None, series: Mapping[str, Series], *, held_requests: int = 0
+        self,
+        now_s: float,
+        machine: CheckInput | None,
+        series: Mapping[str, Series],
+        *,
+        held_requests: int = 0,
+        failed_replies: FailedReplies | None = None,
     ) -> None:
         self.check_times_s.append(now_s)
-        super().run_detectors(now_s, machine, series, held_requests=held_requests)
+        super().run_detectors(now_s, machine, series, held_requests=held_requests, failed_replies=failed_replies)
 
 
 async def test_detectors_keep_their_period_when_samples_are_rare(tmp_path: Path) -> None:

@@ -115,6 +115,27 @@ async def test_nothing_is_said_of_drafts_while_only_the_baseline_was_tried() -> 
     assert not any("could not be loaded" in each.sentence for each in recorder.of(Predicted))
 
 
+class DisturbsDrafts(SimulatedBench):
+    """A bench whose replies with MTP are all disturbed."""
+
+    async def run(self, prompt: Prompt, *, seed: int) -> Run:
+        run = await super().run(prompt, seed=seed)
+        return replace(run, spoilt="The GPU throttled." if draft_length(run.settings) else None)
+
+
+async def test_disturbed_trials_decide_nothing_and_are_not_taken_for_failed_loads() -> None:
+    machine, recorder = draw_machine(MTP_WINS), EventRecorder()
+    workload = replace(WORK, parts={"code": tuple(prompt.name for prompt in WORK.prompts)})
+    verdict = await tune(DisturbsDrafts(machine, 1), machine.space(), workload, Goal(), 300, on_event=recorder, seed=1)
+    disturbed = sum(trial.fault is Fault.SPOILT for trial in verdict.trials)
+    assert disturbed > 3
+    assert verdict.mtp == "undecided"
+    assert verdict.sentence == f"Nothing is decided: {disturbed} trials were disturbed."
+    said = {each.sentence for each in recorder.of(Predicted)} | {each.sentence for each in verdict.parts}
+    assert said == {"Nothing is decided yet: the trials with MTP were disturbed."}
+    assert {each.answer.answer for each in recorder.of(Predicted)} == {"undecided"}
+
+
 async def test_settings_that_cannot_win_are_dropped_after_a_reply() -> None:
     class Crawls(SimulatedBench):
         async def run(self, prompt: Prompt, *, seed: int) -> Run:

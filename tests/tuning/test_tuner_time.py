@@ -259,6 +259,37 @@ async def test_a_hanging_later_trial_is_ended(monkeypatch: pytest.MonkeyPatch) -
     assert (verdict.mtp, verdict.speedup) == ("undecided", None)
 
 
+async def test_a_trial_that_hangs_takes_only_a_part_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others go on, and the settings that hang are not tried again."""
+    monkeypatch.setattr("launcher.tuning.tuner._LEAST_LIMIT_S", 2.0)  # of real time; the others take none
+    monkeypatch.setattr("launcher.tuning.tuner._MOST_EXPECTED", 0.0)
+    machine = draw_machine(MTP_WINS)
+    bench = Hangs(machine, "reply", lambda at: draft_length(at) == 4)
+    space = replace(machine.space(), axes=())
+    verdict = await tune(bench, space, WORK, Goal(), HOUR_S, seed=3)
+    (hung,) = [trial for trial in verdict.trials if trial.fault is Fault.FAILED]
+    assert draft_length(hung.settings) == 4
+    assert hung.error == "It was ended after 2 s: it took far longer than expected."
+    assert verdict.mtp == "on"
+
+
+async def test_the_time_between_trials_belongs_to_the_budget() -> None:
+    """The clock goes on while results are saved, and before the first trial."""
+    machine, budget_s, pause_s = draw_machine(MTP_WINS), 600.0, 30.0
+    bench = SimulatedBench(machine, seed=2)
+
+    def listen(event: TuneEvent) -> None:
+        if isinstance(event, TrialMeasured | TrialFailed):
+            bench.advance_time(bench.now_s() + pause_s)
+
+    began_s = bench.now_s()
+    bench.advance_time(bench.now_s() + pause_s)
+    verdict = await tune(bench, machine.space(), WORK, Goal(), budget_s, on_event=listen, seed=3, began_s=began_s)
+    longest = max(trial.seconds for trial in verdict.trials)
+    assert bench.now_s() - began_s < budget_s + 3 * longest
+    assert sum(trial.seconds for trial in verdict.trials) == pytest.approx(bench.now_s() - began_s - pause_s)
+
+
 async def test_the_state_of_another_tune_is_refused() -> None:
     bench, state = await pause_tune(MTP_WINS, 3, HOUR_S)
     for space, goal in (

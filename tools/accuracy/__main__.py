@@ -30,6 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not chosen.only_engine:
         for title, text in (
             ("Parts, as reported by engines", report.logs_table()),
+            ("Loads, CUDA", report.loads_table()),
             ("Totals, CUDA", report.runs_table()),
             ("Totals, AMD", report.totals_table()),
             ("Growth", report.steps_table()),

@@ -135,9 +135,16 @@ def list_predictions() -> list[tuple[ModelEntry, Preset, float]]:
 def _make_dense_run(
     quant: str, context: int, draft: int, size: int | None = None, backend: Backend = "cuda", card: str | None = None
 ) -> Run:
-    overheads = (expected_overhead_mib(backend, find_card(card)),) if card else ()
-    setting = PlanSettings(context=context, kv="q4_0", draft=draft, backend=backend, overheads_mib=overheads)
-    return Run(DENSE, quant, setting, size)
+    setting = PlanSettings(context=context, kv="q4_0", draft=draft, backend=backend)
+    return Run(DENSE, quant, _on_card(setting, card), size)
+
+
+def _on_card(setting: PlanSettings, name: str | None) -> PlanSettings:
+    """Return the setting with what is known of a card; unchanged without a name."""
+    if name is None:
+        return setting
+    card = find_card(name)
+    return replace(setting, cards=(card,), overheads_mib=(expected_overhead_mib(setting.backend, card),))
 
 
 LOGS = (
@@ -213,28 +220,31 @@ STEPS = (
 )
 
 
-def _make_moe_run(quant: str, context: int, kv: str, draft: int, n_cpu_moe: int = 0) -> Run:
-    return Run(MOE, quant, PlanSettings(context=context, kv=kv, draft=draft, n_cpu_moe=n_cpu_moe))
+def _make_moe_run(
+    quant: str, context: int, kv: str, draft: int, n_cpu_moe: int = 0, *, card: str | None = None, model: str = MOE
+) -> Run:
+    return Run(model, quant, _on_card(PlanSettings(context, kv, draft, n_cpu_moe=n_cpu_moe), card))
 
 
 _ONE, _GPU_16 = "249 t/s on a mobile RTX 5090, 24 GB", "144 t/s on an RTX 5060 Ti, 16 GB"
 _NO_HEAD = "qwen3.6-35b-a3b"
+_MOBILE, _TI = "RTX 5090 Laptop", "5060 Ti 16GB"
 CLAIMS = (
-    Claim(_ONE, _make_moe_run("UD-Q3_K_XL", 262_144, "q4_0", 3), "about 21.9 GB"),
+    Claim(_ONE, _make_moe_run("UD-Q3_K_XL", 262_144, "q4_0", 3, card=_MOBILE), "about 21.9 GB"),
     *(
-        Claim(_ONE, _make_moe_run("UD-Q4_K_XL", context, "q4_0", 3), "too much for 23,982 MiB")
+        Claim(_ONE, _make_moe_run("UD-Q4_K_XL", context, "q4_0", 3, card=_MOBILE), "too much for 23,982 MiB")
         for context in (32_768, 65_536, 131_072, 262_144)
     ),
     *(
-        Claim(_GPU_16, _make_moe_run("UD-IQ3_S", context, "q4_0", 2), says)
+        Claim(_GPU_16, _make_moe_run("UD-IQ3_S", context, "q4_0", 2, card=_TI), says)
         for context, says in ((65_536, "the most for 15,840 MiB"), (98_304, "too much"), (131_072, "MTP adds 2.8 GB"))
     ),
-    Claim(_GPU_16, _make_moe_run("UD-IQ3_S", 131_072, "q4_0", 0), "(the same without MTP)"),
+    Claim(_GPU_16, _make_moe_run("UD-IQ3_S", 131_072, "q4_0", 0, card=_TI), "(the same without MTP)"),
     Claim(
         _GPU_16,
-        Run(_NO_HEAD, "UD-IQ3_S", PlanSettings(context=131_072, kv="q4_0", draft=0)),
+        _make_moe_run("UD-IQ3_S", 131_072, "q4_0", 0, card=_TI, model=_NO_HEAD),
         "(from the repository without MTP)",
     ),
-    Claim(_GPU_16, Run(_NO_HEAD, "UD-IQ3_S", PlanSettings(context=262_144, kv="q4_0", draft=0)), "fits without MTP"),
+    Claim(_GPU_16, _make_moe_run("UD-IQ3_S", 262_144, "q4_0", 0, card=_TI, model=_NO_HEAD), "fits without MTP"),
     Claim("80 t/s on 12 GB", _make_moe_run("UD-Q4_K_XL", 131_072, "q8_0", 2, 28), "fits with experts on the CPU"),
 )

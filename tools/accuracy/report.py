@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from tools.accuracy.grid import PARTS, Outcome
+from tools.accuracy.loads import read_loads
 from tools.accuracy.published import CLAIMS, LOGS, STEPS, TOTALS, Run, list_predictions
 from tools.accuracy.runs import NEAR, PublishedTotal, read_totals
 from tools.markdown import format_table
@@ -44,6 +45,27 @@ def logs_table() -> str:
                 (log.run.model, part.replace("_", " "), f"{measured:,.1f}", f"{result:,.1f}", f"{percent:+.2f} %")
             )
     return format_table(("model", "part", "measured, MiB", "formula, MiB", "difference"), rows, texts=2)
+
+
+def loads_table() -> str:
+    """Return the memory of loads on a card before and after the first prompts, and its growth, beside the formula's."""
+    rows = []
+    for load in read_loads():
+        row, setting = load.row, load.setting
+        words = f"{setting.context:,}, {setting.kv}, {f'draft {setting.draft}' if setting.draft else 'no MTP'}"
+        pairs = (
+            (load.loaded_mib, load.formula_loaded_mib),
+            (load.prompted_mib, load.formula_mib),
+        )
+        figures = [
+            text
+            for measured, formula in pairs
+            for text in (f"{measured:,}", f"{formula:,.0f}", f"{100 * (formula / measured - 1):+.2f} %")
+        ]
+        growth = (f"{load.prompted_mib - load.loaded_mib}", f"{load.formula_mib - load.formula_loaded_mib:.0f}")
+        rows.append((row["gpu"], row["model"], words, *figures, *growth))
+    titles = ("loaded, MiB", "formula", "difference", "after prompts, MiB", "formula", "difference")
+    return format_table(("GPU", "model", "setting", *titles, "growth, MiB", "formula"), rows, texts=3)
 
 
 def runs_table() -> str:

@@ -188,6 +188,7 @@ def _read_total(row: Mapping[str, str], measured_mib: float, with_head: bool) ->
         draft,
         int(row["ubatch"] or _UBATCHES.get(row["source"], 512)),
         overheads_mib=(overhead,),
+        cards=(card,),
     )
     formula = estimate_memory(entry.geometry, weights, setting).parts.total / _MIB
     if formula > card.memory_gb * 1_024:

@@ -267,3 +267,56 @@ def gemma4_31b(*, draft: bool = False) -> Geometry:
     if draft:
         metadata |= {"nextn_predict_layers": blocks, "embedding_length_out": target}
     return Geometry("gemma4-assistant" if draft else "gemma4", metadata, dict(tensors()))
+
+
+def windowed(architecture: str, **changes: Value) -> Geometry:
+    """Return a model of 8 billion parameters with the windows of an architecture, as src/models creates it.
+
+    `changes` replace its metadata; `block_count` is its number of blocks.
+    """
+    blocks, width, heads, heads_kv, head, inner, experts, vocabulary = 32, 4_096, 32, 8, 128, 14_336, 16, 128_256
+    metadata = _shared_metadata(blocks, width, heads, head, 131_072, vocabulary, 1e6)
+    metadata |= {
+        "attention.head_count_kv": heads_kv,
+        "feed_forward_length": inner,
+        **_WINDOWED[architecture],
+        **changes,
+    }
+    blocks = int(str(metadata["block_count"]))
+    has_experts = "expert_count" in metadata
+
+    def tensors() -> Named:
+        yield "token_embd.weight", (width, vocabulary)
+        yield "output_norm.weight", (width,)
+        for number in range(blocks):
+            attention = _attention(width, heads, heads_kv, head)
+            yield from _block(
+                number, (named for named in attention if architecture != "exaone4" or "norm" not in named[0])
+            )
+            if architecture == "exaone4":
+                yield from _block(number, _normed_heads(head))
+            for norm in _NORMS.get(architecture, ("ffn",)):
+                yield f"blk.{number}.{norm}_norm.weight", (width,)
+            yield from _block(number, _experts(width, inner, experts) if has_experts else _feed_forward(width, inner))
+            if architecture == "llama4":
+                for name, shape in _feed_forward(width, inner):
+                    yield f"blk.{number}.{name.replace('.weight', '_shexp.weight')}", shape
+
+    return Geometry(architecture, metadata, dict(tensors()))
+
+
+_SOME_EXPERTS: dict[str, Value] = {"expert_count": 16, "expert_used_count": 1, "expert_feed_forward_length": 14_336}
+_WINDOWED: Mapping[str, Mapping[str, Value]] = {
+    "cohere2": {"attention.sliding_window": 4_096, "logit_scale": 0.0625, "attention.layer_norm_epsilon": 1e-5},
+    "exaone4": {"block_count": 64, "attention.sliding_window": 4_096},
+    "gemma2": {},
+    "llama4": _SOME_EXPERTS | {"interleave_moe_layer_step": 1},
+    "smallthinker": _SOME_EXPERTS | {"attention.sliding_window": 1_024, "expert_gating_func": 2},
+}
+"""Architectures that `windowed` knows, with their metadata."""
+_NORMS = {
+    "cohere2": (),
+    "exaone4": ("post_attention", "post_ffw"),
+    "gemma2": ("post_attention", "ffn", "post_ffw"),
+}
+"""The norms of a block besides that before attention, where they are not just that of the feed-forward network."""

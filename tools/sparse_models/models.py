@@ -6,11 +6,11 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from .geometry import Geometry, Hybrid, Shape, Value, gemma3_12b, gemma4_31b, llama_8b, qwen3_30b
+from .geometry import Geometry, Hybrid, Shape, Value, gemma3_12b, gemma4_31b, llama_8b, qwen3_30b, windowed
 
 WITHOUT_HEAD = "-nomtp"
 """End of a model's name when its MTP block is left out."""
@@ -128,6 +128,13 @@ _RECIPES: Mapping[str, Recipe] = {
     "llama-8b-q4_k": (llama_8b, Types("Q4_K", "Q6_K", "Q4_K", "Q4_K")),
     "qwen3moe-30b-q4_k": (qwen3_30b, Types("Q4_K", "Q6_K", "Q4_K", "Q4_K")),
     "gemma3-12b-q4_k": (gemma3_12b, Types("Q6_K", "", "Q4_K", "Q4_K")),
+    # No published file: the windows of their architectures with few blocks.
+    **{
+        f"{architecture}-8b-q4_k": (partial(windowed, architecture), Types("Q4_K", "", "Q4_K", "Q4_K"))
+        for architecture in ("cohere2", "gemma2", "llama4", "smallthinker")
+    },
+    "exaone4-64-layers-q4_k": (partial(windowed, "exaone4"), Types("Q4_K", "", "Q4_K", "Q4_K")),
+    "exaone4-30-layers-q4_k": (partial(windowed, "exaone4", block_count=30), Types("Q4_K", "", "Q4_K", "Q4_K")),
 }
 NAMES: tuple[str, ...] = tuple(
     name

@@ -65,12 +65,12 @@ def _of_data() -> Iterator[tuple[str, Path]]:
 
     Other models' notes are quoted from their sources.
     """
-    for fault in tomllib.loads(_FAULTS.read_text("utf-8"))["fault"]:
-        hint = fault.get("window_hint", fault["hint"])
-        labels = [action["label"] for action in fault["actions"]]
-        yield from (
-            (text, _FAULTS) for text in (fault["title"], fault["cause"], hint, fault.get("part"), *labels) if text
-        )
+    faults = tomllib.loads(_FAULTS.read_text("utf-8"))
+    for entry in (*faults["fault"], *faults["topic"]):
+        hint = entry.get("window_hint", entry["hint"])
+        labels = [action["label"] for action in entry["actions"]]
+        texts = (entry.get("title"), entry.get("cause"), hint, entry.get("part"), *labels)
+        yield from ((text, _FAULTS) for text in texts if text)
     for model in tomllib.loads(_DEMO.read_text("utf-8"))["models"]:
         yield from ((preset["note"], _DEMO) for preset in model["presets"])
     for path in sorted(_DEMO.parent.glob("*.toml")):

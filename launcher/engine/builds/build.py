@@ -1,6 +1,7 @@
 """An engine build: its command, version and supported flags, as found by a probe."""
 
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,13 +24,40 @@ def store_dir() -> Path:
     return data_dir() / "engines"
 
 
+PROGRAMS = ("llama-server.exe", "llama.exe") if sys.platform == "win32" else ("llama-server", "llama")
+"""The programs of llama.cpp that start a server: alone, and as `llama serve` (of llama.app and winget)."""
+
+
 def find_llama_server_on_path() -> Path | None:
-    """Return the llama-server on PATH, or None.
+    """Return the llama-server on PATH, otherwise the program with `llama serve`, or None.
 
     On Windows, one in the current folder is found first, but ignored: it may be part of a download.
     """
-    found = shutil.which("llama-server")
-    return Path(found) if found and Path(found).is_absolute() else None
+    found = [Path(path) for name in PROGRAMS if (path := shutil.which(name))]
+    return next((path for path in found if path.is_absolute() and not _is_llama_stack(path)), None)
+
+
+def program_in(folder: Path) -> Path | None:
+    """Return the program in a folder that may start a server, or None. llama.cpp's archives have both."""
+    return next((path for name in PROGRAMS if _is_file(path := folder / name) and not _is_llama_stack(path)), None)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def _is_llama_stack(path: Path) -> bool:
+    """Return whether a program is the `llama` of the Python package llama-stack, a script of Python."""
+    if path.name != PROGRAMS[1]:
+        return False
+    try:
+        with path.open("rb") as file:
+            return b"python" in file.readline(200).partition(b"#!")[2]
+    except OSError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +74,9 @@ class Device:
 class EngineBuild:
     """An engine build that was probed successfully.
 
-    `command` is the program with its leading arguments. `flags` and `kv_types` are the flags and KV cache types in its
-    --help. `environment` holds the variables required by the profile of its fork. `offers_mtp` is whether its --help
-    names draft-mtp, the MTP type of speculative decoding.
+    `command` is the program with its leading arguments, such as `llama serve`. `flags` and `kv_types` are the flags and
+    KV cache types in its --help. `environment` holds the variables required by the profile of its fork. `offers_mtp` is
+    whether its --help names draft-mtp, the MTP type of speculative decoding.
     """
 
     name: str
@@ -58,6 +86,11 @@ class EngineBuild:
     kv_types: frozenset[str] = frozenset()
     environment: Mapping[str, str] = field(default_factory=dict)
     offers_mtp: bool = False
+
+    @property
+    def program(self) -> Path:
+        """The program; of the built-in engine, its script."""
+        return Path(self.command[-1] if self.name == BUILT_IN else self.command[0])
 
     def require_flags(self, *flags: str) -> None:
         """Check that the build supports all `flags`. Raises EngineUnsuitable otherwise."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from launcher.base.errors import LauncherError
+from launcher.base.errors import EngineUnsuitable, LauncherError
 from launcher.base.paths import expand_user
-from launcher.engine.builds.build import EngineBuild
-from launcher.engine.builds.installed import BUILT_IN_NAME, PROGRAM, EngineStore, InstalledEngine, read_store
+from launcher.engine.builds.build import PROGRAMS, EngineBuild, program_in
+from launcher.engine.builds.installed import BUILT_IN_NAME, EngineStore, InstalledEngine, read_store
 from launcher.engine.builds.known_bad import KnownFault, build_number, find_known_fault
 from launcher.engine.builds.probe import probe_engine
 from launcher.engine.builds.slower_builds import list_slower_builds
@@ -45,7 +45,7 @@ _WINDOWS_FOLDERS = (
     "%USERPROFILE%/llama.cpp",
     "%USERPROFILE%/llama.cpp/build/bin/Release",
 )
-"""Folders by system where package managers and CMake put llama-server; one with an unset variable is skipped."""
+"""Folders by system where package managers, llama.app and CMake put a server; one with an unset variable is skipped."""
 _PARALLEL_PROBES = 4
 """Number of engines probed at the same time."""
 
@@ -116,22 +116,31 @@ async def find_engines() -> tuple[tuple[FoundEngine, ...], EngineStore]:
             seen.add(resolved)
             candidates.append((str(program), origin, program, None))
     candidates.append((BUILT_IN_NAME, "built-in", None, None))
-    return tuple(await asyncio.gather(*(probe_candidate(*each) for each in candidates))), store
+    found = await asyncio.gather(*(probe_candidate(*each) for each in candidates))
+    return tuple(engine for engine in found if not _is_other_llama(engine)), store
+
+
+def _is_other_llama(engine: FoundEngine) -> bool:
+    """Return whether a program was found only because it is called `llama`, as other programs are, too."""
+    is_unsuitable = isinstance(engine.error, EngineUnsuitable) and engine.origin in ("PATH", "found")
+    return is_unsuitable and engine.program is not None and engine.program.name == PROGRAMS[1]
 
 
 def find_programs(environ: Mapping[str, str] | None = None) -> Iterator[tuple[EngineOrigin, Path]]:
     """Yield the llama-servers on PATH, in its order, then those in common folders; there may be duplicates."""
     environ = os.environ if environ is None else environ
     for folder in environ.get("PATH", "").split(os.pathsep):
-        if folder and _is_executable(expand_user(folder) / PROGRAM):
-            yield "PATH", expand_user(folder).absolute() / PROGRAM
+        program = program_in(expand_user(folder).absolute()) if folder else None
+        if program is not None and os.access(program, os.X_OK):
+            yield "PATH", program
     patterns = {"win32": _WINDOWS_FOLDERS, "darwin": (*_MAC_FOLDERS, *_HOME_FOLDERS)}.get(
         sys.platform, (*_LINUX_FOLDERS, *_HOME_FOLDERS)
     )
     for pattern in patterns:
         for matching in _expand_folders(pattern, environ):
-            if _is_executable(matching / PROGRAM):
-                yield "found", matching / PROGRAM
+            program = program_in(matching)
+            if program is not None and os.access(program, os.X_OK):
+                yield "found", program
 
 
 def _expand_folders(pattern: str, environ: Mapping[str, str]) -> list[Path]:
@@ -147,13 +156,6 @@ def _expand_folders(pattern: str, environ: Mapping[str, str]) -> list[Path]:
         return sorted(path.parent.glob(path.name))
     except OSError:
         return []
-
-
-def _is_executable(program: Path) -> bool:
-    try:
-        return program.is_file() and os.access(program, os.X_OK)
-    except OSError:
-        return False
 
 
 def _detect_backends(program: Path | None, engine: InstalledEngine | None) -> tuple[str, ...] | None:

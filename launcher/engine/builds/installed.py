@@ -13,20 +13,20 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from filelock import FileLock, Timeout
 
 from launcher.base.errors import BadOption, EngineBusy, EngineMissing, WrittenByNewer
 from launcher.base.files import make_private_folder, write_atomically
 from launcher.base.kept_files import KeptFile
+from launcher.base.locks import hold_lock, holder_hint
 from launcher.base.messages import message
 from launcher.base.paths import expand_user
 from launcher.base.validation import BaseModel, Field
-from launcher.engine.builds.build import store_dir
+from launcher.engine.builds.build import PROGRAMS, program_in, store_dir
 from launcher.engine.builds.install_errors import EngineInUse
 from launcher.engine.server import registry
 
@@ -49,14 +49,14 @@ def installation_folder() -> Iterator[Path]:
     Leftovers of interrupted installations and removals are deleted first. Raises EngineBusy.
     """
     make_private_folder(store_dir())  # another user with write access could replace the programs that we run
-    lock = FileLock(store_dir() / "install.lock", timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise EngineBusy(
-            message("Another program is installing an engine."), message("Wait until it is done.")
-        ) from None
-    try:
+    with ExitStack() as held:
+        try:
+            held.enter_context(hold_lock(store_dir() / "install.lock"))
+        except TimeoutError as error:
+            raise EngineBusy(
+                message("Another program is installing an engine."),
+                holder_hint(error) or message("Wait until it is done."),
+            ) from None
         for leftover in (*store_dir().glob(".new-*"), *store_dir().glob(".old-*")):
             shutil.rmtree(leftover, ignore_errors=True)
         folder = store_dir() / f".new-{secrets.token_hex(4)}"
@@ -65,8 +65,6 @@ def installation_folder() -> Iterator[Path]:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        lock.release()
 
 
 def discard_folder(folder: Path) -> None:
@@ -100,10 +98,11 @@ AUTOMATIC, BUILT_IN_NAME = "auto", "built-in"
 """Values of the engine in use that are not engines of the store. AUTOMATIC: a llama-server on PATH that sees a GPU,
 otherwise the built-in engine. BUILT_IN_NAME: always the built-in engine."""
 MANIFEST = "installed.json"
-PROGRAM = "llama-server.exe" if sys.platform == "win32" else "llama-server"
+PROGRAM = PROGRAMS[0]
+"""The program of an installed build."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,60}", re.ASCII)
 _PROGRAM_FOLDERS = ("", "bin", "build/bin", "build/bin/Release")
-"""Subfolders in which llama-server may be: unpacked archive, installation prefix, CMake build folders."""
+"""Subfolders in which a server may be: unpacked archive, installation prefix, CMake build folders."""
 _LOCK_S = 10.0
 _VERSION = 1
 
@@ -192,9 +191,19 @@ class EngineStore:
         return None if new is None or old is None else (new, old)
 
     def find_engine(self, name: str) -> InstalledEngine:
-        """Return the engine with this name, or with this tag if only one has it. Raises EngineMissing."""
+        """Return the engine with this name or path, or with this tag if only one has it. Raises EngineMissing."""
         exact = [engine for engine in self.engines if engine.name == name]
         found = exact or [engine for engine in self.engines if engine.manifest and engine.manifest.tag == name]
+        path = expand_user(name).absolute()
+        if not found and (path.is_file() or (path.is_dir() and len(Path(name).parts) > 1)):
+            program = find_program(path).resolve()
+            found = [engine for engine in self.engines if engine.program.resolve() == program][:1]
+            if not found:
+                raise EngineMissing(
+                    message("{path} is not an engine of the list.", path=path),
+                    message("`mtp-launcher engine add PATH` adds it."),
+                    path=str(path),
+                )
         if len(found) == 1:
             return found[0]
         names = ", ".join(engine.name for engine in found or self.engines)
@@ -437,8 +446,8 @@ def find_program(path: Path) -> Path:
     """Return the llama-server at `path`, which may be the program or a folder with it. Raises EngineMissing."""
     if path.is_dir():
         for subfolder in _PROGRAM_FOLDERS:
-            if (path / subfolder / PROGRAM).is_file():
-                return path / subfolder / PROGRAM
+            if found := program_in(path / subfolder):
+                return found
         raise EngineMissing(
             message("{path} contains no {program}.", program=PROGRAM, path=path),
             message("Specify the path of the program itself."),
@@ -479,7 +488,7 @@ def _find_process_using(engine: InstalledEngine) -> str | None:
 def _locked_engine_list() -> Iterator[_EngineList]:
     """Yield the engine list under a lock, and write it back if it changed."""
     store_dir().mkdir(parents=True, exist_ok=True)
-    with FileLock(store_dir() / "lock", timeout=_LOCK_S):
+    with hold_lock(store_dir() / "lock", _LOCK_S):
         engine_list, _ = _load_engine_list()
         before = engine_list.model_dump_json()
         yield engine_list

@@ -9,6 +9,7 @@ import shutil
 import sys
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -16,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from launcher.base.errors import CpuUnsupported, EngineMissing, EngineUnsuitable, LibraryMissing
+from launcher.base.errors import CpuUnsupported, EngineMissing, EngineUnsuitable, LauncherError, LibraryMissing
 from launcher.base.files import write_atomically
 from launcher.base.kept_files import KeptFile
 from launcher.base.messages import message
@@ -99,13 +100,19 @@ _KV_TYPES = re.compile(r"--cache-type-k\s+\S+[^\n]*\n\s+allowed values: ([^\n]+)
 _FLAG = re.compile(r"(?<![\w-])--?[a-z][a-z0-9-]*")
 _DEVICE = re.compile(r"^\s+(\S+): (.+) \((\d+) MiB, (\d+) MiB free\)$", re.MULTILINE)
 _VERSION = re.compile(r"^version: (.+)$", re.MULTILINE)
+_SERVE = re.compile(r"^\s+serve\s", re.MULTILINE)
+"""The line about the server in the help of the one program of llama.cpp (`llama`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """The cached result of a probe. `identity` is the engine's path, size and modification time in ns."""
+    """The cached result of a probe. `identity` is the engine's path, size and modification time in ns.
+
+    `arguments` are the leading ones that start a server.
+    """
 
     identity: list[str | int]
+    arguments: list[str]
     version: str
     flags: list[str]
     kv_types: list[str]
@@ -116,10 +123,10 @@ class _Probe:
         """Read a cached probe; other fields are ignored. Raises ValueError, TypeError or LookupError."""
         data = json.loads(text)
         probe = cls(**{field.name: data[field.name] for field in fields(cls)})
-        lists = probe.identity, probe.flags, probe.kv_types
+        lists = probe.identity, probe.arguments, probe.flags, probe.kv_types
         if not all(isinstance(each, list) for each in lists) or type(probe.offers_mtp) is not bool:
             raise TypeError("its fields have other types")
-        if not all(isinstance(word, str) for word in (probe.version, *probe.flags, *probe.kv_types)):
+        if not all(isinstance(word, str) for word in (probe.version, *probe.arguments, *probe.flags, *probe.kv_types)):
             raise TypeError("its fields have other types")
         return probe
 
@@ -130,6 +137,34 @@ _FILE: KeptFile[_Probe | None] = KeptFile(
     lambda: None,
     recreatable=True,
     consequence="the engine is probed again",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _DeviceList:
+    """The kept devices of an engine. `identity` is that of a probe, and what else they depend on."""
+
+    identity: list[str | int]
+    devices: tuple[Device, ...]
+
+    @classmethod
+    def parse(cls, text: bytes) -> "_DeviceList":
+        """Read a kept list. Raises ValueError, TypeError or LookupError."""
+        data = json.loads(text)
+        devices = tuple(Device(**row) for row in data["devices"])
+        names = [word for each in devices for word in (each.name, each.description)]
+        figures = [figure for each in devices for figure in (each.total_mib, each.free_mib)]
+        if not all(isinstance(each, str) for each in names) or not all(type(each) is int for each in figures):
+            raise TypeError("its fields have other types")
+        return cls(list(data["identity"]), devices)
+
+
+_DEVICE_FILE: KeptFile[_DeviceList | None] = KeptFile(
+    "The kept device list of an engine",
+    _DeviceList.parse,
+    lambda: None,
+    recreatable=True,
+    consequence="the engine lists its devices again",
 )
 
 
@@ -194,6 +229,12 @@ async def probe_engine(engine: Path | None, *, timeout_s: float = _PROBE_LIMIT_S
     if probe is None:
         version_text = await _run_and_read(command, "--version", timeout_s=timeout_s)
         help_text = await _run_and_read(command, "--help", timeout_s=timeout_s)
+        arguments = []
+        # Of the one program of llama.cpp, the server is a subcommand.
+        if "--model" not in help_text and _SERVE.search(help_text):
+            arguments = ["serve"]
+            with suppress(LauncherError):  # it has a subcommand of that name, but is no llama.cpp
+                help_text = await _run_and_read([*command, *arguments], "--help", timeout_s=timeout_s)
         version_line = _VERSION.search(version_text)
         flags = sorted(set(_FLAG.findall(help_text)))
         if version_line is None or "--model" not in flags:
@@ -206,6 +247,7 @@ async def probe_engine(engine: Path | None, *, timeout_s: float = _PROBE_LIMIT_S
         offered = re.split(r"[,\s]+", (kv_types[1] or kv_types[2]).strip()) if kv_types else []
         probe = _Probe(
             identity=identity,
+            arguments=arguments,
             version=version_line[1].strip(),
             flags=flags,
             kv_types=offered,
@@ -215,7 +257,7 @@ async def probe_engine(engine: Path | None, *, timeout_s: float = _PROBE_LIMIT_S
     profile = find_profile(probe.kv_types)
     return EngineBuild(
         name,
-        tuple(command),
+        (*command, *probe.arguments),
         probe.version,
         flags=frozenset(probe.flags),
         kv_types=frozenset(probe.kv_types),
@@ -238,6 +280,24 @@ async def list_devices(build: EngineBuild, rpc: Sequence[str] = ()) -> tuple[Dev
     workers = ("--rpc", ",".join(rpc)) if rpc else ()
     text = await _run_and_read(build.command, *workers, "--list-devices")
     return tuple(Device(name, about, int(total), int(free)) for name, about, total, free in _DEVICE.findall(text))
+
+
+async def list_devices_once(build: EngineBuild, drivers: str) -> tuple[Device, ...]:
+    """Return the devices of a build, kept until its file or `drivers` changes; their free memory is old.
+
+    To list them takes time, and some memory of each GPU. `drivers` states all that they depend on. Raises what
+    `list_devices` raises.
+    """
+    identity = _file_identity(Path(build.command[0]))
+    place = _probe_file(identity).with_suffix(".devices.json")
+    with suppress(OSError):
+        kept = _DEVICE_FILE.load(place)
+        if kept is not None and kept.identity == [*identity, drivers]:
+            return kept.devices
+    devices = await list_devices(build)
+    with suppress(OSError):
+        write_atomically(place, json.dumps(asdict(_DeviceList([*identity, drivers], devices))).encode())
+    return devices
 
 
 def _find_executable(engine: Path) -> Path:
@@ -291,7 +351,8 @@ async def _run_and_read(command: Sequence[str], *arguments: str, timeout_s: floa
     # Imported late: a cached probe starts nothing.
     from launcher.engine.server.process import EngineCommand, start_process
 
-    flag = arguments[-1]
+    begin = max(index for index, word in enumerate(command) if Path(word).is_absolute())  # others run it, or follow it
+    flag, shown, folder = arguments[-1], " ".join(command[begin:]), Path(command[begin]).parent
     lines: list[str] = []
     characters_left = _MOST_CHARACTERS
     too_much = asyncio.Event()
@@ -304,9 +365,7 @@ async def _run_and_read(command: Sequence[str], *arguments: str, timeout_s: floa
         else:
             too_much.set()
 
-    process = await start_process(
-        EngineCommand((*command, *arguments), engine_environment(), Path(command[-1]).parent), handle_line
-    )
+    process = await start_process(EngineCommand((*command, *arguments), engine_environment(), folder), handle_line)
     overflow = asyncio.ensure_future(too_much.wait())
     waiting: set[asyncio.Future[Any]] = {process.exited, overflow}
     try:
@@ -317,14 +376,14 @@ async def _run_and_read(command: Sequence[str], *arguments: str, timeout_s: floa
         process_exit = await process.stop(_PROBE_PATIENCE_S)
     if too_much.is_set():
         raise EngineUnsuitable(
-            message("{command} {flag} prints endlessly.", command=command[-1], flag=flag),
+            message("{command} {flag} prints endlessly.", command=shown, flag=flag),
             message("Choose the llama-server program itself."),
         )
     if not ended_itself:
         raise EngineUnsuitable(
             message(
                 "{command} {flag} gave no answer within {probe_s:.0f} s.",
-                command=command[-1],
+                command=shown,
                 flag=flag,
                 probe_s=timeout_s,
             ),
@@ -333,7 +392,7 @@ async def _run_and_read(command: Sequence[str], *arguments: str, timeout_s: floa
     if process_exit.code:
         from launcher.engine.diagnosis.explain import explain_exit
 
-        hint = message("Run `{command} {flag}` yourself to see its output.", command=command[-1], flag=flag)
+        hint = message("Run `{command} {flag}` yourself to see its output.", command=shown, flag=flag)
         raise explain_exit(process_exit, lines, while_doing=message("answering {flag}", flag=flag), hint=hint)
     return "\n".join(lines)
 

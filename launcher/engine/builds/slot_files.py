@@ -70,7 +70,7 @@ def known_slot_files(build: EngineBuild) -> SlotFiles | None:
 
 
 def _build_key(build: EngineBuild) -> str:
-    return " | ".join((build.command[-1], build.version))
+    return " | ".join((str(build.program), build.version))
 
 
 def _known_file() -> Path:

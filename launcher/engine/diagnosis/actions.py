@@ -29,6 +29,8 @@ _REMOVALS: Mapping[str, Mapping[str, Any]] = {
     **dict.fromkeys(("--spec-type", "--spec-draft-n-max", "--spec-draft-model"), _NO_DRAFTS),
 }
 """Changes to ServeOptions that remove a flag of the engine, by flag."""
+_SPELLINGS = {"--split-mode": "-sm/--split-mode", "--flash-attn": "-fa/--flash-attn"}
+"""The spellings of a flag in a user's extra arguments, by the flag that an action adds."""
 _SMALLER_KV = {"f32": "f16", "f16": "q8_0", "bf16": "q8_0", "q8_0": "q4_0"}
 
 
@@ -145,11 +147,19 @@ def _remove_flag(values: Values, options: ServeOptions, _context: int | None) ->
 
 
 def _add_flag(values: Values, options: ServeOptions, _context: int | None) -> ServeOptions | None:
+    """Return the options with a flag: as the setting that it belongs to, otherwise as an extra argument."""
     flag = str(values["flag"])
-    value = (str(values["value"]),) if "value" in values else ()
-    other_words = _remove_from(flag, options.extra)
+    other_words = _remove_from(_SPELLINGS.get(flag, flag), options.extra)
     if other_words is None:
         other_words = options.extra
+    row = next((row for row in ROWS.values() if flag in row.flags), None)
+    if row is not None and "value" in values:
+        setting = row.parse_value(str(values["value"]))
+        if setting == row.usual and row.value_in(options) is None and other_words == options.extra:
+            return None
+        changes: dict[str, Any] = {row.attribute: setting}
+        return replace(options, extra=other_words, **changes)
+    value = (str(values["value"]),) if "value" in values else ()
     return replace(options, extra=(*other_words, flag, *value))
 
 

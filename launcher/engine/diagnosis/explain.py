@@ -2,6 +2,7 @@
 
 The signatures in resources/engine-faults.toml match texts of llama.cpp b10605 to b11669. Only the last run in a log is
 read. A fatal fault takes precedence over others, and of several fatal ones the first, because later ones are symptoms.
+If no signature knows the cause, the engine's sentence is read: "error loading model: X" means that it refused X.
 Fatal faults before a line that reports a loaded model do not count, because the engine recovered from them.
 """
 
@@ -22,7 +23,16 @@ from launcher.engine.diagnosis.log_reading import (
     parse_line,
     text_around,
 )
-from launcher.engine.diagnosis.signatures import ActionData, FaultSignature, Severity, error_types, fault_signatures
+from launcher.engine.diagnosis.signatures import (
+    ActionData,
+    FaultSignature,
+    Severity,
+    SignatureData,
+    TopicData,
+    error_types,
+    fault_signatures,
+    fault_topics,
+)
 from launcher.engine.server.process import ProcessExit
 
 _MIB = 2**20
@@ -35,16 +45,32 @@ _LAST_CHARACTERS = 200_000
 _RANKS: tuple[Severity, ...] = ("degraded", "request", "notice")
 """The severities that are not fatal, worst first."""
 _SYMPTOM = re.compile(
-    r"exiting due to|failed to load model|failed to create.context|encountered an error while trying to fit"
-    r"|error loading model: *$|Failed to init server|failed to measure the memory"
+    r"(?:^|: |  )(?:exiting due to [\w ]+|failed to load(?: the)? model(?:,? '[^'\n]*'| from [^\n]+)?"
+    r"|failed to create.context(?: with model '[^'\n]*')?|failed to create llama_context from model"
+    r"|error loading model:?|Failed to init server, please check the input params|failed to load GGUF split from [^\n]+"
+    r"|failed to load multimodal model(?:, '[^'\n]*')?|model is null|unable to load model)[ .]*$"
+    r"|\(this is normal [\w ]+\)"
 )
+"""A line that only says that it failed, or that this is normal. One with a reason behind a colon is none."""
+_ERROR_WORDS = re.compile(r"\b(?:error|failed|fatal|fault|exception|abort(?:ed|ing)?|cannot|refused)\b", re.IGNORECASE)
+_GAP_LINES = 6
+"""Lines between two errors of one failure, at most."""
 _OPTIONAL_PART = re.compile(r"\[[^\[\]]*\]")
 _FIRST_PLACEHOLDER = re.compile(r"\[?\{(\w+)\}")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_FUNCTION = re.compile(r"^(?:(?:srv|slot|cmn|spec|init|main)? *[\w:~]+(?:\(\))?: +)+")
+"""What llama.cpp writes before a message: its part and function."""
+_BACKTRACE = re.compile(r"\[0x[0-9a-f]+\]|^#?\d+ +(?:0x|\S+\.dylib)|ggml_(?:abort|print_backtrace)")
 _COUNTS = frozenset({"mib", "needed_mib", "expected_mib", "free_mib", "tokens", "context"})
 """Facts that are shown with thousands separators."""
-_CRASHED = "crashed"
+_ADVICE_FOR_ALL = (ActionKind.OTHER_ENGINE_BUILD, ActionKind.REPORT)
+"""The actions of a general fault that are suggested beside those of its topic."""
+_CRASHED, _REFUSED, _UNEXPLAINED = "crashed", "engine_refused", "load_failed"
+_SERVING_TEXTS = ("launch_slot_:", "update_slots:", "log_server_r:", "print_timing:")
+"""Functions of a serving engine, for logs that begin later than its start."""
 _FAILED_TEXTS = ("exiting due to", "Failed to init server")
+ENDED_BY_OTHERS = frozenset({0, -1, -2, -9, -15, 129, 130, 137, 143, 0xC000013A, 0xC000013A - 2**32})
+"""Exit codes of engines that a user, another program or the system ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +80,7 @@ class Diagnosis:
     `code` and `number` identify the failure signature. `severity` is its effect. `error` is the code of the error class
     to raise. `title`, `cause` and `hint` are sentences for the user. `actions` are the suggested fixes, best first.
     `facts` are values found in the log. `line` is the log line that names the cause, empty if the exit code did.
+    `is_general`: no signature knows the cause, the sentences repeat the engine's.
     """
 
     code: str
@@ -66,6 +93,7 @@ class Diagnosis:
     actions: tuple[Action, ...]
     facts: Mapping[str, str | int] = field(default_factory=dict)
     line: str = ""
+    is_general: bool = False
 
     def as_error(self, exit_code: int | None = None) -> LauncherError:
         """Return the diagnosis as an error of class `error`."""
@@ -105,7 +133,28 @@ def explain_exit(
 def explain_refusal(refused: LauncherError, lines: Iterable[str]) -> LauncherError:
     """Return the cause of a refused first request if the engine's log names one, otherwise `refused`."""
     found = diagnose_log("\n".join(lines))
-    return found.as_error() if found is not None and found.severity == "request" else refused
+    return found.as_error() if found is not None and found.severity == "request" and not found.is_general else refused
+
+
+def diagnose_reply_error(sentence: str) -> Diagnosis | None:
+    """Return the cause of an error message that the engine sent a client; None if no signature knows it.
+
+    `sentence` is the `message` of the reply's JSON, such as "image input is not supported". Faults that end the engine
+    are found, too: "decode() failed: vk::Queue::submit: ErrorDeviceLost" is a lost GPU.
+    """
+    text = " ".join(sentence.split())
+    match = min(
+        (match for match in find_matches(text) if not match.fault.data.general and not match.fault.data.at_start),
+        key=lambda match: match.fault.order,
+        default=None,
+    )
+    return _make_diagnosis(match, [match], text) if match else None
+
+
+def add_cause(sentence: str, cause: Diagnosis | None) -> Message:
+    """Return a sentence that has an engine's error message, and after it the cause, unless that repeats the message."""
+    repeats = cause is not None and str(cause.facts.get("reason") or "\n") in cause.title
+    return join_messages(sentence, None if cause is None or repeats else cause.title)
 
 
 def diagnose_log(text: str, *, exit_code: int | None = None) -> Diagnosis | None:
@@ -114,8 +163,10 @@ def diagnose_log(text: str, *, exit_code: int | None = None) -> Diagnosis | None
     `exit_code` is the engine's exit code, negative for a signal, None if unknown or still running.
     """
     run_text = extract_last_run(text)
-    matches = [match for match in find_matches(run_text) if _has_evidence(match.fault, run_text)]
-    if exit_code != 0 and (fatal := _find_first_fatal(matches, run_text)):
+    matches = _drop_repeated(find_matches(run_text))
+    matches = [match for match in matches if _has_evidence(match.fault, run_text)]
+    is_serving = last_loaded_offset(run_text) >= 0 or any(text in run_text for text in _SERVING_TEXTS)
+    if exit_code != 0 and (fatal := _find_first_fatal(matches, run_text, is_serving=is_serving)):
         cause = next(
             (
                 match
@@ -125,15 +176,19 @@ def diagnose_log(text: str, *, exit_code: int | None = None) -> Diagnosis | None
             None,
         )
         if cause is None:
-            return _make_diagnosis(fatal, matches, run_text)
+            last_error = _diagnose_last_error(run_text) if fatal.fault.code == _UNEXPLAINED else None
+            return last_error or _make_diagnosis(fatal, matches, run_text)
         diagnosis = _make_diagnosis(cause, matches, run_text)
         return replace(diagnosis, facts={**diagnosis.facts, "led_to": fatal.fault.code})
     if exit_code:
         by_exit = next((fault for fault in fault_signatures() if exit_code in fault.data.exits), None)
         if by_exit is not None:
-            return _make_diagnosis(FaultMatch(len(run_text), by_exit, "", {}), matches, run_text)
+            error = find_last_error(run_text, adjacent=is_serving) if by_exit.code == _CRASHED else None
+            facts = {"reason": error} if error else {}
+            return _make_diagnosis(FaultMatch(len(run_text), by_exit, error or "", facts), matches, run_text)
     if exit_code or any(ending in run_text for ending in _FAILED_TEXTS):
-        return None  # it failed, but faults that are not fatal cannot be the cause
+        # It failed, and faults that are not fatal cannot be the cause.
+        return None if exit_code in ENDED_BY_OTHERS else _diagnose_last_error(run_text, adjacent=is_serving)
     loaded = last_loaded_offset(run_text)
     not_fatal = [
         match
@@ -142,37 +197,94 @@ def diagnose_log(text: str, *, exit_code: int | None = None) -> Diagnosis | None
     ]
     worst = min(
         not_fatal,
-        key=lambda match: (_RANKS.index(match.fault.data.severity), match.offset, match.fault.order),
+        key=lambda match: (
+            _RANKS.index(match.fault.data.severity),
+            match.fault.data.general,
+            match.offset,
+            match.fault.order,
+        ),
         default=None,
     )
     return _make_diagnosis(worst, matches, run_text) if worst else None
 
 
 def find_error_line(text: str) -> str | None:
-    """Return the first error line of the last run that is not merely a symptom of another one.
+    """Return the line of the last run that explains its end best: its last error, or else its last line.
 
-    If all are symptoms, return the last of them; without errors, the last line; None for an empty log.
+    None for an empty log.
     """
     run_text = extract_last_run(text)
-    lines = [line for raw in run_text[-_LAST_CHARACTERS:].split("\n") if (line := parse_line(raw)).text.strip()]
-    errors = [line.text for line in lines if line.level == "E" or " E " in line.text or "error" in line.text.lower()]
-    causes = [error for error in errors if not _SYMPTOM.search(error)]
-    if causes:
-        return _clean_text(causes[0])
-    if errors:
-        return _clean_text(errors[-1])
-    return _clean_text(lines[-1].text) if lines else None
+    if error := find_last_error(run_text):
+        return error
+    lines = [line for raw in run_text[-_LAST_CHARACTERS:].split("\n") if (line := parse_line(raw).text.strip())]
+    errors = [line for line in lines if _ERROR_WORDS.search(line)]
+    return _clean_text((errors or lines)[-1]) if lines else None
 
 
-def _find_first_fatal(matches: list[FaultMatch], run_text: str) -> FaultMatch | None:
+def find_last_error(run_text: str, *, adjacent: bool = False) -> str | None:
+    """Return the first line of the last errors of a run; None if it has none but symptoms.
+
+    Errors follow each other when an engine fails, the cause first. Lines that only say that it failed are symptoms.
+    With `adjacent`, errors count only if they are at the end of the text.
+    """
+    first, gap = None, 0
+    for raw in reversed(run_text[-_LAST_CHARACTERS:].split("\n")):
+        line = parse_line(raw)
+        text = line.text.strip()
+        is_error = line.level == "E" or (line.level is None and _ERROR_WORDS.search(text) is not None)
+        if is_error and not _SYMPTOM.search(text) and not _BACKTRACE.search(text):
+            first, gap = text, 0
+        elif text and (first is not None or adjacent):
+            gap += 1
+            if gap > _GAP_LINES:
+                break
+    return _clean_text(first) if first else None
+
+
+def _diagnose_last_error(run_text: str, *, adjacent: bool = False) -> Diagnosis | None:
+    """Return the general diagnosis of a run that failed: its last error is what the engine refused."""
+    error = find_last_error(run_text, adjacent=adjacent)
+    fault = next((fault for fault in reversed(fault_signatures()) if fault.code == _REFUSED), None)
+    if error is None or fault is None:
+        return None
+    reason = _FUNCTION.sub("", error)
+    return _make_diagnosis(FaultMatch(len(run_text), fault, error, {"reason": reason}), [], run_text)
+
+
+def _drop_repeated(matches: list[FaultMatch]) -> list[FaultMatch]:
+    """Return the matches without general ones on lines that a signature knows, or that are only symptoms."""
+    known = {match.offset for match in matches if not match.fault.data.general}
+    return [
+        match
+        for match in matches
+        if not match.fault.data.general
+        or (match.offset not in known and not _SYMPTOM.search(str(match.facts.get("reason", ""))))
+    ]
+
+
+def _find_first_fatal(matches: list[FaultMatch], run_text: str, *, is_serving: bool) -> FaultMatch | None:
+    """Return the fault that ended the engine. While it serves, sentences about what it refused end nothing."""
     loaded = last_loaded_offset(run_text)
     fatal = [
         match
         for match in matches
-        if match.fault.data.severity == "fatal" and match.offset > loaded and not is_retried(run_text, match.offset)
+        if match.fault.data.severity == "fatal"
+        and match.offset > loaded
+        and not is_retried(run_text, match.offset)
+        and not (is_serving and match.fault.code in (_REFUSED, _UNEXPLAINED))
     ]
     test_load = find_failed_test_load(run_text)
-    return min(fatal, key=lambda match: (match.offset in test_load, match.offset, match.fault.order), default=None)
+    return min(
+        fatal,
+        key=lambda match: (
+            match.fault.code == _UNEXPLAINED,
+            match.fault.data.general,
+            match.offset in test_load,
+            match.offset,
+            match.fault.order,
+        ),
+        default=None,
+    )
 
 
 def _has_evidence(fault: FaultSignature, run_text: str) -> bool:
@@ -201,8 +313,15 @@ def _make_diagnosis(match: FaultMatch, matches: list[FaultMatch], run_text: str)
                 facts = _parse_facts({name: value for name, value in nearest.groupdict().items() if value}) | facts
     if _needed_was_free(facts):  # a forecast that fits would contradict the message that there is not enough memory
         facts["expected_mib"] = facts.pop("needed_mib")
-    advice = narrower.fault.data if narrower else data
-    actions = [*advice.actions, *data.actions] if narrower else data.actions
+    advice: SignatureData | TopicData = narrower.fault.data if narrower else data
+    if data.general and data.severity == "fatal":
+        if "reason" not in facts and (earlier := find_last_error(run_text[: match.offset], adjacent=True)):
+            facts["reason"] = _FUNCTION.sub("", earlier)
+        advice = _find_topic(match, facts, run_text) or data
+    own = data.actions if narrower else [each for each in data.actions if each.kind in _ADVICE_FOR_ALL]
+    actions = [*advice.actions, *own] if advice is not data else data.actions
+    if last_loaded_offset(run_text) < 0:  # what failed to load would fail again
+        actions = [each for each in actions if each.kind is not ActionKind.RESTART] or actions
     return Diagnosis(
         data.code,
         data.number,
@@ -214,7 +333,15 @@ def _make_diagnosis(match: FaultMatch, matches: list[FaultMatch], run_text: str)
         tuple(_first_of_each_kind(_make_action(each, facts) for each in actions)),
         facts,
         _clean_text(match.line),
+        data.general,
     )
+
+
+def _find_topic(match: FaultMatch, facts: Mapping[str, str | int], run_text: str) -> TopicData | None:
+    """Return what a general fault is about: the words of its line, its facts, and of the functions listed after it."""
+    after = run_text[match.offset : match.offset + _NEAR].split("\n")[1:]
+    text = "\n".join((match.line, *map(str, facts.values()), *(line for line in after if _BACKTRACE.search(line))))
+    return next((topic for words, topic in fault_topics() if words.search(text)), None)
 
 
 def _find_narrower(match: FaultMatch, matches: list[FaultMatch]) -> FaultMatch | None:

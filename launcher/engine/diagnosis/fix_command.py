@@ -50,6 +50,10 @@ def _list_steps(action: Action, start: RepeatableStart | None) -> Iterator[tuple
         case ActionKind.OTHER_PORT | ActionKind.RESTART as kind:
             if start is not None:
                 yield (start if kind is ActionKind.RESTART else replace(start, port=None)).command_words
+        case ActionKind.LOAD_PROJECTOR:
+            if start is not None:
+                program, verb, model, *rest = start.command_words
+                yield program, verb, model, "--vision", *rest
         case ActionKind.OTHER_ENGINE_BUILD:
             backend = _BACKENDS.get(str(parameters.get("backend")))
             yield (PROGRAM, "engine", "install", *(("--backend", backend) if backend else ()))

@@ -28,7 +28,7 @@ from launcher.base.errors import (
 from launcher.base.messages import message
 from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.diagnosis.actions import LEAST_CONTEXT, apply_action, changes_settings, sets_flag
-from launcher.engine.diagnosis.explain import Diagnosis, diagnose_log
+from launcher.engine.diagnosis.explain import ENDED_BY_OTHERS, Diagnosis, diagnose_log
 from launcher.engine.engine_estimate import backend_of_log
 from launcher.models.fitting import CONTEXTS, fewest_on_host
 from launcher.models.geometry import read_geometry
@@ -62,6 +62,13 @@ _FIXES_BY_CLASS: tuple[tuple[type[LauncherError], tuple[Action, ...]], ...] = (
     (EngineFailed, (Action(ActionKind.RESTART, message("Start again")),)),
 )
 """Suggested fixes for errors that no log explains, by error class; the first matching row counts."""
+_FIXES_OF_SELF_ENDED = (
+    _ANOTHER_ENGINE[0],
+    Action(
+        ActionKind.REPORT, message("Report it with the log"), {"link": "https://github.com/ggml-org/llama.cpp/issues"}
+    ),
+)
+"""Suggested fixes for an engine that ended by itself: started again, it would end again."""
 
 
 def attach_fixes(
@@ -84,6 +91,10 @@ def _fixes_of_class(error: LauncherError, options: ServeOptions) -> Iterator[Act
     flag = error.facts.get("option")
     if isinstance(error, BadOption | EngineUnsuitable) and isinstance(flag, str) and sets_flag(options, flag):
         yield Action(ActionKind.REMOVE_FLAG, message("Start without {flag}", flag=flag), {"flag": flag})
+    exit_code = error.facts.get("exit_code")
+    if isinstance(error, EngineFailed) and isinstance(exit_code, int) and exit_code not in ENDED_BY_OTHERS:
+        yield from _FIXES_OF_SELF_ENDED
+        return
     for kind, actions in _FIXES_BY_CLASS:
         if isinstance(error, kind):
             for action in actions:
@@ -186,8 +197,19 @@ def _is_useful(action: Action, launch: Launch, settings: PlanSettings, *, has_ex
             return settings.kv != wanted and (wanted == "f16" or kv_bits(wanted) < kv_bits(settings.kv))
         case ActionKind.SMALLER_CONTEXT | ActionKind.LARGER_CONTEXT:
             return True
+        case ActionKind.LOAD_PROJECTOR:
+            return not _has_projector(launch.options)
+        case ActionKind.ADD_FLAG if action.parameters.get("flag") == "--no-mmproj-offload":
+            return _has_projector(launch.options) and _changes_options(action, launch.options)
+        case ActionKind.ADD_FLAG if action.parameters.get("flag") == "--flash-attn":
+            is_possible = action.parameters.get("value") == "on" or kv_bits(settings.kv) >= kv_bits("f16")
+            return is_possible and _changes_options(action, launch.options)
         case _:
             return not changes_settings(action) or _changes_options(action, launch.options)
+
+
+def _has_projector(options: ServeOptions) -> bool:
+    return options.mmproj is not None or sets_flag(options, "--mmproj")
 
 
 def _changes_options(action: Action, options: ServeOptions) -> bool:

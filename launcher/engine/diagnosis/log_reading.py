@@ -45,6 +45,8 @@ _SAMPLE_CHARACTERS = 65_536
 _MOST_NOISE = 0.2
 """Largest share of control or undecodable characters in a text file; random bytes have over one half."""
 _STAMP = re.compile(r"\b(\d+)\.(\d\d)\.(\d{3})\.(\d{3}) ([EWIDT]) +")
+_BARE_LEVEL = re.compile(r"([EWIDT]) (?=[a-z])|(?=warning: )", re.ASCII)
+"""The level of a line without a time (--no-log-timestamps)."""
 _LAUNCHER_STAMP = re.compile(r"^\d{4}-\d\d-\d\d[ T][\d:]+(?:[,.]\d+)?Z? ")
 _JSON = re.compile(r'\{"type":"log".*')
 _JSON_TIME = re.compile(r'"time":(\d+)')
@@ -117,7 +119,9 @@ def parse_line(raw: str) -> ParsedLine:
             pass
     if stamp := _STAMP.search(raw):
         return ParsedLine(raw[stamp.end() :], stamp[5])
-    return ParsedLine(_LAUNCHER_STAMP.sub("", raw))
+    text = _LAUNCHER_STAMP.sub("", raw)
+    bare = _BARE_LEVEL.match(text)
+    return ParsedLine(text[bare.end() :], bare[1] or "W") if bare else ParsedLine(text)
 
 
 def extract_last_run(text: str) -> str:
@@ -212,7 +216,8 @@ def _line_starts(text: str, needle: str) -> Iterator[int]:
 
 def _match_line(text: str, start: int, fault: FaultSignature, pattern: LinePattern) -> FaultMatch | None:
     first, lines = parse_lines_at(text, start)
-    found = None if first.level in ("D", "T") else pattern.regex.search(lines)
+    unfit = ("D", "T", "I", "W") if fault.data.general and fault.data.severity == "fatal" else ("D", "T")
+    found = None if first.level in unfit else pattern.regex.search(lines)
     if found is None or found.start() > len(first.text):
         return None
     facts = {name: value for name, value in found.groupdict().items() if value}

@@ -14,7 +14,7 @@ from launcher.base.validation import BaseModel, ConfigDict, Field, field_validat
 
 Severity = Literal["fatal", "degraded", "request", "notice"]
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
-_LEAST_NEEDLE = 4
+_LEAST_NEEDLE = 3
 
 
 class _StrictModel(BaseModel):
@@ -38,10 +38,12 @@ class SignatureData(_StrictModel):
     code of the error class to raise. `title`, `cause` and `hint` are sentences with {placeholders} for facts. `source`
     is the place of the text in llama.cpp.
 
-    With `at_start`, the line is printed before the engine's "initializing" line. With `until_loaded`, the fault does
-    not count once the model is loaded. `exits` are exit codes that identify the fault without a log line. `context` are
-    patterns for further facts in lines nearby. Of the `evidence` patterns one must be in the log, of the `absent` ones
-    none. `narrowed_by` are codes of faults that name the affected part of the engine in their `part`. `explains` are
+    With `general`, the patterns are forms of sentences whose reason can be anything: such a fault counts only where no
+    other one does. With `at_start`, the line is printed before the engine's "initializing" line. With `until_loaded`,
+    the fault does not count once the model is loaded. `exits` are exit codes that identify the fault without a log
+    line. `context` are patterns for further facts in lines nearby. Of the `evidence` patterns one must be in the log,
+    of the `absent` ones none. `narrowed_by` are codes of faults that name the affected part of the engine in their
+    `part`. `explains` are
     codes of later fatal faults that this one causes.
     """
 
@@ -57,6 +59,7 @@ class SignatureData(_StrictModel):
     """Hint shown in the window, if it differs from the one in the terminal."""
     actions: Annotated[list[ActionData], Field(min_length=1)]
     source: str
+    general: bool = False
     at_start: bool = False
     until_loaded: bool = False
     exits: list[int] = Field(default_factory=list)
@@ -76,7 +79,7 @@ class SignatureData(_StrictModel):
 
     @model_validator(mode="after")
     def _check_placeholders(self) -> Self:
-        known = {"mib", "part", "expected_mib"} | {
+        known = {"mib", "part", "expected_mib", "reason"} | {
             name for pattern in (*self.patterns, *self.context) for name in re.compile(pattern).groupindex
         }
         values = [str(value) for action in self.actions for value in (action.label, *action.parameters.values())]
@@ -86,8 +89,18 @@ class SignatureData(_StrictModel):
         return self
 
 
+class TopicData(_StrictModel):
+    """What a general fault may be about: words, and the advice for it, of which the actions come first."""
+
+    words: str
+    hint: str
+    window_hint: str = ""
+    actions: Annotated[list[ActionData], Field(min_length=1)]
+
+
 class _SignaturesFile(_StrictModel):
     fault: list[SignatureData]
+    topic: list[TopicData]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +129,21 @@ class FaultSignature:
 
 
 @lru_cache(maxsize=1)
-def fault_signatures() -> tuple[FaultSignature, ...]:
-    """Return all failure signatures, in the order in which they are tried on a line."""
-    data = _SignaturesFile.model_validate(
+def _read_signatures_file() -> _SignaturesFile:
+    return _SignaturesFile.model_validate(
         tomllib.loads(shipped_file("resources", "engine-faults.toml").read_text("utf-8"))
     )
+
+
+@lru_cache(maxsize=1)
+def fault_topics() -> tuple[tuple[re.Pattern[str], TopicData], ...]:
+    """Return the topics of general faults with the patterns of their words, in the order in which they are tried."""
+    return tuple((re.compile(topic.words, re.IGNORECASE), topic) for topic in _read_signatures_file().topic)
+
+
+@lru_cache(maxsize=1)
+def fault_signatures() -> tuple[FaultSignature, ...]:
+    """Return all failure signatures, in the order in which they are tried on a line."""
     return tuple(
         FaultSignature(
             order,
@@ -128,7 +151,7 @@ def fault_signatures() -> tuple[FaultSignature, ...]:
             tuple(LinePattern(find_needle(pattern), re.compile(pattern)) for pattern in each.patterns),
             *(tuple(map(re.compile, patterns)) for patterns in (each.context, each.evidence, each.absent)),
         )
-        for order, each in enumerate(data.fault)
+        for order, each in enumerate(_read_signatures_file().fault)
     )
 
 
@@ -159,7 +182,7 @@ _PRIVATE = 0xE000
 def find_needle(pattern: str) -> str:
     """Return the longest literal text that every match of `pattern` contains.
 
-    Quotation marks never belong to it, because JSON logs escape them. Raises ValueError if it has fewer than four
+    Quotation marks never belong to it, because JSON logs escape them. Raises ValueError if it has fewer than three
     characters.
     """
     flat = _ESCAPED.sub(lambda found: chr(_PRIVATE + ord(found[1])), pattern)

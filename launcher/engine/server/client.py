@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
+from urllib.parse import urlencode
 
 from launcher.base.errors import LauncherError, Refused
 from launcher.base.http import ServerClient
@@ -129,6 +130,7 @@ class EngineClient:
 
     def __init__(self, url: str, api_key: str | None, *, remote: bool = False) -> None:
         self._http = ServerClient(url, api_key=api_key, remote=remote)
+        self._model: str | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -148,6 +150,20 @@ class EngineClient:
         """State this purpose in further requests: see ServerClient.set_purpose."""
         self._http.set_purpose(purpose)
 
+    def name_model(self, model: str) -> None:
+        """Name this model in further requests that name none, as a router needs it."""
+        self._model = model
+
+    async def _get_json(self, path: str, body: Mapping[str, Any] | None = None, *, unlimited: bool = False) -> Any:  # noqa: ANN401 -- the caller checks
+        body = body and self._name_in_body(body)
+        return await self._http.get_json(path if body else self._name_in_path(path), body, unlimited=unlimited)
+
+    def _name_in_body(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        return {**body, "model": body.get("model") or self._model} if self._model else dict(body)
+
+    def _name_in_path(self, path: str) -> str:
+        return f"{path}?{urlencode({'model': self._model})}" if self._model else path
+
     async def is_healthy(self) -> bool:
         """Return whether the model is loaded and the server answers."""
         return await self.read_health() == 200
@@ -158,7 +174,7 @@ class EngineClient:
 
     async def drafts_tokens(self) -> bool:
         """Return whether the first slot uses speculative decoding, according to /slots."""
-        slots = await self._http.get_json("/slots")
+        slots = await self._get_json("/slots")
         return bool(isinstance(slots, list) and slots and isinstance(slots[0], dict) and slots[0].get("speculative"))
 
     async def count_working_slots(self) -> int:
@@ -167,7 +183,7 @@ class EngineClient:
         Call it at most every 1.5 s: polled more often than once a second, llama-server does not notice when a client
         disconnects, and goes on with its request.
         """
-        slots = await self._http.get_json("/slots")
+        slots = await self._get_json("/slots")
         return sum(bool(slot.get("is_processing")) for slot in slots if isinstance(slot, dict)) if slots else 0
 
     async def request_json(self, path: str, body: Mapping[str, Any] | None = None, *, unlimited: bool = False) -> Any:  # noqa: ANN401 -- the caller checks
@@ -175,7 +191,7 @@ class EngineClient:
 
         With `unlimited` it may take any time, as the generation of a reply does.
         """
-        return await self._http.get_json(path, body, unlimited=unlimited)
+        return await self._get_json(path, body, unlimited=unlimited)
 
     async def count_tokens(self, request: ChatRequest) -> int:
         """Return the number of prompt tokens of a request, including the chat template.
@@ -183,19 +199,19 @@ class EngineClient:
         Also raises Refused if the server lacks /apply-template or /tokenize.
         """
         chat = request.body()
-        templated = await self._http.get_json(
+        templated = await self._get_json(
             "/apply-template", {name: chat[name] for name in _TEMPLATE_FIELDS if name in chat}
         )
         prompt = templated.get("prompt") if isinstance(templated, dict) else None
         body = {"content": prompt, "add_special": True, "parse_special": True}
-        tokenized = await self._http.get_json("/tokenize", body) if isinstance(prompt, str) else None
+        tokenized = await self._get_json("/tokenize", body) if isinstance(prompt, str) else None
         return self._count_list(tokenized)
 
     async def count_text_tokens(self, text: str) -> int:
         """Return the number of a text's tokens, without a chat template. Raises Refused if the server does not report
         it.
         """
-        tokenized = await self._http.get_json("/tokenize", {"content": text})
+        tokenized = await self._get_json("/tokenize", {"content": text})
         return self._count_list(tokenized)
 
     @staticmethod
@@ -210,7 +226,7 @@ class EngineClient:
 
     async def embed_text(self, text: str) -> Sequence[object]:
         """Return a text's vector. There is no time limit. Raises Refused if the reply has none."""
-        reply = await self._http.get_json("/v1/embeddings", {"input": text}, unlimited=True)
+        reply = await self._get_json("/v1/embeddings", {"input": text}, unlimited=True)
         try:
             vector = reply["data"][0]["embedding"]
         except (IndexError, KeyError, TypeError):
@@ -225,7 +241,7 @@ class EngineClient:
     async def rank_texts(self, query: str, texts: Sequence[str]) -> Sequence[object]:
         """Return the rank of each text for a query. There is no time limit. Raises Refused if the reply has none."""
         body = {"query": query, "documents": texts}
-        reply = await self._http.get_json("/v1/rerank", body, unlimited=True)
+        reply = await self._get_json("/v1/rerank", body, unlimited=True)
         ranks = reply.get("results") if isinstance(reply, dict) else None
         if not isinstance(ranks, list) or len(ranks) != len(texts):
             raise Refused(
@@ -235,13 +251,13 @@ class EngineClient:
 
     async def read_metrics(self) -> str:
         """Return /metrics as text (Prometheus 0.0.4). Call it at most every 1.5 s: see count_working_slots."""
-        return await self._http.get_text("/metrics")
+        return await self._http.get_text(self._name_in_path("/metrics"))
 
     @asynccontextmanager
     async def chat(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[Delta]]:
         """Send a chat request and yield the events of its reply; leaving the block cancels an unfinished reply."""
         path = "/v1/chat/completions"
-        async with self._http.stream_events(path, request.body(), request.purpose) as events:
+        async with self._http.stream_events(path, self._name_in_body(request.body()), request.purpose) as events:
             yield _parse_deltas(events)
 
 

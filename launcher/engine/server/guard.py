@@ -1,7 +1,8 @@
 """Watchdog of a running server: detects hangs, sleep, changed files and an unwritable log.
 
 Slowness alone is not a fault. An engine is ended only if it owes a reply, has sent nothing for minutes, and has
-computed nothing meanwhile, measured by the CPU time of its process.
+computed nothing meanwhile, measured by the CPU time of its process; or if it has failed the last requests by a fault
+that ends an engine, such as a lost GPU: some builds go on without it, and answer each request with an error.
 """
 
 import asyncio
@@ -14,10 +15,11 @@ from typing import Protocol
 
 import psutil
 
-from launcher.base.errors import EngineHung, LauncherError
+from launcher.base.errors import EngineBroken, EngineHung, LauncherError
 from launcher.base.messages import join_messages, message
+from launcher.engine.diagnosis.explain import add_cause, diagnose_reply_error
 from launcher.engine.server.in_use import FileChange, FilesInUse
-from launcher.engine.server.state import Notice
+from launcher.engine.server.state import MOST_FAILED_REPLIES, FailedReplies, Notice
 
 
 class Clock(Protocol):
@@ -91,7 +93,8 @@ class Guard:
 
     `pid` is its process, `client` requests /health, `files` are the files that it uses. `notify` receives notices for
     the user. `quiet_since` returns the earliest last-token time of all open replies in monotonic seconds, None if none
-    is open. `log_problem` returns the reason why the log cannot be written, None if it can.
+    is open. `log_problem` returns the reason why the log cannot be written, None if it can. `failed_replies` returns
+    the requests that the engine has failed one after another, None if that is unknown.
     """
 
     def __init__(
@@ -103,6 +106,7 @@ class Guard:
         notify: Callable[[Notice], None],
         quiet_since: Callable[[], float | None],
         log_problem: Callable[[], str | None],
+        failed_replies: Callable[[], FailedReplies | None] = lambda: None,
         clock: Clock,
         limits: GuardLimits,
     ) -> None:
@@ -112,6 +116,7 @@ class Guard:
         self._notify = notify
         self._quiet_since = quiet_since
         self._log_problem = log_problem
+        self._failed_replies = failed_replies
         self._notified_log_problem: str | None = None
         self._clock = clock
         self._limits = limits
@@ -167,7 +172,7 @@ class Guard:
                 self._notified_changes.add(change)
                 self._notify(change.notice)
         self._report_log_problem()
-        return None if paused else self._find_hang(now_s)
+        return None if paused else self._find_fault() or self._find_hang(now_s)
 
     def _detect_sleep(self) -> float:
         """Return by how many seconds this check is late if the computer slept since the last one, otherwise 0."""
@@ -219,6 +224,16 @@ class Guard:
         elif notified and not problem:
             self._notify(Notice("log_writable", message("Logging works again.")))
         self._notified_log_problem = problem
+
+    def _find_fault(self) -> LauncherError | None:
+        """Return the error of an engine that failed the last requests by a fault from which only a restart helps."""
+        failed = self._failed_replies()
+        if failed is None or failed.broken < MOST_FAILED_REPLIES:
+            return None
+        found = diagnose_reply_error(failed.message)
+        if found is None or found.severity != "fatal":  # another failure came last
+            return None
+        return EngineBroken(add_cause(failed.sentence, found), found.hint, diagnosis=found.code, line=failed.message)
 
     def _find_hang(self, now_s: float) -> LauncherError | None:
         idle_s, silent_s = now_s - self._worked_s, now_s - self._answered_s

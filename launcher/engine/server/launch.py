@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -12,7 +12,7 @@ from typing import Any
 from launcher.base.errors import BadOption, EngineUnsuitable, GeometryUnknown, LauncherError, ModelHasNoHead
 from launcher.base.messages import join_messages, message
 from launcher.engine.arguments import server_arguments
-from launcher.engine.builds.build import BUILT_IN, EngineBuild, find_llama_server_on_path
+from launcher.engine.builds.build import BUILT_IN, Device, EngineBuild, find_llama_server_on_path
 from launcher.engine.builds.installed import engine_in_use, is_built_in_chosen
 from launcher.engine.builds.known_bad import build_number, find_known_fault
 from launcher.engine.builds.probe import list_devices, probe_engine
@@ -28,11 +28,11 @@ from launcher.models.geometry import read_geometry
 from launcher.models.gguf import GgufModel, check_complete, isolate_head, read_model
 from launcher.models.limits import no_head_error, training_warning
 from launcher.models.memory import KV_TYPES, DraftModel, PlanSettings, check_kv, estimate_memory
-from launcher.models.read_situation import make_situation
+from launcher.models.read_situation import ServerMemory, make_situation
 from launcher.models.server_settings import ROWS, Value, to_fields
+from launcher.models.situation import Situation
 from launcher.models.weights import read_weights
 
-_MIB = 2**20
 _KEEPS_SLOTS = "--no-cache-idle-slots"
 _FILES = ("model", "draft_file", "mmproj", "chat_template_file")
 
@@ -139,21 +139,24 @@ async def uses_gpu(build: EngineBuild, machine: Machine) -> bool:
         return False
     if make_situation(machine).backend != "cpu" or any(gpu.asleep for gpu in machine.gpus):
         return True
-    return await _lists_gpu(build)
+    return any(map(is_gpu, await _remember_devices(build)))
 
 
-_gpu_listings: dict[tuple[str, ...], bool] = {}
+_device_lists: dict[tuple[str, ...], tuple[Device, ...]] = {}
 
 
-async def _lists_gpu(build: EngineBuild) -> bool:
-    """Return whether a build lists a GPU; cached in memory, because listing devices takes as long as a start."""
+async def _remember_devices(build: EngineBuild) -> tuple[Device, ...]:
+    """Return a build's devices; cached in memory, because listing them takes as long as a start.
+
+    Not kept on the disk: without a GPU of which the driver is known, nothing tells when a driver was installed.
+    """
     key = (*build.command, build.version)
-    if key not in _gpu_listings:
+    if key not in _device_lists:
         try:
-            _gpu_listings[key] = any(map(is_gpu, await list_devices(build)))
+            _device_lists[key] = await list_devices(build)
         except LauncherError:  # the start that follows will fail with the same error and report it
-            return False
-    return _gpu_listings[key]
+            return ()
+    return _device_lists[key]
 
 
 def plan_settings_of(options: ServeOptions, backend: Backend) -> PlanSettings:
@@ -191,7 +194,7 @@ def read_draft_file(path: Path | None) -> DraftModel | None:
 
 
 def _choose_host_limits(
-    options: ServeOptions, header: GgufModel, backend: Backend, host_mib: int
+    options: ServeOptions, header: GgufModel, backend: Backend, situation: Situation
 ) -> Mapping[str, Value]:
     """Choose host memory limits (such as the prompt cache) for settings left open, by setting name.
 
@@ -203,19 +206,24 @@ def _choose_host_limits(
         settings = replace(plan_settings_of(options, backend), **left_open)  # type: ignore[arg-type]
         draft_model = read_draft_file(options.draft_file) if options.draft else None
         estimate = estimate_memory(geometry, read_weights(header, geometry), settings, draft_model)
-        return choose_host_limits(estimate, host_mib)
+        host_mib = situation.host_beside_mib(estimate.required_mib)
+        return {} if host_mib is None else choose_host_limits(estimate, host_mib)
     except (GeometryUnknown, BadOption):
         return {}
 
 
 async def prepare_launch(
-    options: ServeOptions, endpoint: Endpoint, *, freed_mib: int = 0, slot_folder: Path | None = None
+    options: ServeOptions,
+    endpoint: Endpoint,
+    *,
+    replaced: Callable[[Machine], ServerMemory] | None = None,
+    slot_folder: Path | None = None,
 ) -> Launch:
     """Check everything that can be checked before a process is started, and return the launch.
 
-    `freed_mib` is the host memory in MiB of the running engine that this one will replace. `slot_folder` is an existing
-    folder in which the engine may save its slots. Raises a LauncherError with
-    the reason if a check fails; no process or file is left behind.
+    `replaced` reads the memory of the running engine that this one will replace. `slot_folder` is an existing folder in
+    which the engine may save its slots. Raises a LauncherError with the reason if a check fails; no process or file is
+    left behind.
     """
     check_options(options)
     header = await asyncio.to_thread(check_model, options)
@@ -233,13 +241,16 @@ async def prepare_launch(
     context = options.context or fallback_context(header.trained_context)
     machine = await asyncio.to_thread(read_machine)
     gpu = not options.no_gpu and await uses_gpu(build, machine)
-    backend: Backend = make_situation(machine).backend if gpu else "cpu"
-    # The drivers show no GPU but the engine lists one. Any GPU backend will do: host memory is the same for all.
-    if gpu and backend == "cpu":
-        backend = "vulkan"
-    available_mib = machine.host.available_bytes // _MIB + freed_mib
+    own = () if replaced is None else (await asyncio.to_thread(replaced, machine),)
+    situation = make_situation(machine, backend=None if gpu else "cpu", servers=own)
+    asleep = any(each.asleep for each in machine.gpus)
+    if gpu and situation.backend == "cpu" and not asleep:  # the drivers show no GPU, but the engine lists one
+        machine = await asyncio.to_thread(read_machine, await _remember_devices(build))
+        situation = make_situation(machine, servers=own)
+    # A sleeping GPU's backend is unknown. Any GPU backend will do: host memory is the same for all.
+    backend: Backend = "vulkan" if gpu and situation.backend == "cpu" else situation.backend
     resolved = replace(options, context=context)
-    limits = await asyncio.to_thread(_choose_host_limits, resolved, header, backend, available_mib)
+    limits = await asyncio.to_thread(_choose_host_limits, resolved, header, backend, situation)
     arguments = engine_arguments(
         replace(resolved, **to_fields(limits)), build, endpoint, gpu=gpu, slot_folder=slot_folder
     )

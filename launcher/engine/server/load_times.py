@@ -79,7 +79,7 @@ def expected_load_time(launch: Launch) -> LoadTime | None:
 
 
 def _times_key(launch: Launch) -> str:
-    return " | ".join((str(launch.options.model.absolute()), launch.build.command[-1], launch.build.version))
+    return " | ".join((str(launch.options.model.absolute()), str(launch.build.program), launch.build.version))
 
 
 def _times_file() -> Path:

@@ -88,14 +88,30 @@ def read_own_memory(
 
     activities = {gpu_id: activity for gpu_id, (_, activity) in read_gpu_states(machine.gpus, wake=wake).items()}
     return tuple(
-        ServerMemory(
-            engine_pid=pid,
-            model=engine.model,
-            by_gpu=_gpu_memory_from_drivers(pid, machine, activities),
-            host_mib=private_mib(pid),
-            estimate=partial(_estimate_gpu_memory, engine),
-        )
-        for pid, engine in engines.items()
+        _read_memory(engine, _gpu_memory_from_drivers(pid, machine, activities)) for pid, engine in engines.items()
+    )
+
+
+def read_replaced_memory(launch: Launch, engine_pid: int, machine: Machine) -> ServerMemory:
+    """Return the memory that the end of a loaded engine gives back to the host, for the start that replaces it.
+
+    What it uses on GPUs is asked only of those that share the host's memory.
+    """
+    from launcher.machine.gpus import read_gpu_states
+
+    engine = replace(RunningEngine.from_launch(launch, engine_pid), loaded=True)
+    shared = [gpu for gpu in machine.gpus if gpu.unified]
+    activities = {gpu_id: activity for gpu_id, (_, activity) in read_gpu_states(shared).items()}
+    return _read_memory(engine, _gpu_memory_from_drivers(engine_pid, machine, activities) if shared else {})
+
+
+def _read_memory(engine: RunningEngine, by_gpu: Mapping[str, int] | None) -> ServerMemory:
+    return ServerMemory(
+        engine_pid=engine.engine_pid,
+        model=engine.model,
+        by_gpu=by_gpu,
+        host_mib=private_mib(engine.engine_pid),
+        estimate=partial(_estimate_gpu_memory, engine),
     )
 
 
@@ -169,6 +185,7 @@ def _estimate_gpu_memory(
             gpus=len(overheads_mib),
             gpu_free_mib=(),
             overheads_mib=overheads_mib,
+            cards=(),
         )
         estimate = estimate_memory(
             geometry,

@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import psutil
-from filelock import FileLock, Timeout
 
 from launcher.base.background_file import BackgroundFile
 from launcher.base.control import ControlAddress
@@ -18,6 +17,7 @@ from launcher.base.errors import PortBusy, ServerNotFound, SeveralServers
 from launcher.base.files import make_private_folder, write_atomically
 from launcher.base.identity import ProcessId
 from launcher.base.kept_files import KeptFile
+from launcher.base.locks import hold_lock
 from launcher.base.messages import message
 from launcher.base.paths import explain_os_error, runtime_dir, state_dir
 from launcher.base.validation import BaseModel, ConfigDict, Field
@@ -213,7 +213,7 @@ def register_server(
     """
     try:
         return _register(port, model=model, engine=engine, draft=draft, shared=shared)
-    except Timeout as error:
+    except TimeoutError as error:
         raise explain_os_error(error) from error
     except OSError as error:
         _log.warning(
@@ -309,7 +309,7 @@ def find_server(url: str | None) -> ServerEntry:
 def _registry_lock() -> Iterator[None]:
     make_private_folder(state_dir())
     make_private_folder(runtime_dir())
-    with FileLock(runtime_dir() / "lock", timeout=_LOCK_S):
+    with hold_lock(runtime_dir() / "lock", _LOCK_S):
         yield
 
 

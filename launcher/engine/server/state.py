@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from launcher.base.errors import LauncherError
+from launcher.base.messages import message
 
 
 class ServerState(StrEnum):
@@ -98,6 +99,35 @@ class ReplyProgress(NamedTuple):
     def counts(self) -> tuple[int, int, int]:
         """All but the time."""
         return self.parts, self.running, self.ended
+
+
+class FailedReplies(NamedTuple):
+    """Clients' requests for replies that failed one after another: since the last reply, or since the engine started.
+
+    `total` is how many. Of these the engine `refused` those that ask for what it cannot do, and `broken` are those
+    whose fault ends an engine, or would have to: only a restart helps. `message` is the engine's sentence for the last
+    one, `status` its HTTP status, None if it named none. `has_replied` is whether this engine has answered
+    any request of a client.
+    """
+
+    total: int = 0
+    refused: int = 0
+    broken: int = 0
+    status: int | None = None
+    message: str = ""
+    has_replied: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """What happened to them, with the engine's sentence."""
+        reason = self.message.rstrip(" .:…") or message("HTTP status {status}", status=self.status)
+        if self.refused == self.total:
+            return message("The engine refused the last {count} requests: {reason}.", count=self.total, reason=reason)
+        return message("The last {count} requests all failed: {reason}.", count=self.total, reason=reason)
+
+
+MOST_FAILED_REPLIES = 3
+"""Requests that may fail one after another before that counts as a fault of the server."""
 
 
 class ModelStatus(NamedTuple):

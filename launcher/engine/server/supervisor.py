@@ -44,7 +44,7 @@ from launcher.engine.server.in_use import FilesInUse
 from launcher.engine.server.launch import Launch, prepare_launch
 from launcher.engine.server.listener import check_port_owner
 from launcher.engine.server.logs import LogBook
-from launcher.engine.server.own_memory import private_mib
+from launcher.engine.server.own_memory import read_replaced_memory
 from launcher.engine.server.process import (
     EngineProcess,
     PreparedProcess,
@@ -56,6 +56,7 @@ from launcher.engine.server.process import (
 from launcher.engine.server.state import (
     SERVING,
     EngineStarted,
+    FailedReplies,
     Listener,
     LogAdded,
     Notice,
@@ -145,10 +146,13 @@ class CrashCounter:
         """Record that the engine has become ready."""
         self._ready_s = self._clock()
 
-    def judge_crash(self, error: LauncherError) -> float | LauncherError:
-        """Count a crash; return the pause before the restart in seconds, or the error with which the server fails."""
+    def judge_crash(self, error: LauncherError, *, has_served: bool = True) -> float | LauncherError:
+        """Count a crash; return the pause before the restart in seconds, or the error with which the server fails.
+
+        If the engine has not `has_served` since it was ready, its crash does not count as the first one.
+        """
         now_s = self._clock()
-        if self._ready_s is not None and now_s - self._ready_s >= self._policy.steady_s:
+        if has_served and self._ready_s is not None and now_s - self._ready_s >= self._policy.steady_s:
             self.crashes = 0
         self._ready_s = None  # a restart that fails before it is ready has not served at all
         if not self.crashes:
@@ -307,6 +311,10 @@ class ClientSide(Protocol):
     def reply_progress(self) -> ReplyProgress:
         """The progress of the clients' replies."""
 
+    @property
+    def failed_replies(self) -> FailedReplies:
+        """The clients' requests that the present engine has failed one after another."""
+
     def engine_starts(self) -> None:
         """Called as soon as an engine's process has been started."""
 
@@ -319,11 +327,14 @@ class ClientSide(Protocol):
     async def resume_requests(self, endpoint: Endpoint, launch: Launch) -> None:
         """Send requests to the engine at `endpoint`, which is ready."""
 
-    def lose_engine(self) -> None:
-        """Hold requests, because the engine has ended and may be restarted."""
+    def lose_engine(self, reason: str) -> None:
+        """Hold requests, because the engine has ended and may be restarted. `reason` is why, for clients."""
 
-    async def end_requests(self, drain_s: float) -> None:
-        """Refuse requests, because the engine will be stopped. Running ones get up to `drain_s` seconds to end."""
+    async def end_requests(self, drain_s: float, reason: str = "") -> None:
+        """Refuse requests, because the engine will be stopped. Running ones get up to `drain_s` seconds to end.
+
+        `reason` is why, for clients, if nobody has stopped it.
+        """
 
 
 @dataclass
@@ -392,6 +403,11 @@ class Supervisor(ChatServer):
     def reply_progress(self) -> ReplyProgress | None:
         """The progress of the clients' replies; None without a gateway, which counts them."""
         return self._client_side.reply_progress if self._client_side else None
+
+    @property
+    def failed_replies(self) -> FailedReplies | None:
+        """The clients' requests that the engine failed one after another; None without a gateway, which counts them."""
+        return self._client_side.failed_replies if self._client_side else None
 
     @property
     def engine_pid(self) -> int | None:
@@ -494,7 +510,7 @@ class Supervisor(ChatServer):
                 await self._stop_engine(None)
                 reason = error if isinstance(error, LauncherError) else None
                 self._set_status(ServerStatus(ServerState.FAILED, error=reason))
-                await self._refuse_requests()
+                await self._refuse_requests(reason)
                 raise
 
     async def _end_cancelled_change(self) -> None:
@@ -545,13 +561,11 @@ class Supervisor(ChatServer):
             self._set_status(ServerStatus(ServerState.PREPARING))
         try:
             pid = self.engine_pid
-            freed_mib = None if pid is None else await asyncio.to_thread(private_mib, pid)
+            replaced = None if pid is None or self.launch is None else partial(read_replaced_memory, self.launch, pid)
             if self._client_side is not None:
                 self._engine_endpoint = make_private_endpoint()
             slot_folder = self._client_side.slot_folder if self._client_side else None
-            launch = await prepare_launch(
-                options, self._engine_endpoint, freed_mib=freed_mib or 0, slot_folder=slot_folder
-            )
+            launch = await prepare_launch(options, self._engine_endpoint, replaced=replaced, slot_folder=slot_folder)
             prepared = prepare_process(launch.command)
         except LauncherError as error:  # the running engine is not touched
             attach_fixes(error, options)
@@ -617,6 +631,7 @@ class Supervisor(ChatServer):
             notify=self._notify_listener,
             quiet_since=lambda: self.quiet_since,
             log_problem=lambda: self.log.problem,
+            failed_replies=lambda: self.failed_replies,
             clock=self._clock,
             limits=self._limits,
         )
@@ -650,20 +665,23 @@ class Supervisor(ChatServer):
             await asyncio.wait(exit_or_guard, return_when=asyncio.FIRST_COMPLETED)
         finally:
             guarding.cancel()
-        if self._client_side is not None:
-            self._client_side.lose_engine()
+        failed = self.failed_replies
         if process.exited.done():
             error = files.find_exit_cause() or self._exit_explainer(message("serving"))(process.exited.result())
         else:
             error = guarding.result()
+        if self._client_side is not None:
+            self._client_side.lose_engine(error.title)
+        if not process.exited.done():
             await process.stop(_HUNG_PATIENCE_S)
         await self._attach_fixes(error)
         self._process = None
         self._watch_task = None
-        decision = self._crash_counter.judge_crash(error)
+        has_served = failed is None or not failed.total or failed.has_replied
+        decision = self._crash_counter.judge_crash(error, has_served=has_served)
         if isinstance(decision, LauncherError):
             self._set_status(ServerStatus(ServerState.FAILED, error=decision))
-            await self._refuse_requests()
+            await self._refuse_requests(decision)
         elif self.is_changing:  # a call of `become` decides what runs next
             self._set_status(ServerStatus(ServerState.FAILED, error=error))
         else:
@@ -674,10 +692,10 @@ class Supervisor(ChatServer):
         goes_on = self._client_side is not None and self._status.state is ServerState.RESTARTING
         await self._close_client(replies_go_on=goes_on)
 
-    async def _refuse_requests(self) -> None:
+    async def _refuse_requests(self, error: LauncherError | None) -> None:
         """End the requests that the clients' side holds, because no engine will serve them."""
         if self._client_side is not None:
-            await self._client_side.end_requests(0.0)
+            await self._client_side.end_requests(0.0, error.title if error is not None else "")
 
     def _announce_restart(self, error: LauncherError, pause_s: float) -> None:
         self._set_status(ServerStatus(ServerState.RESTARTING, error=error))

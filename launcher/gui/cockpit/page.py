@@ -228,7 +228,7 @@ class MemoryCard(Card):
             ("kv", tr("KV"), parts.kv),
             ("state", tr("state"), parts.recurrent),
             ("draft", tr("draft"), parts.draft_kv + parts.draft_compute),
-            ("compute", tr("compute"), parts.compute + parts.staging),
+            ("compute", tr("compute"), parts.compute + parts.staging + parts.pool),
             ("driver", tr("driver") if preview.plan_settings.backend != "cpu" else tr("process"), parts.overhead),
             ("vision", tr("vision"), parts.mmproj),
         )

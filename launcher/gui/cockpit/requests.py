@@ -328,7 +328,18 @@ def _describe_request(record: Record) -> str:
     if reread:
         parts.append(tr("{tokens:,} tokens read again", tokens=reread["tokens"]))
         parts.append(render(Reread.from_json(reread).explanation))
-    return " · ".join(parts)
+    return " · ".join([*_explain_failure(record), *parts])
+
+
+def _explain_failure(record: Record) -> list[str]:
+    """Return why a request failed: the message, and if it names a known cause, that and what to do."""
+    if not record.get("message"):
+        return []
+    from launcher.app.failed_requests import diagnose_record
+
+    found = diagnose_record(record)
+    cause = [] if found is None else [f"{render(found.title)} {render(found.hint)}"]
+    return [*cause, record["message"]]
 
 
 def _client_cell(record: Record) -> Cell:
@@ -368,9 +379,12 @@ def _state_cell(record: Record) -> Cell:
     if end is not None:
         good = end == "complete"
         text: str = tr(_ENDS[end]) if end in _ENDS else str(end)
+        if record.get("status") is not None:
+            text = f"{text} ({record['status']})"
         if handovers:
             text = f"{text}, {ntr('1 restart', '{n} restarts', handovers)}"
-        return Cell(text, glyph="tick" if good else "triangle", role="good" if good else "attention")
+        glyph, role = ("tick", "good") if good else ("triangle", "attention")
+        return Cell(text, tip="\n".join(_explain_failure(record)), glyph=glyph, role=role)
     states = {"waiting": tr("waiting"), "running": tr("writing"), "paused": tr("paused")}
     return Cell(states.get(str(record["state"]), ""), glyph="dot", role="information")
 

@@ -367,8 +367,8 @@ class DetailPanel(Card):
             text = needs_text(plan.required_mib, situation, plan.setting)
         elif self._model is not None and self._model.is_built_in:
             text = tr("It is a part of the program.")
-        elif file is not None and not file.is_model:
-            text = tr("Loaded together with a model.")
+        elif file is not None and file.local is not None and file.local.kind is not None:
+            text = render(file.local.kind.sentence)
         elif file is not None:
             text = render(file.lack) or tr("Checking whether it fits ...")
         elif self._model is not None and self._model.found is None:

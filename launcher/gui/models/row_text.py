@@ -278,8 +278,8 @@ def _model_note(model: LibraryModel, file: LibraryFile) -> str:
     plan, local = file.plan, file.local
     if model.is_built_in:
         return tr("Shows drafts without a GPU")
-    if local is not None and not file.is_model:
-        return tr("Loaded together with a model.")
+    if local is not None and local.kind is not None:
+        return render(local.kind.sentence)
     if local is not None and local.missing_bytes:
         return _incomplete_note(local)
     if local is not None and local.problem and not file.is_usable:
@@ -347,8 +347,8 @@ def _file_note(model: LibraryModel, file: LibraryFile) -> str:
         return _incomplete_note(file.local)
     if file.local is not None and file.local.store is not None:
         return place_text(file.local)
-    if not file.is_model:
-        return tr("loaded with the model")
+    if file.local is not None and file.local.kind is not None:
+        return tr("loaded with the model") if file.local.kind.beside else tr("not a model")
     if model.is_built_in:
         return ""
     if plan is None:

@@ -52,9 +52,7 @@ def format_day(date: str) -> str:
 
 def quant_text(local: LocalModel) -> str:
     """Return the quantisation, or the file's role beside a model."""
-    if local.record.kind == "model":
-        return local.record.quant or UNKNOWN
-    return tr("vision projector") if local.record.kind == "mmproj" else tr("draft")
+    return render(local.kind.label) if local.kind is not None else local.record.quant or UNKNOWN
 
 
 def head_state(local: LocalModel) -> tuple[str, str, str]:

@@ -186,7 +186,7 @@ def memory_parts(plan: Plan) -> list[tuple[str, str, int]]:
         ("kv", tr("KV"), parts.kv),
         ("state", tr("state"), parts.recurrent),
         ("draft", tr("draft"), parts.draft_kv + parts.draft_compute),
-        ("compute", tr("compute"), parts.compute + parts.staging),
+        ("compute", tr("compute"), parts.compute + parts.staging + parts.pool),
         ("driver", tr("driver"), parts.overhead),
     ]
 
