@@ -3,9 +3,20 @@
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import QPoint, QPointF, Qt
+from PySide6.QtCore import QCoreApplication, QEvent, QPoint, QPointF, Qt
 from PySide6.QtGui import QColor, QImage, QWheelEvent
-from PySide6.QtWidgets import QApplication, QHBoxLayout, QMenu, QPushButton, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QApplication,
+    QDialog,
+    QHBoxLayout,
+    QLabel,
+    QMainWindow,
+    QMenu,
+    QPushButton,
+    QStackedWidget,
+    QVBoxLayout,
+    QWidget,
+)
 from pytestqt.qtbot import QtBot
 
 from launcher.base.errors import BadOption
@@ -24,6 +35,7 @@ from launcher.gui.widgets import (
     SliderField,
 )
 from launcher.gui.widgets.blocks import open_menu_with
+from launcher.gui.widgets.focus import FocusKeeper
 from launcher.gui.widgets.glyphs import NAMES
 from launcher.models.plan import Status
 from tests.gui.walk import hidden_by_parents, list_clipped_texts
@@ -387,3 +399,113 @@ def test_paths_in_the_home_are_shown_with_a_tilde(tmp_path: Path, monkeypatch: p
     assert display_path(tmp_path / "models" / "a.gguf") == "~/models/a.gguf"
     assert display_path("/srv/models") == "/srv/models"
     assert display_path(f"{tmp_path}-else/models") == f"{tmp_path}-else/models"
+
+
+class TestFocusKeeper:
+    """What has the focus after its widget went away, in a window with two pages and a rail beside them."""
+
+    @pytest.fixture
+    def shown(self, qtbot: QtBot) -> QWidget:
+        window, page, stack = QMainWindow(), QWidget(), QStackedWidget()
+        row = QHBoxLayout(page)
+        for name in ("Pause", "Cancel", "Delete"):
+            row.addWidget(QPushButton(name))
+        stack.addWidget(page)
+        stack.addWidget(QPushButton("Other page"))
+        body = QWidget()
+        column = QHBoxLayout(body)
+        column.addWidget(QPushButton("Rail"))
+        column.addWidget(stack)
+        window.setCentralWidget(body)
+        FocusKeeper(window)
+        qtbot.addWidget(window)
+        with qtbot.waitActive(window):
+            window.show()
+            window.activateWindow()
+        self.page, self.stack = page, stack
+        self.buttons = {each.text(): each for each in window.findChildren(QPushButton)}
+        self.buttons["Pause"].setFocus()
+        return window
+
+    def leave(self, qtbot: QtBot) -> QDialog:
+        """Open a dialog over the window."""
+        dialog = QDialog()
+        QPushButton("Close", dialog)
+        qtbot.addWidget(dialog)
+        with qtbot.waitActive(dialog):
+            dialog.show()
+            dialog.activateWindow()
+        return dialog
+
+    def come_back(self, qtbot: QtBot, window: QWidget) -> None:
+        with qtbot.waitActive(window):
+            window.activateWindow()
+
+    @pytest.mark.parametrize("is_behind_a_dialog", [False, True])
+    def test_a_disabled_widget_leaves_the_focus_to_its_page_and_gets_it_back(
+        self, shown: QWidget, qtbot: QtBot, is_behind_a_dialog: bool
+    ) -> None:
+        pause = self.buttons["Pause"]
+        dialog = self.leave(qtbot) if is_behind_a_dialog else None
+        pause.setEnabled(False)
+        assert shown.focusWidget() is self.page
+        if dialog is not None:
+            dialog.close()
+            self.come_back(qtbot, shown)
+            assert shown.focusWidget() is self.page
+        pause.setEnabled(True)
+        assert shown.focusWidget() is pause
+
+    def test_a_widget_that_was_disabled_and_enabled_behind_a_dialog_keeps_the_focus(
+        self, shown: QWidget, qtbot: QtBot
+    ) -> None:
+        dialog = self.leave(qtbot)
+        for enabled in (False, True):
+            self.buttons["Pause"].setEnabled(enabled)
+        dialog.close()
+        self.come_back(qtbot, shown)
+        assert shown.focusWidget() is self.buttons["Pause"]
+
+    @pytest.mark.parametrize("is_behind_a_dialog", [False, True])
+    @pytest.mark.parametrize("hides", [False, True])
+    def test_a_deleted_widget_leaves_the_focus_to_its_page(
+        self, shown: QWidget, qtbot: QtBot, hides: bool, is_behind_a_dialog: bool
+    ) -> None:
+        dialog = self.leave(qtbot) if is_behind_a_dialog else None
+        pause = self.buttons["Pause"]
+        if hides:
+            pause.hide()
+        pause.deleteLater()
+        QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
+        if dialog is not None:
+            dialog.close()
+            self.come_back(qtbot, shown)
+        qtbot.waitUntil(lambda: shown.focusWidget() is self.page)
+
+    def test_a_focus_that_was_moved_on_purpose_stays(self, shown: QWidget, qtbot: QtBot) -> None:
+        pause, delete = self.buttons["Pause"], self.buttons["Delete"]
+        pause.setEnabled(False)
+        delete.setFocus()
+        pause.setEnabled(True)
+        assert shown.focusWidget() is delete
+        self.leave(qtbot)
+        delete.setEnabled(False)
+        pause.setFocus()
+        delete.setEnabled(True)
+        assert shown.focusWidget() is pause
+
+    def test_another_page_gets_the_focus_when_it_is_shown(self, shown: QWidget) -> None:
+        self.buttons["Other page"].setFocus()
+        self.stack.setCurrentIndex(1)
+        assert shown.focusWidget() is self.buttons["Other page"]
+
+    def test_a_widget_of_a_page_within_a_page_leaves_it_to_the_outer_one(self, shown: QWidget) -> None:
+        inner, first = QStackedWidget(), QWidget()
+        inner.addWidget(first)
+        inner.addWidget(QLabel("Nothing found"))
+        button = QPushButton("Search", first)
+        self.page.layout().addWidget(inner)
+        button.setFocus()
+        assert shown.focusWidget() is button
+        inner.setCurrentIndex(1)
+        assert shown.focusWidget() is self.page

@@ -1,7 +1,7 @@
 """The focus within a part of a window, and what becomes of it when its widget is disabled or hidden."""
 
-from PySide6.QtCore import QEvent, QObject, Slot
-from PySide6.QtWidgets import QApplication, QStackedWidget, QWidget
+from PySide6.QtCore import QEvent, QObject, QTimer, Slot
+from PySide6.QtWidgets import QStackedWidget, QWidget
 from shiboken6 import isValid
 
 
@@ -23,47 +23,60 @@ def find_page(part: QWidget) -> QWidget:
 
 
 class FocusKeeper(QObject):
-    """Keeps the focus from other controls when its widget is disabled or hidden.
+    """Keeps the focus from other controls when its widget is disabled, hidden or deleted.
 
     Qt would move it to the next one, on which the next press of Space acts: from Pause to Cancel, for example. Here the
-    page gets it, on which no key acts, until Tab moves it, and the widget gets it back once it can have it.
+    page gets it, on which no key acts, until Tab moves it, and the widget gets it back once it can have it. The window
+    need not be the active one: what happens there behind a dialog counts, too.
     """
 
     def __init__(self, window: QWidget) -> None:
         super().__init__(window)
         self._window = window
-        self._left: QWidget | None = None
-        """The widget that had the focus when the window was left."""
+        self._focused: QWidget | None = None
+        """The widget of the window that has the focus, or had it until now."""
+        self._page: QWidget | None = None
+        """Its page."""
         self._lost: QWidget | None = None
         """The widget that is to get the focus back."""
-        application = QApplication.instance()
-        if isinstance(application, QApplication):
-            application.focusChanged.connect(self._handle_change)
+        window.installEventFilter(self)  # until it has the native window that knows of each change
 
-    @Slot("QWidget*", "QWidget*")
-    def _handle_change(self, before: QWidget | None, now: QWidget | None) -> None:
-        if now is None:
-            self._left = before
-            return
-        before, self._left = before or self._left, None
+    @Slot(QObject)
+    def _handle_change(self, now: QObject | None) -> None:
+        before, page = self._focused, self._page
+        self._focused = now if isinstance(now, QWidget) and now is not self._window else None
+        self._page = find_page(self._focused) if self._focused is not None else page
         if self._lost is not None and now is not find_rest(self._lost):
             self._forget()
-        if before is None or not isValid(before) or before is now or _takes_focus(before):
+        if before is None or before is now:
             return
-        rest = find_rest(before)
-        if rest is not None and before.window() is now.window() is self._window:
+        if not isValid(before) or self._focused is None:
+            QTimer.singleShot(0, self, self._end_absence)  # Qt is still deleting it
+        elif not takes_focus(before) and (rest := find_rest(before)) is not None:
             self._forget()
             self._lost = before
             before.installEventFilter(self)
             rest.setFocus()
 
+    def _end_absence(self) -> None:
+        """Give the focus to the page where the widget that had it was deleted."""
+        if self._window.focusWidget() is None and self._page is not None and isValid(self._page):
+            rest = self._page if takes_focus(self._page) else find_rest(self._page)
+            if rest is not None:
+                rest.setFocus()
+
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:  # noqa: N802 -- Qt's name
         """Give the focus back to the widget that lost it."""
-        if event.type() in (QEvent.Type.EnabledChange, QEvent.Type.Show) and watched is self._lost:
+        if event.type() is QEvent.Type.WinIdChange and watched is self._window:
+            self._window.removeEventFilter(self)
+            self._window.windowHandle().focusObjectChanged.connect(self._handle_change)
+        elif event.type() in (QEvent.Type.EnabledChange, QEvent.Type.Show) and watched is self._lost:
             lost = self._lost
-            if _takes_focus(lost):
+            if takes_focus(lost):
+                is_resting = self._window.focusWidget() is find_rest(lost)
                 self._forget()
-                lost.setFocus()
+                if is_resting:
+                    lost.setFocus()
         return False
 
     def _forget(self) -> None:
@@ -72,11 +85,16 @@ class FocusKeeper(QObject):
             lost.removeEventFilter(self)
 
 
-def _takes_focus(widget: QWidget) -> bool:
+def takes_focus(widget: QWidget) -> bool:
+    """Return whether a widget can have the focus now."""
     return widget.isEnabled() and widget.isVisible()
 
 
 def find_rest(widget: QWidget) -> QWidget | None:
-    """Return the page on which the focus of a widget rests; None if the page cannot have it either."""
-    page = find_page(widget) if isValid(widget) else None
-    return page if page is not None and page is not widget and _takes_focus(page) else None
+    """Return the nearest page on which the focus of a widget can rest; None if there is none, as while pages change."""
+    page = find_page(widget) if isValid(widget) else widget
+    while isValid(page) and not takes_focus(page) and isinstance(stack := page.parentWidget(), QStackedWidget):
+        page = find_page(stack)  # that of the whole window, which is no page of a stack, is for its own widgets
+        if not isinstance(page.parentWidget(), QStackedWidget):
+            return None
+    return page if isValid(page) and page is not widget and takes_focus(page) else None
