@@ -1,7 +1,7 @@
 """The focus within a part of a window, and what becomes of it when its widget is disabled or hidden."""
 
 from PySide6.QtCore import QEvent, QObject, QTimer, Slot
-from PySide6.QtWidgets import QStackedWidget, QWidget
+from PySide6.QtWidgets import QApplication, QStackedWidget, QWidget
 from shiboken6 import isValid
 
 
@@ -39,20 +39,38 @@ class FocusKeeper(QObject):
         """Its page."""
         self._lost: QWidget | None = None
         """The widget that is to get the focus back."""
-        window.installEventFilter(self)  # until it has the native window that knows of each change
+        application = QApplication.instance()
+        if isinstance(application, QApplication):
+            application.focusChanged.connect(self._handle_change)
+        window.installEventFilter(self)  # until it has a native window
+
+    @Slot("QWidget*", "QWidget*")
+    def _handle_change(self, _before: QWidget | None, now: QWidget | None) -> None:
+        if now is None:
+            QTimer.singleShot(0, self, self._end_absence)  # Qt is still deleting it, or the window is left
+        elif now.window() is self._window:
+            self._follow(now)
 
     @Slot(QObject)
-    def _handle_change(self, now: QObject | None) -> None:
-        before, page = self._focused, self._page
-        self._focused = now if isinstance(now, QWidget) and now is not self._window else None
-        self._page = find_page(self._focused) if self._focused is not None else page
+    def _handle_hidden_change(self, now: QObject | None) -> None:
+        """Follow the focus of a window that is not active, of which the application says nothing.
+
+        In an active one Qt is not done yet: setting the focus here would leave the keys with the widget `now`.
+        """
+        if isinstance(now, QWidget) and isValid(self._window) and not self._window.isActiveWindow():
+            self._follow(now)
+
+    def _follow(self, now: QWidget) -> None:
+        if now is self._window:
+            QTimer.singleShot(0, self, self._end_absence)
+            return
+        before, self._focused, self._page = self._focused, now, find_page(now)
         if self._lost is not None and now is not find_rest(self._lost):
             self._forget()
-        if before is None or before is now:
+        if before is None or before is now or not isValid(before) or takes_focus(before):
             return
-        if not isValid(before) or self._focused is None:
-            QTimer.singleShot(0, self, self._end_absence)  # Qt is still deleting it
-        elif not takes_focus(before) and (rest := find_rest(before)) is not None:
+        rest = find_rest(before)
+        if rest is not None:
             self._forget()
             self._lost = before
             before.installEventFilter(self)
@@ -69,7 +87,7 @@ class FocusKeeper(QObject):
         """Give the focus back to the widget that lost it."""
         if event.type() is QEvent.Type.WinIdChange and watched is self._window:
             self._window.removeEventFilter(self)
-            self._window.windowHandle().focusObjectChanged.connect(self._handle_change)
+            self._window.windowHandle().focusObjectChanged.connect(self._handle_hidden_change)
         elif event.type() in (QEvent.Type.EnabledChange, QEvent.Type.Show) and watched is self._lost:
             lost = self._lost
             if takes_focus(lost):
