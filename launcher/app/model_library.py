@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from launcher.models.plan import Plan
     from launcher.models.situation import Situation
     from launcher.tuning.history_records import MeasuredSpeed
+    from launcher.tuning.tuned_settings import TunedSettings
 
 _BATCH_S = 0.5
 """Seconds of planning after which the plans so far are passed on."""
@@ -64,6 +65,8 @@ class LibraryFile:
     size_bytes: int | None = None
     is_size_known: bool = True
     measured: MeasuredSpeed | None = None
+    tuned: TunedSettings | None = None
+    """What a tune found best for it on this computer, if that is used."""
 
     @property
     def quant(self) -> str:
@@ -573,6 +576,8 @@ def _plan_entry(model: LibraryModel, catalogue: Catalogue, situation: Situation,
 async def _plan_local(file: LibraryFile, catalogue: Catalogue, situation: Situation) -> LibraryFile:
     """Return a file on this computer with the plan by which Start would start it."""
     from launcher.app.start_settings import plan_for_start
+    from launcher.app.tuned_match import find_tuned_match
+    from launcher.engine.serve_options import ServeOptions
     from launcher.models.geometry import read_geometry
     from launcher.models.gguf import read_model
     from launcher.models.locate import select_file
@@ -590,6 +595,8 @@ async def _plan_local(file: LibraryFile, catalogue: Catalogue, situation: Situat
         return replace(file, plan=None, lack=error.message)
     except OSError as error:
         return replace(file, plan=None, lack=str(error))
+    match = None if situation.described else await find_tuned_match(ServeOptions(local.path), wake=False)
+    file = replace(file, tuned=match.tuned if match is not None and match.used else None)
     return replace(file, entry=selection.entry, file=selection.file or selection.entry.files[0], plan=plan, lack="")
 
 
@@ -669,7 +676,7 @@ def _keep_plans(shelf: ModelShelf, known: ModelShelf) -> ModelShelf:
             old = plans.get(each.key)
             if old is not None and old.size_bytes == each.size_bytes:
                 each = replace(each, entry=each.entry or old.entry, file=each.file or old.file)
-                each = replace(each, plan=old.plan, rank=old.rank, lack=old.lack)
+                each = replace(each, plan=old.plan, rank=old.rank, lack=old.lack, tuned=old.tuned)
             files.append(each)
         return replace(model, files=_order_files(files))
 

@@ -96,12 +96,18 @@ def match_tuned_settings(tuned: TunedSettings, current: Environment) -> TunedMat
     return TunedMatch(tuned, measured.differences(current), usable)
 
 
-def measured_sentence(launch: Launch) -> str:
-    """Return the sentence of this machine's tune for the running model; empty if there is none. Reads files."""
+def find_settings_for_launch(launch: Launch) -> TunedSettings | None:
+    """Return this machine's tuned settings for the running model; None if there are none to use. Reads files."""
     tuned = find_tuned_settings(model_facts(launch.header))
     if tuned is None or not match_tuned_settings(tuned, Environment.for_launch(launch)).used:
-        return ""
-    return tuned.evidence.sentence
+        return None
+    return tuned
+
+
+def measured_sentence(launch: Launch) -> str:
+    """Return the sentence of this machine's tune for the running model; empty if there is none. Reads files."""
+    tuned = find_settings_for_launch(launch)
+    return tuned.evidence.sentence if tuned is not None else ""
 
 
 async def find_outdated_matches(machine: Machine) -> tuple[TunedMatch, ...]:

@@ -64,6 +64,8 @@ class Controller(QObject):
     """list[Delta]: parts of the reply in progress."""
     replied = Signal(object, str)
     """Reply | None, and its footer: the figures or the end reason."""
+    tuned_saved = Signal()
+    """The result of a tune was stored for the next starts of its model."""
     launched = Signal(object)
     """Launch | None: the server that runs now. None comes when its engine has ended, before its address is free."""
     stopped = Signal()

@@ -29,6 +29,7 @@ from launcher.tuning.records import RunSettings
 from launcher.tuning.report import FEWEST_STARTS, ServerStart, group_starts, settings_line, speedup_of_starts
 from launcher.tuning.session_file import read_bytes, remove_own_names, remove_personal_data
 from launcher.tuning.space import DRAFT, Key, draft_length, settings_key
+from launcher.tuning.statistics import mean_of_known
 from launcher.tuning.verdict import MARGIN
 from launcher.tuning.workloads import shipped_workloads
 
@@ -46,12 +47,14 @@ class Evidence(_Frozen):
     """Evidence for tuned settings: the verdict of its tune, and the environment in which it was measured.
 
     `speedup` is the ratio of MTP to no MTP, with `ci_low` and `ci_high` as its 95 % interval; None if not compared.
+    `tokens_per_second` is the mean speed with the tuned settings; None if it is not known, as in older records.
     `measured_s` is in seconds since the epoch, `measurement` is the session's id.
     """
 
     sentence: str = ""
     because: str = ""
     mtp: Literal["on", "off", "undecided"]
+    tokens_per_second: float | None = None
     speedup: float | None = None
     ci_low: float | None = None
     ci_high: float | None = None
@@ -96,6 +99,18 @@ class TunedSettings(_Frozen):
             why = f"MTP {evidence.speedup:.2f} times as fast as none" if evidence.speedup else "measured"
         return f"{settings_line(self.settings) or 'as served'} ({why.rstrip('.')}{date})"
 
+    @property
+    def measured_line(self) -> str:
+        """Message with the settings, their speed and what they gained, for wherever the window shows a speed."""
+        evidence = self.evidence
+        rate, times = evidence.tokens_per_second, evidence.speedup
+        return message(
+            "Measured here: {settings}[, {rate} t/s][ ({times} times as fast as with MTP off)].",
+            settings=settings_line(self.settings) or message("as served"),
+            rate=None if rate is None else f"{rate:,.0f}",
+            times=None if times is None or not draft_length(self.settings) else f"{times:.1f}",
+        )
+
     @classmethod
     def from_session(cls, session: Session, *, path: Path | None = None) -> Self:
         """Return the tuned settings of a tune that ended with a verdict. Raises NothingMeasured for other sessions."""
@@ -111,6 +126,11 @@ class TunedSettings(_Frozen):
             sentence=str(result.get("sentence") or ""),
             because=str(result.get("because") or ""),
             mtp=result["mtp"],
+            tokens_per_second=mean_of_known(
+                run.decode_rate
+                for run in session.runs
+                if run.is_counted and settings_key(run.settings) == settings_key(settings)
+            ),
             workload=session.workload,
             goal=str(result.get("goal") or "speed"),
             measurement=session.id,

@@ -70,6 +70,7 @@ async def test_matching_tuned_settings_are_used(demo_model: Path) -> None:
     found = await find_tuned_match(ServeOptions(demo_model, built_in=True))
     assert found == TunedMatch(preset, (), used=True)
     assert found.line == f"{preset.summary}; --no-preset ignores them"
+    assert preset.measured_line.startswith("Measured here: draft ")
     assert await find_outdated_matches(read_machine()) == ()
 
 

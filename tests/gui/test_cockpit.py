@@ -24,6 +24,8 @@ from launcher.gui.labels import UNKNOWN, ElidedLabel, Label
 from launcher.gui.viewmodel import ViewModel
 from launcher.gui.window import Window
 from launcher.monitor.health_event import Finding, FindingCode
+from launcher.tuning.history_environment import Environment
+from launcher.tuning.tuned_settings import Evidence, TunedSettings, save_tuned_settings
 from tests.app.test_preview import describe_server
 from tests.app.test_tuned_match import local_environment, save_tuned
 
@@ -624,6 +626,22 @@ def test_a_model_that_did_not_start_is_offered_again_and_not_the_one_before(wind
     assert [each.text() for each in primary] == ["Start it again"]
     inputs.update(problem=None)
     assert page.welcome.text.text() == "big.gguf was stopped before it was ready."
+
+
+def test_the_result_of_a_tune_is_shown_at_the_draft_slider(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
+    launch = demo.controller.launch
+    assert launch is not None
+    field = page.controls.restart.fields["draft"]
+    qtbot.waitUntil(lambda: field._hint == "0 turns MTP off")
+    evidence = Evidence(mtp="on", tokens_per_second=306.4, speedup=2.32, environment=Environment.for_launch(launch))
+    save_tuned_settings(TunedSettings(settings={"draft": 5}, evidence=evidence, verified_by=("1",)))
+    demo.controller.tuned_saved.emit()
+    line = "Measured here: draft 5, 306 t/s (2.3 times as fast as with MTP off)."
+    qtbot.waitUntil(lambda: field._hint == line, timeout=20_000)
+    assert page.state.tuned is not None
+    page.state.request_value("draft", 5)
+    qtbot.waitUntil(lambda: page.state.change_count == 1)
+    assert line in page.controls.stops._describe(None)
 
 
 def test_a_change_that_was_not_applied_does_not_go_over_to_another_model(

@@ -1,5 +1,6 @@
 """The Models page: models here, in the catalogue and on the hub, and the downloads, on the real library and queue."""
 
+import asyncio
 import hashlib
 import json
 import shutil
@@ -21,6 +22,7 @@ from launcher.app.model_library import LibraryModel, ModelShelf, name_local, rea
 from launcher.app.planner import MachineDescription
 from launcher.app.settings_declared import SEARCH_HUB, VALUE_ON
 from launcher.base.paths import models_dir
+from launcher.engine.builds.probe import probe_engine
 from launcher.engine.server.state import ServerState
 from launcher.fetch import journal
 from launcher.fetch.jobs import Job, JobState, RequestedState
@@ -33,10 +35,12 @@ from launcher.gui.models.row_text import Row, describe_model, pictures_mib
 from launcher.gui.models.search import BEST, BY_NAME, FASTEST, LAST_USED, NEWEST, SMALLEST, sort_models
 from launcher.gui.models.text import place_text, without_flags
 from launcher.gui.window import Window
+from launcher.models.gguf import read_model
 from launcher.models.library import LocalModel
 from launcher.runtime import WorkHandle
 from launcher.tuning.history import History
-from launcher.tuning.history_environment import ModelFacts
+from launcher.tuning.history_environment import Environment, ModelFacts, model_facts
+from launcher.tuning.tuned_settings import Evidence, TunedSettings, save_tuned_settings
 from tests.conftest import Hub
 from tests.gui.dragging import drop_files
 from tests.tuning.measured import ENVIRONMENT, OFF
@@ -621,6 +625,21 @@ def test_a_download_can_start_its_model(open_page: OpenPage, repo: str, window: 
     assert window.page_name == "cockpit"
     assert window.controller.launch is not None
     assert window.controller.launch.options.model.name == FILE
+
+
+def test_the_result_of_a_tune_comes_first_in_the_details(
+    open_page: OpenPage, copy_demo: Callable[..., Path], qtbot: QtBot
+) -> None:
+    path = copy_demo(models_dir() / FILE)
+    build = asyncio.run(probe_engine(None))
+    here = Environment.for_model(model_facts(read_model(path)), build.name, build.version)
+    evidence = Evidence(mtp="on", tokens_per_second=306.4, speedup=2.32, environment=here)
+    save_tuned_settings(TunedSettings(settings={"draft": 2}, evidence=evidence, verified_by=("1",), path=path))
+    page = open_page(waits=True)
+    choose_file(page, FILE)
+    line = "Measured here: draft 2, 306 t/s (2.3 times as fast as with MTP off)."
+    qtbot.waitUntil(lambda: page.details.measured.text() == line, timeout=20_000)
+    assert page.details.measured.isVisible()
 
 
 def test_the_hub_is_searched_with_consent(open_page: OpenPage, repo: str, hub: Hub, qtbot: QtBot) -> None:

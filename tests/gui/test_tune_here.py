@@ -22,6 +22,7 @@ from launcher.tuning.advice import Advice
 from launcher.tuning.history_environment import model_facts
 from launcher.tuning.statistics import Interval
 from launcher.tuning.tuned_settings import Evidence, TunedSettings, save_tuned_settings
+from tests.gui.trials import tune_view, with_draft
 from tests.tuning.measured import ENVIRONMENT
 
 FIRST_PAGE = "about"
@@ -30,6 +31,7 @@ TUNED = TunedSettings(
     evidence=Evidence(mtp="on", measured_s=1.8e9, environment=ENVIRONMENT),
     verified_by=("0123456789",),
 )
+DRAFT_3 = with_draft(3)
 NEWER = replace(ENVIRONMENT, gpus=(replace(ENVIRONMENT.gpus[0], driver="590.1"),))
 
 
@@ -55,6 +57,33 @@ def test_matching_tuned_settings_are_shown(card: TunedSettingsCard) -> None:
     assert not card.changed.isVisible()
     assert not card.measure.isVisible()
     assert not card.advice.isVisible()
+
+
+def test_the_measured_speed_is_shown_with_what_it_gained(card: TunedSettingsCard) -> None:
+    evidence = TUNED.evidence.model_copy(update={"tokens_per_second": 306.4, "speedup": 2.32})
+    tuned = TUNED.model_copy(update={"evidence": evidence})
+    line = "Measured here: draft 2, kv q8_0, 306 t/s (2.3 times as fast as with MTP off)."
+    assert tuned.measured_line == line
+    assert TUNED.measured_line == "Measured here: draft 2, kv q8_0."  # a record of an earlier version
+    off = tuned.model_copy(update={"settings": {"draft": 0}})
+    assert off.measured_line == "Measured here: MTP off, 306 t/s."
+    card.show_state(TunedState(match_tuned_settings(tuned, ENVIRONMENT)))
+    assert card.tuned.text().startswith(f"{line} Tuned settings for ")
+
+
+def test_what_is_being_saved_is_said_at_once(window: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
+    with qtbot.waitSignal(window.page_shown):
+        window.show_page("tune")
+    page: TunePage = window.page("tune")
+    monkeypatch.setattr(page.tuning, "apply_winner", lambda: None)
+    values: dict[str, object] = {"mtp": "on", "draft": 3, "sentence": "Draft 3.", "because": "", "settings": DRAFT_3}
+    page.show_tune(tune_view(values))
+    page._show_verdict(tune_view(values))
+    page.verdict.buttons[0].click()
+    assert page.tuned_card.tuned.text().startswith("Saving draft 3")
+    page._show_applied(None)
+    assert page.verdict.kicker.text().startswith("✓ Saved for this computer")
+    assert not page.verdict.buttons
 
 
 def test_a_reading_error_is_explained(card: TunedSettingsCard, qtbot: QtBot) -> None:

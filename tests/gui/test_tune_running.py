@@ -250,7 +250,7 @@ def test_the_winner_is_served_and_kept(
     assert reply.args == [None]
     wait_for(ServerState.READY)
     assert load_model_settings(kept.options.model) == {"draft": 0} | load_model_settings(kept.options.model)
-    assert page.verdict.kicker.text().startswith("Saved for this computer")
+    assert page.verdict.kicker.text().startswith("✓ Saved for this computer")
 
 
 @pytest.mark.thorough

@@ -550,7 +550,9 @@ class RestartFields(QWidget):
             field.show_changed(None if change is None else _format_plain_value(change.old))
         self.fields["ctx"].show_mark(preview.largest_context)
         self.fields["ctx"].show_hint(_context_hint(preview))
-        self.fields["draft"].show_hint(tr("0 turns MTP off") if basis.can_draft else tr("this model has no MTP head"))
+        tuned = self._state.tuned
+        draft_hint = tr("0 turns MTP off") if tuned is None else render(tuned.measured_line)
+        self.fields["draft"].show_hint(draft_hint if basis.can_draft else tr("this model has no MTP head"))
         self.fields["kv"].show_hint(
             " · ".join(basis.kv_types) if len(basis.kv_types) <= 4 else tr("Lower precision saves memory. Default: f16")
         )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from launcher.engine.server.client import SamplingDefaults
     from launcher.engine.server.launch import Launch
     from launcher.models.server_settings import Value
+    from launcher.tuning.tuned_settings import TunedSettings
 
 _STALE_S = 10.0
 """Age in seconds after which the machine's free memory is read again when a slider is moved."""
@@ -39,6 +40,8 @@ class SettingsState(QObject):
         self.previewer: Previewer | None = None
         self.preview: Preview | None = None
         self.problem: LauncherError | None = None
+        self.tuned: TunedSettings | None = None
+        """This machine's tuned settings for the running model."""
         self.defaults: SamplingDefaults | None = None
         self.applying = False
         """Whether a restart with changes is in progress."""
@@ -54,6 +57,7 @@ class SettingsState(QObject):
         self._preview_timer.timeout.connect(self._update_preview)
         controller.launched.connect(self._handle_launch)
         controller.applied.connect(self._handle_applied)
+        controller.tuned_saved.connect(self._read_basis)
         controller.fixing.connect(self._handle_fix)
         controller.sampling_changed.connect(self.sampling_changed)
         controller.closed.connect(self._forget_launch)  # so that results of pending reads are ignored
@@ -157,13 +161,14 @@ class SettingsState(QObject):
         if launch is not None and before is not None and launch.options.model != before.options.model:
             self.requested.clear()  # values for the other model
         if launch is None:
-            self.previewer = self.preview = self.problem = None
+            self.previewer = self.preview = self.problem = self.tuned = None
             self.requested.clear()
             self.previewer_changed.emit()
             self.previewed.emit()
         else:
             self._read_basis()
 
+    @Slot()
     def _read_basis(self) -> None:
         """Read the machine and the running settings, from which previews are made, on the core's thread."""
         launch = self._launch
@@ -177,10 +182,17 @@ class SettingsState(QObject):
             failed=lambda error: self._handle_error(launch, error),
         )
 
-    def _handle_previewer(self, launch: "Launch", previewer: "Previewer", defaults: "SamplingDefaults | None") -> None:
+    def _handle_previewer(
+        self,
+        launch: "Launch",
+        previewer: "Previewer",
+        defaults: "SamplingDefaults | None",
+        tuned: "TunedSettings | None",
+    ) -> None:
         self._reading_launch = None
         if launch is not self._launch:
             return
+        self.tuned = tuned
         self._basis_read_s = time.monotonic()
         before = self.previewer
         same_settings = before is not None and before.basis.options == previewer.basis.options
@@ -222,11 +234,15 @@ class SettingsState(QObject):
         self.applying_changed.emit(applying)
 
 
-async def _make_previewer(controller: Controller, launch: "Launch") -> "tuple[Previewer, SamplingDefaults | None]":
-    """Read the machine's state and the server's sampling defaults, and preview the running settings."""
+async def _make_previewer(
+    controller: Controller, launch: "Launch"
+) -> "tuple[Previewer, SamplingDefaults | None, TunedSettings | None]":
+    """Read the machine's state, the server's sampling defaults and tuned settings, and preview the running settings."""
+    import asyncio
     from contextlib import suppress
 
     from launcher.app.preview import Previewer, read_basis
+    from launcher.app.tuned_match import find_settings_for_launch
     from launcher.engine.server.client import read_sampling_defaults
 
     pid, log, defaults = None, [], None
@@ -238,7 +254,7 @@ async def _make_previewer(controller: Controller, launch: "Launch") -> "tuple[Pr
     previewer = Previewer(await read_basis(launch, engine_pid=pid, log=log))
     with suppress(LauncherError):  # reported when the window makes the same preview
         previewer.preview({})  # the first takes 10 ms, in which the window would not paint
-    return previewer, defaults
+    return previewer, defaults, await asyncio.to_thread(find_settings_for_launch, launch)
 
 
 async def _warm_estimates(previewer: "Previewer") -> None:

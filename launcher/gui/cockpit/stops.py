@@ -393,7 +393,9 @@ class PlanStops(QWidget):
                 return render(self.stops["recommended"].stop.lack)
             if self._state.preview is None:
                 return tr("Choose a plan to start it.")
-            return tr("Your own settings: none of the three plans.")
+            tuned = self._state.tuned
+            measured = "" if tuned is None else render(tuned.measured_line)
+            return join_sentences(tr("Your own settings: none of the three plans."), measured)
         stop = self.stops[name]
         if stop.stop.lack:
             return render(stop.stop.lack)
@@ -401,6 +403,13 @@ class PlanStops(QWidget):
         figures, speed = plan.forecast or plan.reading, ""
         if figures is not None:
             speed = tr("{low:,.0f} to {high:,.0f} t/s.", low=figures.low, high=figures.high)
+        tuned = self._state.tuned
+        if (
+            tuned is not None
+            and stop.is_loaded
+            and tuned.settings.items() <= {**tuned.settings, **stop.settings}.items()
+        ):
+            speed = render(tuned.measured_line)
         settings = tr("{settings}.", settings=settings_title(plan))
         return join_sentences(settings, speed, self._describe_purpose(name), self._describe_file(stop))
 

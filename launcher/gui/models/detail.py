@@ -204,6 +204,7 @@ class DetailPanel(Card):
         self.speed.setFont(theme.font(theme.READOUT_PX, bold=True, tabular=True))
         self.speed_range = SpeedRange()
         self.speed_source, self.measured = make_caption(), make_caption()
+        self.measured.setObjectName("")  # before the expected speed, in the colour of normal text
         self.memory = MemoryBar()
         self.why, self.caution = make_caption(), make_caption()
         self._facts_holder, self.grid = _make_grid()
@@ -251,7 +252,7 @@ class DetailPanel(Card):
         )
         expected = make_caption(tr("Expected speed"))
         self._expected = (expected, self.speed, unit, self.speed_range, self.speed_source)
-        self._speed_section = _Section(expected, value, self.speed_range, self.speed_source, self.measured)
+        self._speed_section = _Section(self.measured, expected, value, self.speed_range, self.speed_source)
         memory_head = QHBoxLayout()
         memory_head.addWidget(_make_heading(tr("Memory")), 1)
         memory_head.addWidget(self.age)
@@ -430,11 +431,14 @@ class DetailPanel(Card):
     def _show_speed(self, plan: Plan | None, file: LibraryFile | None) -> None:
         measured = file.measured if file is not None else None
         self.measured.setVisible(measured is not None)
-        if measured is not None:
+        if file is not None and file.tuned is not None and file.tuned.evidence.tokens_per_second is not None:
+            self.measured.setText(render(file.tuned.measured_line))
+            self.measured.show()
+        elif measured is not None:
             values = {"rate": measured.tokens_per_second, "when": format_date(measured.began_s)}
             self.measured.setText(tr("Measured here: {rate:,.1f} t/s, {when}.", **values))
         forecast = plan.forecast if plan is not None and plan.status.value != "TOO BIG" else None
-        self._speed_section.setVisible(forecast is not None or measured is not None)
+        self._speed_section.setVisible(forecast is not None or not self.measured.isHidden())
         for widget in self._expected:
             widget.setVisible(forecast is not None)
         if plan is None or forecast is None:

@@ -114,7 +114,7 @@ def verdict_card(view: "TuneView", buttons: "Sequence[ButtonAction]", *, saved: 
     if view.waited_s >= 1:
         runs = f"{runs} · {tr('waited {time} for clients', time=format_duration(view.waited_s))}"
     likely = verdict.get("likely") is not None
-    head = tr("Saved for this computer") if saved else tr("Likely") if likely else tr("Verdict")
+    head = f"✓ {tr('Saved for this computer')}" if saved else tr("Likely") if likely else tr("Verdict")
     kicker = f"{head} · {file_name(view.model)} · {view.workload} · {format_duration(view.seconds)} · {runs}"
     reason = str(verdict.get("because") or "")
     detail = tr("Why: {because}", because=render(reason)) if reason else ""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QPointF, QRectF, QSize, Qt, Signal, Slot
@@ -34,7 +34,7 @@ from launcher.app.settings_declared import ADVICE
 from launcher.base.units import format_figure
 from launcher.gui import theme
 from launcher.gui.labels import UNKNOWN, Label, set_tooltip
-from launcher.gui.translation import mark, render, tr
+from launcher.gui.translation import join_sentences, mark, render, tr
 from launcher.gui.tune.tune_control import current_options
 from launcher.gui.tune.view_data import StepPart, TrialRow, VerdictText, WorkloadAnswer
 from launcher.gui.widgets import Card, ProgressLine
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from launcher.app.tuned_match import TunedMatch
     from launcher.base.errors import LauncherError
     from launcher.gui.controller import Controller
+    from launcher.gui.tune.trial_views import TuneView
     from launcher.tuning.advice import Advice
     from launcher.tuning.history_records import Session, Summary
 
@@ -108,6 +109,20 @@ class TunedSettingsCard(Card):
 
         self._controller.bridge.run(read_state, done=self.show_state, failed=self._show_error)
 
+    def show_saving(self, view: TuneView) -> None:
+        """Show what is about to be stored: reading a large model's file for its SHA-256 takes a while."""
+        from launcher.gui.tune.trial_views import describe_settings
+
+        self.tuned.setText(
+            tr(
+                "Saving {settings} for {model}. Its file is read once, for its SHA-256.",
+                settings=describe_settings((view.verdict or {}).get("settings", {}), {}),
+                model=PurePath(view.model).name,
+            )
+        )
+        self.has_content = True
+        self.shown.emit()
+
     def _show_error(self, error: LauncherError) -> None:
         """Show why reading failed."""
         self.show_state(TunedState())
@@ -130,6 +145,12 @@ class TunedSettingsCard(Card):
 
 
 def _tuned_text(match: TunedMatch) -> str:
+    if match.used and match.tuned.evidence.tokens_per_second is not None:
+        return join_sentences(render(match.tuned.measured_line), _saved_text(match))
+    return _saved_text(match)
+
+
+def _saved_text(match: TunedMatch) -> str:
     from launcher.gui.tune.trial_views import describe_settings
 
     tuned, settings = match.tuned, describe_settings(match.tuned.settings, {})

@@ -168,10 +168,14 @@ class TuneControl(QObject):
 
         self._controller.run_measurement(
             serve_found,
-            done=lambda _: self.applied.emit(None),
+            done=self._finish_serving,
             failed=self.applied.emit,
             cancelled=lambda: None,
         )
+
+    def _finish_serving(self, _result: object) -> None:
+        self.applied.emit(None)
+        self._controller.tuned_saved.emit()
 
     def _finish_judged(self, verdict: Verdict) -> None:
         """Show the verdict with the quality of the answers, which is judged after the last trial."""
