@@ -68,7 +68,7 @@ def test_the_measured_speed_is_shown_with_what_it_gained(card: TunedSettingsCard
     off = tuned.model_copy(update={"settings": {"draft": 0}})
     assert off.measured_line == "Measured here: MTP off, 306 t/s."
     card.show_state(TunedState(match_tuned_settings(tuned, ENVIRONMENT)))
-    assert card.tuned.text().startswith(f"{line} Tuned settings for ")
+    assert card.tuned.text().startswith(f"{line} Qwen3.6-35B-A3B UD-Q3_K_XL, 2027-")
 
 
 def test_what_is_being_saved_is_said_at_once(window: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,17 +145,14 @@ class TunedSettingsCard(Card):
 
 
 def _tuned_text(match: TunedMatch) -> str:
-    if match.used and match.tuned.evidence.tokens_per_second is not None:
-        return join_sentences(render(match.tuned.measured_line), _saved_text(match))
-    return _saved_text(match)
-
-
-def _saved_text(match: TunedMatch) -> str:
     from launcher.gui.tune.trial_views import describe_settings
 
     tuned, settings = match.tuned, describe_settings(match.tuned.settings, {})
     measured_s = tuned.evidence.measured_s
     date = f"{datetime.fromtimestamp(measured_s, UTC):%Y-%m-%d}" if measured_s else tr("unknown")
+    if match.used and tuned.evidence.tokens_per_second is not None:
+        about = tr("{model}, {date}.", model=tuned.model.label_with_quant, date=date)
+        return join_sentences(render(tuned.measured_line), about)
     return tr(
         "Tuned settings for {model}: {settings}. Measured: {date}.",
         model=tuned.model.label_with_quant,
@@ -475,6 +472,7 @@ class VerdictCard(QFrame):
             return
         for button in self.buttons:
             self._row.removeWidget(button)
+            button.hide()
             button.deleteLater()
         self.buttons = []
         for number, (label, _) in enumerate(buttons):
