@@ -26,6 +26,8 @@ _OTHER_ENGINES = re.compile(
 _SPILLED = re.compile(r"paging(?! with MTP)|spill|did not fit|larger than the card", re.I)
 _SPILLED_WITH_DRAFTS = re.compile(r"paging with MTP", re.I)
 """Words in a run's note that mean a part of the model was in host memory, how much is not told."""
+_BESIDE_FAMILY = re.compile(r"^nvidia[-_]|-\(.*\)$|(-it|-qat|-bf16)+(?=$|-\()")
+"""What names of models have besides the family: a publisher, a remark, and how the file was made."""
 _SEVERAL = re.compile(r"(\d)x |\+")
 
 
@@ -55,7 +57,7 @@ def read_release_dates() -> dict[str, str]:
 
 def family_key(name: str) -> str:
     """Return a family's name in the form that runs and catalogue share, such as gemma-4-31b."""
-    return re.sub(r"^nvidia_|(-it|-qat)+$", "", name.casefold().replace(" ", "-"))
+    return _BESIDE_FAMILY.sub("", name.casefold().replace(" ", "-"))
 
 
 def read_rows() -> list[dict[str, str]]:
