@@ -151,7 +151,8 @@ class PassWork(NamedTuple):
     def count_layers(self, common: CommonFactors) -> float:
         """Return the layers as a number of plain ones that take the same fixed time."""
         halves = self.attention + self.recurrent * common.recurrent + self.dense + self.routed * common.routed
-        return halves / 2 * (common.normed if self.normed else 1.0) * (self.width / _USUAL_WIDTH) ** common.width
+        wider: float = (self.width / _USUAL_WIDTH) ** common.width
+        return halves / 2 * (common.normed if self.normed else 1.0) * wider
 
     def decoding(self, common: CommonFactors) -> float:
         """Return the time of reading the weights as a multiple of that of moving their bytes."""

@@ -428,7 +428,9 @@ def compare_with_run(
         run.draft or 0 if setting.draft else 0,
         cards,
         gpu_shares(situation),
-        cache=measure_cache(geometry, replace(setting, kv=run.kv if run.kv in KV_TYPES else "f16"), run.filled or 0),
+        cache=measure_cache(
+            geometry, replace(setting, kv=run.kv if run.kv and run.kv in KV_TYPES else "f16"), run.filled or 0
+        ),
         power_limit_w=run.power_w,
         host_gb_s=host_rate(situation.host_gb_s),
     )

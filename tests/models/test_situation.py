@@ -106,7 +106,7 @@ class TestThisMachine:
     def test_a_chip_has_the_bandwidth_of_its_computers_modules(
         self, linux_host: Host, stated: float | None, expected: int
     ) -> None:
-        """The Radeon 890M comes with DDR5-5600 and with LPDDR5X-7500; with one module or two; figures far from that are not believed."""
+        """The Radeon 890M comes with LPDDR5X-7500 and with one or two modules of DDR5-5600; other figures are wrong."""
         chip = Gpu("amd", 0, "AMD Radeon 890M", "0000:65:00.0", 48 * GIB, free_bytes=40 * GIB, unified=True)
         known = make_situation(machine(replace(linux_host, memory_bandwidth_gb_s=stated), chip))
         assert (known.cards[0].bandwidth_gb_s, known.host_gb_s) == (expected, stated)
