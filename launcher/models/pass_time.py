@@ -41,21 +41,21 @@ class GenerationFactors(NamedTuple):
 
 
 GENERATIONS = {
-    "ada": GenerationFactors(0.933, 56.0, 0.314),
-    "ampere": GenerationFactors(0.879, 57.6, 0.232),
-    "apu": GenerationFactors(0.857, 90.1, 0.126),
-    "blackwell": GenerationFactors(0.887, 42.9, 0.381),
-    "ga100": GenerationFactors(0.688, 101.5, 0.293),
-    "gb10": GenerationFactors(0.748, 61.4, 0.264),
-    "gb100": GenerationFactors(0.685, 83.3, 0.250),
-    "gp100": GenerationFactors(0.781, 357.3, 0.250),
-    "hopper": GenerationFactors(0.687, 77.1, 0.256),
-    "pascal": GenerationFactors(0.797, 257.6, 0.250),
-    "rdna3": GenerationFactors(0.849, 95.2, 0.134),
-    "rdna4": GenerationFactors(0.906, 95.0, 0.181),
-    "turing": GenerationFactors(0.789, 64.8, 0.250),
-    "volta": GenerationFactors(0.736, 106.0, 0.358),
-    "xe2": GenerationFactors(0.873, 195.6, 0.250),
+    "ada": GenerationFactors(0.928, 55.2, 0.307),
+    "ampere": GenerationFactors(0.867, 56.0, 0.233),
+    "apu": GenerationFactors(0.859, 92.0, 0.126),
+    "blackwell": GenerationFactors(0.909, 46.4, 0.371),
+    "ga100": GenerationFactors(0.673, 98.8, 0.281),
+    "gb10": GenerationFactors(0.737, 55.4, 0.264),
+    "gb100": GenerationFactors(0.688, 84.6, 0.250),
+    "gp100": GenerationFactors(0.772, 345.9, 0.250),
+    "hopper": GenerationFactors(0.697, 78.6, 0.254),
+    "pascal": GenerationFactors(0.817, 290.2, 0.250),
+    "rdna3": GenerationFactors(0.845, 94.5, 0.134),
+    "rdna4": GenerationFactors(0.908, 94.1, 0.176),
+    "turing": GenerationFactors(0.779, 55.6, 0.250),
+    "volta": GenerationFactors(0.716, 98.6, 0.350),
+    "xe2": GenerationFactors(0.873, 196.3, 0.250),
 }
 _STAND_INS = {"rdna2": "rdna3", "cdna": "rdna3", "xe": "xe2"}
 """Generations without published runs, and the generation whose factors are used for them."""
@@ -80,19 +80,19 @@ class CommonFactors(NamedTuple):
     the board's. `cache_spread` is how evenly tokens need the experts: see `hit_rate`.
     """
 
-    codebook: float = 0.406
-    packed: float = 0.115
-    recurrent: float = 2.18
+    codebook: float = 0.405
+    packed: float = 0.117
+    recurrent: float = 2.14
     routed: float = 2.22
     normed: float = 1.42
-    width: float = 0.282
-    head: float = 2.07
-    more_experts: float = 0.768
-    routed_us: float = 36.5
-    attention: float = 0.0738
+    width: float = 0.279
+    head: float = 2.02
+    more_experts: float = 0.769
+    routed_us: float = 36
+    attention: float = 0.0734
     converted: float = 2.46
-    watts: float = 0.532
-    watts_compute: float = 0.642
+    watts: float = 0.531
+    watts_compute: float = 0.639
     cache_spread: float = 0.3
 
 

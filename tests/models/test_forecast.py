@@ -81,7 +81,7 @@ def test_data_centre_cards_are_slower_than_their_bandwidth(name: str, rate: floa
 
 def test_drafts_gain_on_an_a100_and_are_uncertain_on_cards_without_such_runs() -> None:
     a100 = forecast("qwen3.8-27b", "UD-Q4_K_XL", card("A100 80GB"), 3)
-    assert a100.tokens_per_second > 1.3 * a100.without_mtp
+    assert a100.tokens_per_second > 1.25 * a100.without_mtp
     b200 = card("B200")
     drafts, none = (forecast("qwen3.8-27b", "UD-Q4_K_XL", b200, draft) for draft in (3, 0))
     assert none.near

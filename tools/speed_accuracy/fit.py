@@ -42,7 +42,7 @@ _KIND_SPREAD = 0.5
 _BANDWIDTH, _COMPUTE = {"data centre": 0.7}, {"amd": 0.13}
 _USUAL = GenerationFactors(0.8, 1.0, 0.25)
 """Usual factors of a generation: `layer_us` as a multiple of its kind's. Kinds that differ are in the tables above."""
-_SPREADS = GenerationFactors(0.12, 0.3, 0.35)
+_SPREADS = GenerationFactors(0.12, 0.15, 0.3)
 _COMMON_USUAL = {
     "codebook": (0.25, 0.7),
     "packed": (0.1, 0.7),
