@@ -191,8 +191,9 @@ def measure_work(
         experts += on_host - host
     quant, bits = file.quant.upper(), usual_bits(file.quant)
     rest = weights.output + weights.sum_rest()
-    # Weights by rules have the output matrix in their blocks, unless it is a copy of the embedding.
-    output = max(weights.output, geometry.vocabulary * geometry.hidden * bits / 8)
+    output: float = weights.output
+    if not weights.exact:  # weights by rules have the output matrix in their blocks, unless it is a copy
+        output = max(output, geometry.vocabulary * geometry.hidden * bits / 8)
     head = output + sum([block.rest + block.experts * used for block in weights.heads])
     # In Nemotron-H a layer is one half alone: attention, a recurrent state, or a feed-forward net.
     nets_alone = geometry.cacheless_layers if geometry.recurrent_layers else 0
