@@ -29,10 +29,11 @@ from launcher.models.fitting import (
 )
 from launcher.models.geometry import Geometry
 from launcher.models.memory import ROOM_MIB, DraftModel, MemoryEstimate, PlanSettings, estimate_memory
+from launcher.models.pass_time import CacheWork, PassWork, host_rate, measure_cache, measure_work, token_rate
 from launcher.models.preset import Intent
 from launcher.models.server_settings import Value
 from launcher.models.situation import Situation, available_mib, usable_mib
-from launcher.models.speed import COMMON, PassWork, gpu_shares, measure_work, nearest_comparison, token_rate
+from launcher.models.speed import FILLED, gpu_shares, nearest_comparison
 from launcher.models.weights import Weights
 
 _MIB = 2**20
@@ -110,7 +111,8 @@ _OFFLOADED_CONTEXTS = (131_072, 65_536, LEAST_CONTEXT)
 class IntentWeights(NamedTuple):
     """Weights of quality, context and speed for an intent, and the least context in tokens, if that fits.
 
-    `risks_margin`: a longer context may leave less memory free than the margin.
+    Speeds are compared with `filled` tokens in the context. `risks_margin`: a longer context may leave less memory free
+    than the margin.
     """
 
     quality: float = 1.0
@@ -119,14 +121,15 @@ class IntentWeights(NamedTuple):
     room: float = 1.0
     least_context: int = LEAST_CONTEXT
     risks_margin: bool = False
+    filled: int = 0
 
 
 INTENTS = MappingProxyType[Intent, IntentWeights](
     {
         "balanced": IntentWeights(),
-        "agents": IntentWeights(context=1.5, least_context=65_536),
+        "agents": IntentWeights(context=1.5, least_context=65_536, filled=FILLED),
         "best-quality": IntentWeights(quality=3.0, context=0.5, speed=0.5, room=0.5),
-        "long-context": IntentWeights(context=8.0, risks_margin=True),
+        "long-context": IntentWeights(context=8.0, risks_margin=True, filled=FILLED),
     }
 )
 
@@ -155,7 +158,8 @@ class Loss(NamedTuple):
 class RankedFile(NamedTuple):
     """A file with the best settings for it, their loss, the expected speed, and the memory that stays free.
 
-    `rate` is in tokens per second, None if unknown. `spare_mib` is approximate.
+    `rate` is in tokens per second, with as many tokens in the context as the intent compares speeds at, None if
+    unknown. `spare_mib` is approximate.
     """
 
     file: ModelFile
@@ -321,6 +325,7 @@ class _Ranker:
     beside_weights: dict[tuple[str, int, str], tuple[float, float, int, float]] = field(default_factory=dict)
     staging: dict[tuple[str, int], float] = field(default_factory=dict)
     context_losses: dict[int, float] = field(default_factory=dict)
+    caches: dict[tuple[str, int], CacheWork] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         situation = self.situation
@@ -339,17 +344,18 @@ class _Ranker:
         quality = self.intent.quality * _QUALITY * _other_tokens_of(file, bits) ** 2 + _DOUBLE_SIZE * log2(bits)
 
         works = {0: measure_work(file, self.geometry, weights, 0)}
-        rates: dict[tuple[int, int], float | None] = {}
-        drafts = self._pick_drafts(file, works[0], rates) if drafts is None else drafts
+        rates: dict[tuple[int, int, CacheWork], float | None] = {}
+        drafts = self._pick_drafts(file, works[0]) if drafts is None else drafts
         for each in self._list_candidates(file, weights, loaded, drafts):
             draft, moved = each.draft, each.moved
             if best is not None and not draft and self._keeps_mtp(best, moved):
                 continue
             if moved not in works:
                 works[moved] = measure_work(file, self.geometry, weights, moved)
-            if (draft, moved) not in rates:
-                rates[draft, moved] = self._forecast_rate(works[moved], draft)
-            rate = rates[draft, moved]
+            cache = self._filled_cache(each.kv, each.context)
+            if (draft, moved, cache) not in rates:
+                rates[draft, moved, cache] = self._forecast_rate(works[moved], draft, cache)
+            rate = rates[draft, moved, cache]
             assumed = self._assumed_rate(works[moved]) if rate is None else rate
             loss = self._compute_loss(quality, bits, each, assumed)
             if best is None or loss.total < best.loss.total:
@@ -377,20 +383,16 @@ class _Ranker:
         run = nearest_comparison(self.entry, setting, self.situation)
         return run is not None and run.speedup is not None and run.speedup < 1
 
-    def _pick_drafts(
-        self, file: ModelFile, work: PassWork, known: dict[tuple[int, int], float | None]
-    ) -> Sequence[int]:
-        """Return the draft lengths to compare: off, and the one with the best forecast.
-
-        The rates with all experts on the GPU are added to `known`, by draft length and layers on the host.
-        """
+    def _pick_drafts(self, file: ModelFile, work: PassWork) -> Sequence[int]:
+        """Return the draft lengths to compare: off, and the one with the best forecast, with all experts on the GPU."""
         if "draft" in self.fixed:
             return (self.base.draft,)
         if not self._can_draft(file) or self.entry.slower_with_mtp:
             return (0,)
         rates: list[float] = []
+        cache = self._filled_cache(self.base.kv if "kv" in self.fixed else _KV_TYPES[0], self.base.context)
         for draft in range(_LONGEST_DRAFT + 1):
-            rate = known[draft, 0] = self._forecast_rate(work, draft)
+            rate = self._forecast_rate(work, draft, cache)
             if rate is None:
                 return (_USUAL_DRAFT,)
             if draft > 1 and rate < rates[-1]:  # longer drafts only lower the speed further
@@ -406,7 +408,14 @@ class _Ranker:
             return self.entry.has_head(file)
         return self.entry.draft is not None and self.entry.draft.expected_bytes is not None
 
-    def _forecast_rate(self, work: PassWork, draft: int) -> float | None:
+    def _filled_cache(self, kv: str, context: int) -> CacheWork:
+        """Return what is read of a KV cache with as many tokens as the intent compares speeds at."""
+        key = kv, min(self.intent.filled, context)
+        if key not in self.caches:
+            self.caches[key] = measure_cache(self.geometry, replace(self.base, kv=kv), key[1])
+        return self.caches[key]
+
+    def _forecast_rate(self, work: PassWork, draft: int, cache: CacheWork) -> float | None:
         situation = self.situation
         if not situation.cards or situation.backend == "cpu":
             return None
@@ -415,14 +424,17 @@ class _Ranker:
             draft,
             situation.cards,
             self.shares,
-            vulkan=situation.backend == "vulkan",
+            cache=cache,
             power_limit_w=situation.power_limit_w,
+            host_gb_s=host_rate(situation.host_gb_s),
         )
 
     def _assumed_rate(self, work: PassWork) -> float:
         """Return a rate to compare files by where the card is not known: the weights read at an assumed bandwidth."""
         on_cpu = self.situation.backend == "cpu"
-        bandwidth_gb_s = self.situation.bandwidth_gb_s or (COMMON.host_gb_s if on_cpu else _USUAL_BANDWIDTH_GB_S)
+        bandwidth_gb_s = self.situation.bandwidth_gb_s or (
+            host_rate(self.situation.host_gb_s) if on_cpu else _USUAL_BANDWIDTH_GB_S
+        )
         return bandwidth_gb_s * 1e9 / (work.gpu_bytes + work.host_bytes)
 
     def _load_weights(self, weights: Weights, *, mtp: bool) -> _LoadedWeights:

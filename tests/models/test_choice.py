@@ -21,7 +21,7 @@ def test_the_file_of_the_best_plan_is_chosen_with_its_fit() -> None:
     choice = choose_file(CATALOGUE, MTP, None, CARD)
     assert choice.file.quant == "UD-IQ4_NL"
     assert choice.plan is not None
-    assert choice.why.startswith("FITS, needs 22,")
+    assert choice.why.startswith("FITS, needs 21,")
     assert "context 262,144, KV q8_0, draft " in choice.why
 
 

@@ -10,10 +10,13 @@ import pytest
 from launcher.models.catalogue import Catalogue, ModelEntry
 from launcher.models.file_size import expect_size
 from launcher.models.fitting import CONTEXTS
+from launcher.models.memory import PlanSettings
 from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
 from launcher.models.preset import Intent
-from launcher.models.ranking import desktop_share_mib, other_tokens
+from launcher.models.ranking import desktop_share_mib, other_tokens, rank_files
 from launcher.models.situation import Situation, describe_machine, describe_unified_machine
+from launcher.models.speed import forecast_speed
+from launcher.models.weights import weights_by_rules
 from tests.models.planned import CATALOGUE, make_shipped_plans
 from tools.plan_table import DOCUMENT, format_document
 
@@ -34,6 +37,25 @@ def bits(plan: Plan) -> float:
     assert size
     assert plan.entry.parameters_b
     return size.size_bytes * 8 / (plan.entry.parameters_b * 1e9)
+
+
+def test_agents_compare_speeds_with_a_filled_context() -> None:
+    """A long session's speed decides for agents: what a chat at a short context reaches does not."""
+    entry = CATALOGUE.find(DENSE)
+    file = entry.file("UD-Q4_K_XL")
+    assert file is not None
+    assert entry.geometry is not None
+    weights = weights_by_rules(entry, file, entry.geometry)
+    assert weights is not None
+    here, base = describe_machine(48), PlanSettings(131_072)
+    chat, agents = (rank_files([(entry, file, weights)], here, intent, base)[0] for intent in ("balanced", "agents"))
+    fixed = PlanSettings(agents.context, agents.kv, agents.draft)
+    forecast = forecast_speed(file, entry.geometry, weights, fixed, here)
+    assert forecast is not None
+    assert agents.rate == pytest.approx(forecast.when_filled)
+    assert chat.rate is not None
+    assert agents.rate is not None
+    assert agents.rate < 0.95 * chat.rate
 
 
 class TestFixedPoints:
