@@ -624,8 +624,8 @@ def _make_plan(
 
     layers = weights.expert_layers(mtp=setting.draft > 0) if situation.has_host_memory else 0
     budgets = [situation.free_mib - situation.margin_mib, situation.free_mib - situation.margin_mib // 2]
-    if ranked is not None and not ranked.n_cpu_moe:  # the ranking has weighed the room that it leaves
-        del budgets[0]
+    if ranked is not None and (not ranked.n_cpu_moe or ranked.spare_mib < situation.margin_mib):
+        del budgets[0]  # the ranking has weighed the room that it leaves
     intent = criteria.intent if criteria.intent in preset.intents else preset.intents[0]
     if intent == "as-published":  # the published settings are never shrunk
         fitted = FitResult(setting, measure(setting), ())

@@ -34,10 +34,19 @@ from launcher.models.fitting import (
 )
 from launcher.models.geometry import Geometry
 from launcher.models.memory import DraftModel, MemoryEstimate, PlanSettings, estimate_memory
+from launcher.models.pass_time import (
+    HOST_GB_S,
+    CacheWork,
+    PassWork,
+    hit_rate,
+    measure_cache,
+    measure_work,
+    token_rate,
+)
 from launcher.models.preset import Intent
 from launcher.models.server_settings import Value
 from launcher.models.situation import Situation, available_mib, usable_mib
-from launcher.models.speed import COMMON, PassWork, gpu_shares, hit_rate, measure_work, nearest_comparison, token_rate
+from launcher.models.speed import FILLED, gpu_shares, nearest_comparison
 from launcher.models.weights import Weights
 
 _MIB = 2**20
@@ -93,7 +102,7 @@ _OFFLOADED, _DOUBLE_COPY = 0.76, 0.16
 """Loss for experts in host memory, and per doubling of the bits per weight. It stands for slower prompts (the experts
 are copied to the GPU for each ubatch); slower replies are a part of the speed."""
 _MODEL_HALF_SPEED = 0.65
-"""Loss per halving of the speed against other models, below _FAST_RATE."""
+"""Loss per halving of the speed against other models: below _FAST_RATE, and once more below _ENOUGH_RATE."""
 _HOST_UNKNOWN, _USUAL_HOST_MIB = 0.3, available_mib(32)
 """Further loss where host memory is unknown, and the amount assumed then: that of a host with 32 GiB."""
 _DOUBLE_SIZE = 0.015
@@ -128,7 +137,8 @@ class IntentWeights(NamedTuple):
     """Weights of score, quality, context, speed and room for an intent, and of a KV cache of fewer than 8 bits.
 
     `least_context` is the least context in tokens, if that fits, and `enough_context` the one beyond which a longer one
-    gains nothing. `risks_margin`: a longer context may leave less memory free than the margin.
+    gains nothing. Speeds are compared with `filled` tokens in the context. `risks_margin`: a longer context may leave
+    less memory free than the margin.
     """
 
     score: float = 1.0
@@ -140,14 +150,17 @@ class IntentWeights(NamedTuple):
     least_context: int = LEAST_CONTEXT
     enough_context: float = _ENOUGH_CONTEXT
     risks_margin: bool = False
+    filled: int = 0
 
 
 INTENTS = MappingProxyType[Intent, IntentWeights](
     {
         "balanced": IntentWeights(),
-        "agents": IntentWeights(context=1.5, room=1.5, small_kv=3.0, least_context=65_536),
+        "agents": IntentWeights(
+            score=1.5, context=1.5, speed=1.2, room=1.5, small_kv=3.0, least_context=65_536, filled=FILLED
+        ),
         "best-quality": IntentWeights(score=6.0, quality=3.0, context=0.5, speed=0.5, room=0.5),
-        "long-context": IntentWeights(context=8.0, enough_context=inf, risks_margin=True),
+        "long-context": IntentWeights(context=8.0, enough_context=inf, risks_margin=True, filled=FILLED),
     }
 )
 
@@ -176,8 +189,9 @@ class Loss(NamedTuple):
 class RankedFile(NamedTuple):
     """A file with the best settings for it, their loss, the expected speed, and the memory that stays free.
 
-    `order` is the loss by which it is compared with files of other models. `rate` is in tokens per second, None if
-    unknown, and that with an expert cache if `is_cached`. `spare_mib` is approximate.
+    `order` is the loss by which it is compared with files of other models. `rate` is in tokens per second, with as many
+    tokens in the context as the intent compares speeds at, and with an expert cache if `is_cached`; None if unknown.
+    `spare_mib` is approximate.
     """
 
     entry: ModelEntry
@@ -355,6 +369,7 @@ class _Ranker:
     beside_weights: dict[tuple[str, int, str], tuple[float, float, int, float]] = field(default_factory=dict)
     staging: dict[tuple[str, int], float] = field(default_factory=dict)
     context_losses: dict[int, float] = field(default_factory=dict)
+    caches: dict[tuple[str, int], CacheWork] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         situation = self.situation
@@ -374,18 +389,18 @@ class _Ranker:
         quality = self.intent.quality * _QUALITY * other_tokens**2 + _DOUBLE_SIZE * log2(bits)
 
         works = {0: measure_work(file, self.geometry, weights, 0)}
-        rates: dict[tuple[int, int], float | None] = {}
-        drafts = self._pick_drafts(file, weights, works[0], rates) if drafts is None else drafts
+        rates: dict[tuple[int, int, CacheWork], float | None] = {}
+        drafts = self._pick_drafts(file, weights, works[0]) if drafts is None else drafts
         for each in self._list_candidates(file, weights, loaded, drafts):
             draft, moved = each.draft, each.moved
             if best is not None and not draft and self._keeps_mtp(best, moved):
                 continue
             if moved not in works:
                 works[moved] = measure_work(file, self.geometry, weights, moved)
-            if (draft, moved) not in rates:
-                rates[draft, moved] = self._forecast_rate(works[moved], draft)
-            rate = rates[draft, moved]
-            plain = rate
+            cache = self._filled_cache(each.kv, each.context)
+            if (draft, moved, cache) not in rates:
+                rates[draft, moved, cache] = self._forecast_rate(works[moved], draft, cache)
+            rate = plain = rates[draft, moved, cache]
             if rate is not None and moved:
                 rate = self._forecast_cached(file, weights, each, rate)
             assumed = self._assumed_rate(works[moved]) if rate is None else rate
@@ -408,12 +423,10 @@ class _Ranker:
         """
         loss, speed = ranked.loss, ranked.loss.speed
         if ranked.rate is not None:
-            halvings, doublings = (
-                log2(max(1.0, each)) for each in (_FAST_RATE / ranked.rate, ranked.rate / _FAST_RATE)
-            )
-            speed = self.intent.speed * (_MODEL_HALF_SPEED * halvings - _ENOUGH_GAIN * doublings)
-        shortest = min(self.intent.enough_context, _ENOUGH_CONTEXT)
-        short = self._lost_halvings(self.base.context, shortest)
+            slower = sum(log2(max(1.0, rate / ranked.rate)) for rate in (_FAST_RATE, _ENOUGH_RATE))
+            faster = log2(max(1.0, ranked.rate / _FAST_RATE))
+            speed = self.intent.speed * (_MODEL_HALF_SPEED * slower - _ENOUGH_GAIN * faster)
+        short = self._lost_halvings(self.base.context, min(self.intent.enough_context, CONTEXTS[0]))
         lack = self.intent.score * lack_of_score(self.entry) + short
         return loss.total - loss.speed + speed + lack
 
@@ -437,7 +450,8 @@ class _Ranker:
             if more < 0 or lacks_host or spare_mib < CACHE_STEP_MIB or not on_host:
                 continue
             hits = hit_rate(min(1.0, spare_mib * _MIB / on_host))
-            rate = self._forecast_rate(measure_work(file, self.geometry, weights, count, hits), candidate.draft)
+            work = measure_work(file, self.geometry, weights, count, hits)
+            rate = self._forecast_rate(work, candidate.draft, self._filled_cache(candidate.kv, candidate.context))
             found = max(found, rate or 0.0) if (rate or 0.0) >= CACHE_GAIN * plain else found
         return found
 
@@ -463,20 +477,16 @@ class _Ranker:
         run = nearest_comparison(self.entry, setting, self.situation)
         return run is not None and run.speedup is not None and run.speedup < 1
 
-    def _pick_drafts(
-        self, file: ModelFile, weights: Weights, work: PassWork, known: dict[tuple[int, int], float | None]
-    ) -> Sequence[int]:
-        """Return the draft lengths to compare: off, the one with the best forecast, and 1 where experts must move.
-
-        The rates with all experts on the GPU are added to `known`, by draft length and layers on the host.
-        """
+    def _pick_drafts(self, file: ModelFile, weights: Weights, work: PassWork) -> Sequence[int]:
+        """Return the draft lengths to compare: off, the one with the best forecast, and 1 where experts must move."""
         if "draft" in self.fixed:
             return (self.base.draft,)
         if not self._can_draft(file) or self.entry.slower_with_mtp:
             return (0,)
         rates: list[float] = []
+        cache = self._filled_cache(self.base.kv if "kv" in self.fixed else _KV_TYPES[0], self.base.context)
         for draft in range(_LONGEST_DRAFT + 1):
-            rate = known[draft, 0] = self._forecast_rate(work, draft)
+            rate = self._forecast_rate(work, draft, cache)
             if rate is None:
                 return (_USUAL_DRAFT,)
             if draft > 1 and rate < rates[-1]:  # longer drafts only lower the speed further
@@ -495,7 +505,14 @@ class _Ranker:
             return self.entry.has_head(file)
         return self.entry.draft is not None and self.entry.draft.expected_bytes is not None
 
-    def _forecast_rate(self, work: PassWork, draft: int) -> float | None:
+    def _filled_cache(self, kv: str, context: int) -> CacheWork:
+        """Return what is read of a KV cache with as many tokens as the intent compares speeds at."""
+        key = kv, min(self.intent.filled, context)
+        if key not in self.caches:
+            self.caches[key] = measure_cache(self.geometry, replace(self.base, kv=kv), key[1])
+        return self.caches[key]
+
+    def _forecast_rate(self, work: PassWork, draft: int, cache: CacheWork) -> float | None:
         situation = self.situation
         if not situation.cards or situation.backend == "cpu":
             return None
@@ -504,14 +521,17 @@ class _Ranker:
             draft,
             situation.cards,
             self.shares,
-            vulkan=situation.backend == "vulkan",
+            cache=cache,
             power_limit_w=situation.power_limit_w,
+            host_gb_s=situation.host_gb_s or HOST_GB_S,
         )
 
     def _assumed_rate(self, work: PassWork) -> float:
         """Return a rate to compare files by where the card is not known: the weights read at an assumed bandwidth."""
         on_cpu = self.situation.backend == "cpu"
-        bandwidth_gb_s = self.situation.bandwidth_gb_s or (COMMON.host_gb_s if on_cpu else _USUAL_BANDWIDTH_GB_S)
+        bandwidth_gb_s = self.situation.bandwidth_gb_s or (
+            (self.situation.host_gb_s or HOST_GB_S) if on_cpu else _USUAL_BANDWIDTH_GB_S
+        )
         return bandwidth_gb_s * 1e9 / (work.gpu_bytes + work.host_bytes)
 
     def _load_weights(self, weights: Weights, *, mtp: bool) -> _LoadedWeights:
@@ -531,7 +551,7 @@ class _Ranker:
             return True
         if not layer_mib or "n_cpu_moe" in self.fixed:
             return layer_mib > 0
-        moved = weights.layers_for(self.situation.margin_mib - fitting)
+        moved = weights.layers_for(self.situation.margin_mib / 2 - fitting)
         return moved <= layers and self._spare_host_mib(weights, moved, mtp=mtp) >= 0
 
     def _list_candidates(
@@ -591,10 +611,11 @@ class _Ranker:
                 if copies_mib is None:
                     copies_mib = self._staging_share(weights, loaded, draft, kv, least_bytes) * layer_mib
                 spare -= copies_mib
-                moved = weights.layers_for(situation.margin_mib - spare)
+                moved = min(weights.layers_for(situation.margin_mib - spare), layers)
+                left = spare + weights.sum_experts(0, moved, mtp=mtp) / _MIB
                 host = self._spare_host_mib(weights, moved, mtp=mtp) - host_buffers
-                if moved <= layers and host >= 0:
-                    yield _Candidate(draft, context, kv, moved, spare + weights.sum_experts(0, moved) / _MIB, host)
+                if left >= least_spare and host >= 0:
+                    yield _Candidate(draft, context, kv, moved, left, host)
         if on_gpu:
             yield self._choose_context(on_gpu)
 
