@@ -31,6 +31,7 @@ from launcher.models.gguf import GgufModel
 from launcher.models.header_summary import apply_header, apply_summary, read_draft_model
 from launcher.models.limits import no_head_error
 from launcher.models.memory import MemoryEstimate, PlanSettings, check_kv, estimate_memory
+from launcher.models.pass_time import measure_work
 from launcher.models.plan_reasons import (
     describe_alternative,
     explain_expert_cache,
@@ -51,7 +52,6 @@ from launcher.models.speed import (
     correct_forecast,
     forecast_reading,
     forecast_speed,
-    measure_work,
     nearest_runs,
 )
 from launcher.models.weights import Weights, read_weights

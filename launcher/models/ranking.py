@@ -101,6 +101,8 @@ _ENOUGH_RATE, _FAST_RATE, _ENOUGH_GAIN = 40.0, 120.0, 0.12
 _OFFLOADED, _DOUBLE_COPY = 0.76, 0.16
 """Loss for experts in host memory, and per doubling of the bits per weight. It stands for slower prompts (the experts
 are copied to the GPU for each ubatch); slower replies are a part of the speed."""
+_OFFLOAD_SHARE = 0.3
+"""Share of that loss that does not count against other models: much better answers are worth slower prompts."""
 _MODEL_HALF_SPEED = 0.65
 """Loss per halving of the speed against other models: below _FAST_RATE, and once more below _ENOUGH_RATE."""
 _HOST_UNKNOWN, _USUAL_HOST_MIB = 0.3, available_mib(32)
@@ -428,7 +430,7 @@ class _Ranker:
             speed = self.intent.speed * (_MODEL_HALF_SPEED * slower - _ENOUGH_GAIN * faster)
         short = self._lost_halvings(self.base.context, min(self.intent.enough_context, CONTEXTS[0]))
         lack = self.intent.score * lack_of_score(self.entry) + short
-        return loss.total - loss.speed + speed + lack
+        return loss.total - loss.speed + speed + lack - _OFFLOAD_SHARE * loss.offload
 
     def _forecast_cached(self, file: ModelFile, weights: Weights, candidate: _Candidate, plain: float) -> float:
         """Return the rate with an expert cache in the memory that a candidate leaves free, if clearly above `plain`.

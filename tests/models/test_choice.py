@@ -23,7 +23,7 @@ def test_the_file_of_the_best_plan_is_chosen_with_its_fit() -> None:
     assert choice.file.quant.startswith("UD-Q4_K")
     assert choice.plan is not None
     assert choice.why.startswith("FITS, needs 2")
-    assert f"context {choice.plan.setting.context:,}, KV q8_0, draft " in choice.why
+    assert f"context {choice.plan.setting.context:,}, KV {choice.plan.setting.kv}, draft " in choice.why
 
 
 def test_a_named_file_is_chosen_even_if_it_is_too_big() -> None:

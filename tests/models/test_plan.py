@@ -31,7 +31,7 @@ BALANCED = {
     10: ((MOE,), 4),
     12: ((MOE,), 4),
     16: ((MOE,), 3),
-    20: ((MOE,), 3),
+    20: ((MOE, "qwen3.6-35b-a3b"), 3),
     24: ((MOE, DENSE), 4),
     32: ((DENSE,), 5),
     40: ((MOE, DENSE), 6),
