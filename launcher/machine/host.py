@@ -11,6 +11,7 @@ from typing import Any, Literal
 import psutil
 
 from launcher.base.messages import message
+from launcher.machine.memory_modules import read_host_bandwidth
 from launcher.machine.surroundings import container_name, read_memory_limit, read_on_battery, wsl_version
 from launcher.machine.sysfs import ROOT
 
@@ -38,7 +39,8 @@ class Host:
 
     `kind` is the operating system, `system` its name and version, `machine` the CPU architecture, such as x86_64.
     `cpu_features` are those that matter to an engine. `memory_bytes` and `available_bytes` are at most what a
-    container allows; `memory_limit_bytes` is that limit, None without one. `wsl` is WSL's version, 1 or 2, and None
+    container allows; `memory_limit_bytes` is that limit, None without one. `memory_bandwidth_gb_s` is what its modules
+    state, in 10^9 bytes per second. `wsl` is WSL's version, 1 or 2, and None
     outside WSL. `wsl_gpu` is True if WSL provides a GPU. `on_battery` is True if the computer runs on battery power.
     """
 
@@ -57,6 +59,7 @@ class Host:
     on_battery: bool | None
     display: str | None
     absent: Mapping[str, str] = field(default_factory=dict)
+    memory_bandwidth_gb_s: float | None = None
 
     @property
     def avx2(self) -> bool | None:
@@ -89,6 +92,7 @@ def read_host(root: Path = ROOT) -> Host:
         "physical_cores": None if cores else message("The system does not report the number of CPU cores."),
         "cpu_features": None if features is not None else _no_features_reason(),
         "memory_limit_bytes": None if limit else message("No control group limits it."),
+        "memory_bandwidth_gb_s": message("The system does not tell its memory modules to programs."),
         "wsl": message("This is not the Windows Subsystem for Linux."),
         "container": message("No sign of a container was found."),
         "on_battery": battery_absent,
@@ -99,6 +103,7 @@ def read_host(root: Path = ROOT) -> Host:
         "physical_cores": cores,
         "cpu_features": features,
         "memory_limit_bytes": limit.limit_bytes if limit else None,
+        "memory_bandwidth_gb_s": read_host_bandwidth(root),
         "wsl": wsl_version(root),
         "container": container_name(root),
         "on_battery": battery,

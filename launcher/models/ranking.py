@@ -35,10 +35,10 @@ from launcher.models.fitting import (
 from launcher.models.geometry import Geometry
 from launcher.models.memory import DraftModel, MemoryEstimate, PlanSettings, estimate_memory
 from launcher.models.pass_time import (
-    HOST_GB_S,
     CacheWork,
     PassWork,
     hit_rate,
+    host_rate,
     measure_cache,
     measure_work,
     token_rate,
@@ -525,14 +525,14 @@ class _Ranker:
             self.shares,
             cache=cache,
             power_limit_w=situation.power_limit_w,
-            host_gb_s=situation.host_gb_s or HOST_GB_S,
+            host_gb_s=host_rate(situation.host_gb_s),
         )
 
     def _assumed_rate(self, work: PassWork) -> float:
         """Return a rate to compare files by where the card is not known: the weights read at an assumed bandwidth."""
         on_cpu = self.situation.backend == "cpu"
         bandwidth_gb_s = self.situation.bandwidth_gb_s or (
-            (self.situation.host_gb_s or HOST_GB_S) if on_cpu else _USUAL_BANDWIDTH_GB_S
+            host_rate(self.situation.host_gb_s) if on_cpu else _USUAL_BANDWIDTH_GB_S
         )
         return bandwidth_gb_s * 1e9 / (work.gpu_bytes + work.host_bytes)
 

@@ -51,7 +51,7 @@ class Situation:
 
     `nominal_gb` is the advertised size of the GPU's memory. `free_mib`, `host_mib` and `gpu_free_mib` are free as if
     this user's own running servers were stopped, because a new start replaces them. `host_mib` is the available host
-    memory (if a GPU shares it, beside `free_mib`), `host_gb_s` the rate at which experts are read there; None if
+    memory (if a GPU shares it, beside `free_mib`), `host_gb_s` its bandwidth; None if
     unknown. `gpus` is the number of GPUs to split a model over, and `gpu_free_mib` the free memory of each.
     `overheads_mib` is what driver and process take on each GPU besides the engine's buffers, () if nothing is known.
     `cards` has what is known of each GPU's model, () if nothing is; `power_limit_w` is what the GPU may draw, None for

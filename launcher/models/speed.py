@@ -17,12 +17,12 @@ from launcher.models.geometry import Geometry
 from launcher.models.memory import KV_TYPES, PlanSettings, kv_bytes, split_shares
 from launcher.models.pass_time import (
     EMPTY_CACHE,
-    HOST_GB_S,
     MEASURED,
     MEASURED_WITH_DRAFTS,
     CacheWork,
     generation_factors,
     hit_rate,
+    host_rate,
     measure_cache,
     measure_work,
     token_rate,
@@ -286,9 +286,9 @@ class SpeedForecast(NamedTuple):
 
     `without_mtp` is the speed without drafts, `when_filled` that with `filled` tokens in the context. `near`: runs of
     this generation of GPU are published. `most` is what memory bandwidth allows if every draft is accepted, None if
-    unknown. `host_gb_s` is the assumed rate, in 10^9 bytes per second, at which experts in host memory are read, None
-    if there are none. `cache_hits` is the share of them that an expert cache on the GPU is expected to have, None
-    without one.
+    unknown. `host_gb_s` is the rate, in 10^9 bytes per second, at which experts in host memory are read, None if there
+    are none, and `host_bandwidth_gb_s` the bandwidth that it was derived from, None if it is an assumption.
+    `cache_hits` is the share of them that an expert cache on the GPU is expected to have, None without one.
     """
 
     tokens_per_second: float
@@ -301,6 +301,7 @@ class SpeedForecast(NamedTuple):
     most: float | None = None
     host_gb_s: float | None = None
     cache_hits: float | None = None
+    host_bandwidth_gb_s: float | None = None
 
 
 def describe_forecast(forecast: SpeedForecast, *, drafts: bool) -> str:
@@ -316,15 +317,18 @@ def describe_forecast(forecast: SpeedForecast, *, drafts: bool) -> str:
     if drafts:
         parts.append(message("{rate:,.0f} with MTP off", rate=forecast.without_mtp))
     parts.append(
-        message("about {rate:,.0f} with {tokens:,} tokens in it", rate=forecast.when_filled, tokens=forecast.filled)
+        message(
+            "at {tokens} tokens about {rate:,.0f}", tokens=f"{forecast.filled // 1_024}K", rate=forecast.when_filled
+        )
     )
     if forecast.host_gb_s:
         hits = None if forecast.cache_hits is None else 100 * forecast.cache_hits
         parts.append(
             message(
-                "host memory is assumed to give {rate:g} GB/s[, and the cache to have {hits:.0f} % of the experts that "
-                "are needed]",
+                "host memory is assumed to give {rate:.0f} GB/s[ of {bandwidth:.0f}][, and the cache to have "
+                "{hits:.0f} % of the experts that are needed]",
                 rate=forecast.host_gb_s,
+                bandwidth=forecast.host_bandwidth_gb_s,
                 hits=hits,
             )
         )
@@ -362,7 +366,7 @@ def forecast_speed(
             cache=cache,
             splits_tensors=setting.splits_tensors,
             power_limit_w=situation.power_limit_w,
-            host_gb_s=situation.host_gb_s or HOST_GB_S,
+            host_gb_s=host_rate(situation.host_gb_s),
         )
 
     near = not setting.n_cpu_moe and len(cards) == 1
@@ -381,7 +385,8 @@ def forecast_speed(
             rate(draft, hits, measure_cache(geometry, setting, filled)),
             filled,
             most=None if limit is None else limit * (1 + draft),
-            host_gb_s=(situation.host_gb_s or HOST_GB_S) if setting.n_cpu_moe else None,
+            host_gb_s=host_rate(situation.host_gb_s) if setting.n_cpu_moe else None,
+            host_bandwidth_gb_s=situation.host_gb_s if setting.n_cpu_moe else None,
             cache_hits=hits if held else None,
         )
     )
@@ -423,9 +428,11 @@ def compare_with_run(
         run.draft or 0 if setting.draft else 0,
         cards,
         gpu_shares(situation),
-        cache=measure_cache(geometry, replace(setting, kv=run.kv if run.kv in KV_TYPES else "f16"), run.filled or 0),
+        cache=measure_cache(
+            geometry, replace(setting, kv=run.kv if run.kv and run.kv in KV_TYPES else "f16"), run.filled or 0
+        ),
         power_limit_w=run.power_w,
-        host_gb_s=situation.host_gb_s or HOST_GB_S,
+        host_gb_s=host_rate(situation.host_gb_s),
     )
     return rate / forecast
 

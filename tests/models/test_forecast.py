@@ -10,7 +10,7 @@ from launcher.models.memory import PlanSettings
 from launcher.models.pass_time import hit_rate, tokens_per_pass
 from launcher.models.plan import PlanCriteria
 from launcher.models.situation import Situation, describe_machine, describe_unified_machine
-from launcher.models.speed import FILLED, SpeedForecast, correct_forecast, forecast_speed
+from launcher.models.speed import FILLED, SpeedForecast, correct_forecast, describe_forecast, forecast_speed
 from launcher.models.weights import weights_by_rules
 from tests.models.planned import make_shipped_plans
 from tools.speed_accuracy.fit import SHIPPED
@@ -95,6 +95,43 @@ def test_experts_on_the_host_cost_speed_and_widen_the_range() -> None:
     assert none.near
     assert not some.near
     assert some.high / some.low > none.high / none.low
+
+
+def test_experts_are_read_at_the_rate_of_the_hosts_memory() -> None:
+    """Every host was taken to give 40 GB/s."""
+    here = card("4070")
+    unknown, ddr4, ddr5, epyc = (
+        forecast("qwen3.6-35b-a3b-mtp", "UD-Q4_K_XL", replace(here, host_gb_s=stated), 0, n_cpu_moe=26)
+        for stated in (None, 51.2, 89.6, 204.8)
+    )
+    assert ddr4.tokens_per_second < unknown.tokens_per_second < ddr5.tokens_per_second < epyc.tokens_per_second
+    assert unknown.host_gb_s == 40
+    assert "assumed to give 40 GB/s;" in describe_forecast(unknown, drafts=False)
+    assert "assumed to give 54 GB/s of 90;" in describe_forecast(ddr5, drafts=False)
+
+
+def test_no_forecast_is_above_what_memory_bandwidth_allows() -> None:
+    """One published run, of another engine's drafts, lifted forecasts beyond the limit."""
+    here = card("3090 Ti")
+    alone = forecast("qwen3.6-27b", "Q4_K_M", here, 0)
+    assert alone.most is not None
+    lifted = correct_forecast(alone, [140 / alone.tokens_per_second])
+    assert lifted.tokens_per_second <= lifted.high <= alone.most
+    drafted = correct_forecast(forecast("qwen3.6-27b-mtp", "Q4_K_M", here, 2), [9.0])
+    assert drafted.most is not None
+    assert drafted.high <= drafted.most < 3.1 * alone.most
+
+
+def test_a_quantisation_costs_what_its_decoding_costs() -> None:
+    """All IQ quantisations were slowed down alike, and Q3_K not at all: 208 tokens/s for 167 to 193."""
+    here = card("3090")
+    rates = {
+        quant: forecast("qwen3.6-35b-a3b-mtp", quant, here, 2).tokens_per_second
+        for quant in ("UD-IQ4_NL", "UD-IQ4_XS", "UD-Q3_K_XL", "UD-IQ3_S")
+    }
+    assert rates["UD-IQ4_NL"] == pytest.approx(189, rel=0.15)  # a public report
+    assert rates["UD-IQ4_XS"] > rates["UD-IQ3_S"]
+    assert 160 < rates["UD-Q3_K_XL"] < 200
 
 
 def test_the_speed_of_two_cards_is_between_those_of_each() -> None:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from launcher.models.speed import RANGES, range_group
+from launcher.models.speed import RANGES, RangeGroup, range_group
 from tools.speed_accuracy.fit import SHIPPED, Factors, fit_factors, forecast_left_out
 from tools.speed_accuracy.runs import Run, read_runs
 
@@ -50,7 +50,7 @@ def main() -> None:
             )
 
 
-def group_of(run: Run) -> str:
+def group_of(run: Run) -> RangeGroup:
     """Return the group of a run whose forecasts have the same range."""
     return range_group(run.card, mixture=run.work.mixture, drafts=run.draft > 0)
 

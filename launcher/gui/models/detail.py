@@ -70,10 +70,11 @@ class SpeedRange(QWidget):
     def show_forecast(self, forecast: SpeedForecast, *, drafts: bool) -> None:
         """Show a forecast. `drafts`: the plan uses them."""
         self._forecast, self._drafts = forecast, drafts
-        words = [self._range_text(forecast)]
+        words = [self._range_text(forecast), self._filled_text(forecast)]
         if drafts:
             words.append(self._without_text(forecast))
         self.setAccessibleName(", ".join(words))
+        self.setToolTip(self._filled_text(forecast))
         self.update()
 
     def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
@@ -112,6 +113,12 @@ class SpeedRange(QWidget):
             below = QRectF(0, theme.px(20), width, theme.px(18))
             painter.setPen(theme.colour("text"))
             painter.drawText(QRectF(left, below.top(), wide + 2, below.height()), Qt.AlignmentFlag.AlignLeft, text)
+            filled = self._filled_text(forecast)
+            start = left + wide + theme.px(theme.GAP)
+            if start + metrics.horizontalAdvance(filled) <= width:
+                painter.setPen(theme.colour("secondary"))
+                rect = QRectF(start, below.top(), width - start, below.height())
+                painter.drawText(rect, Qt.AlignmentFlag.AlignLeft, filled)
             if not self._drafts:
                 return
             at = place(forecast.without_mtp)
@@ -128,6 +135,11 @@ class SpeedRange(QWidget):
     @staticmethod
     def _range_text(forecast: SpeedForecast) -> str:
         return tr("{low:,.0f} to {high:,.0f}", low=forecast.low, high=forecast.high)
+
+    @staticmethod
+    def _filled_text(forecast: SpeedForecast) -> str:
+        tokens = f"{forecast.filled // 1_024}K"
+        return tr("at {tokens} tokens about {rate:,.0f}", tokens=tokens, rate=forecast.when_filled)
 
     @staticmethod
     def _without_text(forecast: SpeedForecast) -> str:
