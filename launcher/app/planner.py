@@ -264,10 +264,13 @@ def _must_not_wake(machine: Machine, description: MachineDescription) -> bool:
 
 
 async def _has_expert_cache(build: EngineBuild | None) -> bool:
-    """Return whether an engine (None: the one in use) can keep copies of experts on the GPU."""
+    """Return whether an engine (None: the one in use) can keep copies of experts on the GPU.
+
+    Without an engine at hand the answer is that of the newest stable one, which would be installed.
+    """
     with suppress(OSError):
         build = build or await probe_engine_in_use()
-    return build is not None and build.flags.issuperset(ROWS["moe_cache_mib"].flags)
+    return build is None or build.flags.issuperset(ROWS["moe_cache_mib"].flags)
 
 
 async def _list_devices(build: EngineBuild | None, rpc: tuple[str, ...] = ()) -> tuple[Device, ...]:

@@ -113,7 +113,6 @@ def _find_in_catalogue(name: HubName, catalogue: Catalogue) -> tuple[ModelEntry 
     if name.file is not None:
         return find_catalogue_file(catalogue, name.repo, name.file)
     entries = [each for each in catalogue.models if each.repo and each.repo.casefold() == name.repo.casefold()]
-    entries.sort(key=lambda each: each.preference)
     for entry in entries:
         file = entry.file(name.quant) if name.quant else None
         if name.quant is None or file is not None:

@@ -284,8 +284,9 @@ class TestRunsOnTheSameCard:
 
     def test_a_run_with_unknown_expert_placement_corrects_nothing(self) -> None:
         """28.4 tokens/s on an RTX 2060 of 6 GB, by a build of May 2026: its number of layers on the host is unknown."""
-        situation = describe_machine(6, host_gib=32)
-        plan = make_shipped_plans(situation, PlanCriteria(model="qwen3.6-35b-a3b-mtp"))[0]
+        situation = replace(describe_machine(6, host_gib=32), has_expert_cache=False)
+        criteria = PlanCriteria(model="qwen3.6-35b-a3b-mtp", quant="UD-Q4_K_XL", context=65_536, draft=2)
+        plan = make_shipped_plans(situation, criteria)[0]
         assert any(run.gpu == "RTX 2060" for run in plan.evidence)
         alone = forecast(
             plan.entry.id, plan.file.quant, situation, plan.setting.draft, n_cpu_moe=plan.setting.n_cpu_moe

@@ -66,7 +66,7 @@ class TestTexts:
                 assert larger.required_mib > plan.free_mib - plan.margin_mib // 2
 
     def test_the_draft_length_is_explained_by_published_runs(self) -> None:
-        first = plans(describe_machine(32), PlanCriteria(model="qwen3.6-27b-mtp"))[0]
+        first = plans(describe_machine(48), PlanCriteria(model="qwen3.6-27b-mtp"))[0]
         draft = first.setting.draft
         (sentence,) = [reason for reason in first.reasons if reason.startswith(f"Draft {draft} was used in ")]
         runs = {
