@@ -18,6 +18,7 @@ from launcher.models.file_size import bits_per_weight
 from launcher.models.gguf import GgufModel
 from launcher.models.gguf_remote import read_remote_model
 from launcher.models.library import parse_quant, split_names
+from launcher.models.side_files import USUAL_HEAD_QUANT, head_preference
 
 _MOST_HEADERS = 8
 """Headers that are read because of a size, at most."""
@@ -54,10 +55,6 @@ class Repository:
                 self._kinds[path] = kind
             self._headers[path] = model
         return self._headers[path]
-
-    def has_read(self, path: str) -> bool:
-        """Return whether the header of a file was read."""
-        return path in self._headers
 
     def find_kind(self, path: str) -> FileKind | None:
         """Return the kind of a file by its header, or by its name if that cannot be read; None for a model."""
@@ -134,6 +131,11 @@ class Repository:
             if each.kind.name == name:
                 listed = self.listing.files[each.file]
                 yield CompanionFile(file=each.file, size_bytes=each.size_bytes, sha256=listed.sha256)
+
+    def list_heads(self, quant: str | None = USUAL_HEAD_QUANT) -> list[CompanionFile]:
+        """Return the separate files with an MTP head, the best one for a model of `quant` first."""
+        heads = self.list_companions("mtp-head")
+        return sorted(heads, key=lambda each: head_preference(each.file, each.size_bytes or 0, quant))
 
     def _describe(self, path: str, kind: FileKind) -> OtherFile:
         return OtherFile(path, self.listing.files[path].bytes or None, kind)
