@@ -274,7 +274,7 @@ def _find_quant(repo: str, quant: str | None, revision: str | None) -> HubFile:
     models = sorted(each.file for each in repository.list_models())
     if quant is None and len(models) == 1:
         meant = models
-    if others and not meant and (repository.is_without_models or not models):  # a draft's repository, for example
+    if others and not meant and not repository.has_models:  # a draft's repository, for example
         if len(others) > 1 or not others[0].kind.beside:
             raise unusable_error(others[0].kind, others[0].file)
         meant = [others[0].file]

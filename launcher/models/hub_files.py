@@ -27,19 +27,21 @@ _LEAST_SHARE = 0.5
 
 
 class Repository:
-    """A listed repository, and the kinds of its files that are no models: by their headers, as far as they were read.
-
-    `is_without_models`: all GGUF files are of other kinds by their names.
-    """
+    """A listed repository, and the kinds of its files that are no models: by the headers read so far, else by names."""
 
     def __init__(self, listing: RepoListing) -> None:
         self.listing = listing
         files = [path for path in listing.files if path.lower().endswith(".gguf")]
         self._files = [path for path in sorted(files) if split_names(path)[0] == path]
         hints = {path: kind for path in self._files if (kind := recognise_name(path))}
-        self.is_without_models = bool(self._files) and len(hints) == len(self._files)
-        self._kinds = {} if self.is_without_models else hints
+        self._has_hints_only = bool(self._files) and len(hints) == len(self._files)
+        self._kinds = {} if self._has_hints_only else hints
         self._headers: dict[str, GgufModel] = {}
+
+    @property
+    def has_models(self) -> bool:
+        """Whether a file is a model: by the names, and by the headers as far as they were read."""
+        return not self._has_hints_only and bool(self.list_models())
 
     def read_model(self, path: str) -> GgufModel:
         """Return the header of a file, and keep its kind. Raises ModelBroken, and the errors of requests to the hub."""

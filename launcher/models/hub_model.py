@@ -140,7 +140,7 @@ def describe_repository(name: HubName) -> ModelSelection:
             raise unusable_error(kind, first)
     if name.quant is not None:
         found, odd = repository.find_quant(name.quant)
-        if odd and not found and (repository.is_without_models or not repository.list_models()):
+        if odd and not found and not repository.has_models:
             raise unusable_error(odd[0].kind, odd[0].file)
     file, typical, model = _find_typical(repository, name)
     repository.check_sizes(model)
