@@ -97,8 +97,7 @@ def read_host(root: Path = ROOT) -> Host:
     name, flags = _read_cpu_info(root)
     features = _list_features(flags)
     cores = psutil.cpu_count(logical=False)
-    memory_bytes, available_bytes = psutil.virtual_memory().total, read_available_bytes(root)
-    limit, wsl = read_memory_limit(root), wsl_version(root)
+    memory_bytes, limit, wsl = psutil.virtual_memory().total, read_memory_limit(root), wsl_version(root)
     battery, battery_absent = read_on_battery(root)
     absent = {
         "cpu": None if name else message("The system does not report the CPU name."),
@@ -127,7 +126,7 @@ def read_host(root: Path = ROOT) -> Host:
         system=_system_name(),
         machine=platform.machine(),
         memory_bytes=min(memory_bytes, limit.limit_bytes) if limit else memory_bytes,
-        available_bytes=min(available_bytes, limit.left_bytes) if limit else available_bytes,
+        available_bytes=read_available_bytes(root),
         wsl_gpu=(root / "dev/dxg").exists(),
         linux_driver=find_linux_driver(root) if wsl else None,
         absent={name: why for name, why in absent.items() if facts[name] is None and why},
