@@ -55,6 +55,10 @@ def format_document() -> Iterator[str]:
         if entry.id == "demo":
             continue
         yield f"\n## {entry.name} (`{entry.id}`)\n"
+        if entry.geometry is None:
+            name = f"{entry.id}:{entry.files[0].quant}"
+            yield f"Its layout is unknown until `mtp-launcher estimate {name}` reads its header."
+            continue
         yield from _table_head("Machine", "Fit")
         for name, situation in machines.items():
             plan = make_plans(catalogue, situation, PlanCriteria(model=entry.id))[0]
@@ -82,7 +86,7 @@ def _row(first: str, second: str, plan: Plan) -> str:
         f"{setting.context:,}",
         setting.kv,
         setting.draft or "off",
-        setting.n_cpu_moe or "",
+        f"{setting.n_cpu_moe}, cache {setting.moe_cache_mib:,}" if setting.moe_cache_mib else setting.n_cpu_moe or "",
         rate,
         f"{plan.free_mib - plan.needed_mib:,}",
     )

@@ -45,7 +45,7 @@ async def add_pull(
         entry, file = named
         if file is None and entry.repo is not None:
             choice = await choose_file(catalogue, entry, vision=vision)
-            text = f"{entry.id}:{choice.file.quant}"
+            text = choice.name
     target = await asyncio.to_thread(parse_target, text, catalogue, sha256=sha256, revision=revision, vision=vision)
     folder = expand_user(to).absolute() if to else None
     arguments = {

@@ -13,12 +13,15 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from launcher.base.errors import LauncherError
 from launcher.base.messages import join_messages, message
 from launcher.models.file_size import usual_bits
+from launcher.models.plan import leave_out_doubles
+from launcher.models.ranking import lack_of_score
 
 if TYPE_CHECKING:
     from launcher.app.planner import MachineDescription
@@ -328,7 +331,7 @@ async def look_up(model: LibraryModel, file: LibraryFile) -> None:
 
 
 def _read_files(catalogue: Catalogue) -> ModelShelf:
-    """Return all models without plans: those of the catalogue by preference, then others on this computer by name."""
+    """Return all models without plans: those of the catalogue by score, then others on this computer by name."""
     from launcher.app.downloads import download_queue
     from launcher.base.paths import find_existing_parent, models_dir
     from launcher.engine.server.last_start import load_last_uses
@@ -350,7 +353,7 @@ def _read_files(catalogue: Catalogue) -> ModelShelf:
     models: list[LibraryModel] = []
     released = read_release_dates()
     short_names = Counter(_short_name(each.name) for each in catalogue.models)
-    for entry in sorted(catalogue.models, key=lambda each: (each.id == "demo", each.preference)):
+    for entry in sorted(catalogue.models, key=lambda each: (each.id == "demo", lack_of_score(each))):
         found = of_entries.pop(entry.id, [])
         if entry.repo is None and entry.id != "demo":
             paths = {Path(each.file) for each in entry.files}
@@ -550,7 +553,8 @@ def _plan_entry(model: LibraryModel, catalogue: Catalogue, situation: Situation,
         return _without_plans(model, error.message)
     plans: dict[str, tuple[int, Plan]] = {}
     for place, each_plan in enumerate(ranked):
-        plans.setdefault(each_plan.file.quant, (place, each_plan))
+        if each_plan.entry.id == entry.id:  # not of its files without the MTP head, which are a model of their own
+            plans.setdefault(each_plan.file.quant, (place, each_plan))
     files = []
     for each in model.files:
         if each.file is None:
@@ -617,7 +621,7 @@ def _order_files(files: Iterable[LibraryFile]) -> tuple[LibraryFile, ...]:
     return tuple(sorted(files, key=lambda each: (not each.is_model, *_place_of_file(each))))
 
 
-def place_of_model(model: LibraryModel, *, by_fit: bool = True) -> tuple[int, bool, int, str]:
+def place_of_model(model: LibraryModel, *, by_fit: bool = True) -> tuple[int, bool, float, str]:
     """Return a model's place in the list: models that are here come first, then recommended ones; too big ones come
     last.
 
@@ -627,10 +631,8 @@ def place_of_model(model: LibraryModel, *, by_fit: bool = True) -> tuple[int, bo
     group = 3 if first is None or (first.plan is None and not model.is_built_in) else 1
     if first is not None and first.plan is not None:
         group = first.plan.group
-    preference = model.entry.preference if model.entry is not None else 0
-    if model.is_built_in:
-        preference = _UNRANKED
-    return group if by_fit else 0, not model.is_here, preference, model.name.casefold()
+    order = _order_of_model(model if by_fit else replace(model, files=()))
+    return group if by_fit else 0, not model.is_here, order, model.name.casefold()
 
 
 def find_recommended(models: Iterable[LibraryModel]) -> LibraryModel | None:
@@ -640,7 +642,18 @@ def find_recommended(models: Iterable[LibraryModel]) -> LibraryModel | None:
         for each in models
         if each.entry is not None and each.best is not None and each.best.plan is not None and each.best.plan.group == 0
     ]
-    return min(fitting, key=lambda each: each.entry.preference if each.entry else 0, default=None)
+    proposed = leave_out_doubles([each.entry for each in fitting if each.entry is not None])
+    return min([each for each in fitting if each.entry in proposed], key=_order_of_model, default=None)
+
+
+def _order_of_model(model: LibraryModel) -> float:
+    """Return the loss by which plans order models; that by the score alone without a plan."""
+    if model.is_built_in:
+        return inf
+    first = model.first
+    if first is not None and first.plan is not None:
+        return first.plan.order
+    return lack_of_score(model.entry) if model.entry is not None else 0.0
 
 
 def _is_same_memory(before: Situation, now: Situation) -> bool:

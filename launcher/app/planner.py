@@ -53,9 +53,10 @@ class MachineDescription:
     """A machine to plan for. With the defaults it is this machine as it is now.
 
     `gpu_memory_gib` (the size of each GPU), `gpu` (a part of a card's name) and `unified_memory_gib` (memory that the
-    GPU shares with the host) describe another machine. `free_mib`, `host_memory_gib` and `backend` replace what would
-    be read here. `headless` means that no display uses the GPU. With `wake` sleeping GPUs are woken to be read. `rpc`
-    are llama.cpp's RPC workers as HOST:PORT, whose devices are used together with the machine's own.
+    GPU shares with the host) describe another machine. `free_mib`, `host_memory_gib`, `host_bandwidth_gb_s` (of its
+    host memory) and `backend` replace what would be read here. `headless` means that no display uses the GPU. With
+    `wake` sleeping GPUs are woken to be read. `rpc` are llama.cpp's RPC workers as HOST:PORT, whose devices are used
+    together with the machine's own.
     """
 
     gpu_memory_gib: tuple[float, ...] = ()
@@ -64,6 +65,7 @@ class MachineDescription:
     unified_memory_gib: float | None = None
     headless: bool = False
     host_memory_gib: float | None = None
+    host_bandwidth_gb_s: float | None = None
     backend: Backend | None = None
     wake: bool = False
     rpc: tuple[str, ...] = ()
@@ -97,6 +99,13 @@ async def read_situation(
     """
     check_rpc(description.rpc)
     situation = await _read_local_situation(description, also, build)
+    if (stated := description.host_bandwidth_gb_s) is not None:
+        if not 1 <= stated <= 10_000:
+            raise BadOption(
+                message("--host-bandwidth {stated:g} is out of range.", stated=stated),
+                message("It goes from 1 to 10000 GB/s."),
+            )
+        situation = replace(situation, host_gb_s=stated)
     if not situation.described and situation.backend != "cpu":
         situation = replace(situation, has_expert_cache=await _has_expert_cache(build))
     if not description.rpc:
@@ -255,10 +264,13 @@ def _must_not_wake(machine: Machine, description: MachineDescription) -> bool:
 
 
 async def _has_expert_cache(build: EngineBuild | None) -> bool:
-    """Return whether an engine (None: the one in use) can keep copies of experts on the GPU."""
+    """Return whether an engine (None: the one in use) can keep copies of experts on the GPU.
+
+    Without an engine at hand the answer is that of the newest stable one, which would be installed.
+    """
     with suppress(OSError):
         build = build or await probe_engine_in_use()
-    return build is not None and build.flags.issuperset(ROWS["moe_cache_mib"].flags)
+    return build is None or build.flags.issuperset(ROWS["moe_cache_mib"].flags)
 
 
 async def _list_devices(build: EngineBuild | None, rpc: tuple[str, ...] = ()) -> tuple[Device, ...]:

@@ -4,7 +4,7 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 from launcher.base.errors import LauncherError, TuneMismatch
 from launcher.base.files import make_private_folder, write_atomically
 from launcher.base.kept_files import KeptFile
-from launcher.base.locks import hold_lock, holder_hint
+from launcher.base.locks import hold_lock
 from launcher.base.messages import add_message_data, message, restore_messages
 from launcher.base.paths import state_dir
 from launcher.base.validation import BaseModel, ConfigDict
@@ -154,14 +154,10 @@ def check_no_tune() -> None:
 @contextmanager
 def hold_tune_lock() -> Iterator[None]:
     """Hold the lock against other tunes of this user within the block. Raises TuneUnderWay."""
-    with ExitStack() as held:
-        try:
-            held.enter_context(hold_lock(make_private_folder(state_dir()) / "tune.lock"))
-        except TimeoutError as error:
-            raise TuneUnderWay(
-                message("Another tune is already running on this computer."),
-                holder_hint(error) or message("Wait until it finishes, or stop it."),
-            ) from None
+    busy = TuneUnderWay(
+        message("Another tune is already running on this computer."), message("Wait until it finishes, or stop it.")
+    )
+    with hold_lock(make_private_folder(state_dir()) / "tune.lock", busy=busy):
         yield
 
 

@@ -543,8 +543,9 @@ class ServerSession:
             await asyncio.to_thread(self._published.registration.wait_written, _PUBLISH_TIMEOUT_S)
         if launch is None or pid is None or launch.build.name == BUILT_IN:
             return
-        self._load_memory = reading = _LoadReading(launch, pid, launch.plan_settings("cpu").ubatch)
+        reading = _LoadReading(launch, pid, launch.plan_settings("cpu").ubatch)
         await asyncio.to_thread(reading.record, supervisor.log.last_lines())
+        self._load_memory = reading  # from now on: two records at a time would lose one
 
     def _publish_health(self, event: HealthEvent) -> None:
         """Publish the open health findings to this user's other programs, and call the listener."""

@@ -282,21 +282,24 @@ class SeveralServers(LauncherError):
 
 
 class Unreachable(LauncherError):
-    """A server did not answer, or the connection broke off."""
+    """A server did not answer, or the connection broke off. `retry_helps` is whether it may answer later."""
 
     code = "unreachable"
+    retry_helps = True
 
 
 class Untrusted(Unreachable):
-    """A server cannot prove its identity; retrying does not help."""
+    """A server cannot prove its identity."""
 
     code = "untrusted"
+    retry_helps = False
 
 
 class ProxyUnusable(Unreachable):
-    """The proxy set in the environment cannot be used as it is; retrying does not help."""
+    """The proxy set in the environment cannot be used as it is."""
 
     code = "proxy_unusable"
+    retry_helps = False
 
 
 class NotOurEngine(Untrusted):

@@ -17,6 +17,7 @@ from launcher.base.errors import GAVE_WAY, INTERRUPTED, GaveWay, RateLimited, Re
 from launcher.base.late import LateModule
 from launcher.base.messages import message
 from launcher.base.net import (
+    GIVE_PROXY_LOGIN,
     USER_AGENT,
     connection_error,
     find_proxy,
@@ -440,7 +441,7 @@ def error_for_status(url: str, head: ResponseHead) -> Refused:
         404: (message("does not have this file"), message("Check the name.")),
         407: (
             message("is behind a proxy that requires a login"),
-            message("Write the login before the host in its address: USER:PASSWORD@HOST:PORT."),
+            GIVE_PROXY_LOGIN,
         ),
         410: (message("no longer has this file"), message("Check the name.")),
         429: (

@@ -176,8 +176,6 @@ class RangeStream:
             connection.sock.settimeout(self._silence_s)
             connection.request("GET", target, headers={**headers, **extra})
             self._response = connection.getresponse()
-        except python_socks.ProxyError as error:
-            raise proxy_error(url, str(error)) from error
         except (OSError, ValueError, http.client.HTTPException) as error:
             self.close()
             if str(error).startswith(_NO_TUNNEL):
@@ -225,10 +223,13 @@ class _SocksConnection(http.client.HTTPConnection):
         self._tls = tls
 
     def connect(self) -> None:
-        """Connect. Raises OSError, and ProxyError of python_socks if the proxy refuses."""
+        """Connect. Raises OSError; if the proxy refuses, one that begins as that of http.client."""
         proxy = self._proxy
         through = socks.Proxy(python_socks.ProxyType.SOCKS5, proxy.host, proxy.port, proxy.user, proxy.password)
-        self.sock = through.connect(self.host, self.port, _CONNECT_S)
+        try:
+            self.sock = through.connect(self.host, self.port, _CONNECT_S)
+        except python_socks.ProxyError as error:
+            raise OSError(f"{_NO_TUNNEL}{error}") from error
         if self._tls is not None:
             self.sock = self._tls.wrap_socket(self.sock, server_hostname=self.host)  # closes it if that fails
 

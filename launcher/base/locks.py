@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.base.errors import LauncherError
 from launcher.base.late import LateModule
 from launcher.base.messages import message
 
@@ -25,21 +26,22 @@ _SUFFIX = ".held"
 
 
 @contextmanager
-def hold_lock(path: Path, limit_s: float = 0.0, *, remove: bool = False) -> Iterator[None]:
+def hold_lock(
+    path: Path, limit_s: float = 0.0, *, busy: LauncherError | None = None, remove: bool = False
+) -> Iterator[None]:
     """Hold the lock at `path` within the block. Its folder must exist. `remove` deletes its file at the end.
 
     Where the file system has no locks, a file beside it is the lock, which names the computer and process that hold it;
-    one of a process of this computer that has ended is ignored. Raises filelock.Timeout, a TimeoutError, if another
-    process holds the lock for longer than `limit_s` seconds, and OSError.
+    one of a process of this computer that has ended is ignored. If another process holds the lock for longer than
+    `limit_s` seconds, raises `busy`, by default filelock.Timeout, a TimeoutError. Also raises OSError.
     """
-    lock: filelock.BaseFileLock = filelock.FileLock(path, thread_local=False, fallback_to_soft=False)
     try:
-        lock.acquire(timeout=limit_s)
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        lock = _acquire_lock(path, limit_s)
+    except TimeoutError as timeout:
+        if busy is None:
             raise
-        lock = filelock.SoftFileLock(path.with_name(path.name + _SUFFIX), thread_local=False)
-        lock.acquire(timeout=limit_s)
+        busy.hint = holder_hint(timeout) or busy.hint
+        raise busy from timeout
     try:
         yield
     finally:
@@ -55,6 +57,18 @@ def hold_lock(path: Path, limit_s: float = 0.0, *, remove: bool = False) -> Iter
         if remove and sys.platform == "win32":
             with suppress(OSError):
                 path.unlink(missing_ok=True)
+
+
+def _acquire_lock(path: Path, limit_s: float) -> "filelock.BaseFileLock":
+    try:
+        lock: filelock.BaseFileLock = filelock.FileLock(path, thread_local=False, fallback_to_soft=False)
+        lock.acquire(timeout=limit_s)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        lock = filelock.SoftFileLock(path.with_name(path.name + _SUFFIX), thread_local=False)
+        lock.acquire(timeout=limit_s)
+    return lock
 
 
 def holder_hint(error: BaseException) -> str:

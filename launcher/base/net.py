@@ -107,6 +107,7 @@ _PROXY_KINDS: dict[str, tuple[Literal["http", "socks5"], int]] = {
 }
 """The kind of a proxy and its usual port, by the scheme of its address."""
 _CHECK_PROXY = message("Check HTTPS_PROXY, HTTP_PROXY and ALL_PROXY.")
+GIVE_PROXY_LOGIN = message("Write the login before the host in its address: USER:PASSWORD@HOST:PORT.")
 
 
 def find_proxy(url: str) -> Proxy | None:
@@ -225,9 +226,7 @@ def proxy_error(url: str, reason: str) -> Unreachable:
             host=host_name(url),
             reason=reason.rstrip("."),
         ),
-        message("Write the login before the host in its address: USER:PASSWORD@HOST:PORT.")
-        if wants_login
-        else _CHECK_PROXY,
+        GIVE_PROXY_LOGIN if wants_login else _CHECK_PROXY,
     )
 
 

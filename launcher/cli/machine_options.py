@@ -63,6 +63,12 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--headless", action="store_true", help="no display uses the GPU: keep 512 MiB free, not 1,024")
     group.add_argument("--host-memory", type=parse_gib, metavar="GIB", help="size of the host's memory")
+    group.add_argument(
+        "--host-bandwidth",
+        type=parse_number,
+        metavar="GB/S",
+        help="bandwidth of the host's memory, channels x rate x 8: 89.6 for two channels of DDR5-5600",
+    )
     group.add_argument("--backend", choices=BACKENDS, help="the engine's backend (default: this GPU's, or cuda)")
     group.add_argument(
         "--rpc", type=parse_rpc_workers, default=(), metavar="HOST:PORT,...", help="llama.cpp's RPC workers to use"
@@ -113,6 +119,7 @@ def read_machine_description(options: argparse.Namespace) -> MachineDescription:
         free_mib=options.free_memory,
         headless=options.headless,
         host_memory_gib=options.host_memory,
+        host_bandwidth_gb_s=options.host_bandwidth,
         backend=options.backend,
         wake=options.wake,
         rpc=options.rpc,

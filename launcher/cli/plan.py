@@ -503,6 +503,8 @@ def _expected_json(plan: Plan) -> dict[str, float | None] | None:
         "low": round_figure(forecast.low),
         "high": round_figure(forecast.high),
         "without_mtp": round_figure(forecast.without_mtp),
+        "filled_tokens": forecast.filled,
+        "tokens_per_second_filled": round_figure(forecast.when_filled),
         "assumed_host_gb_s": forecast.host_gb_s,
         "cache_hits": None if forecast.cache_hits is None else round(forecast.cache_hits, 2),
     }

@@ -109,7 +109,7 @@ async def _choose_file(options: argparse.Namespace, catalogue: Catalogue) -> tup
     if entry.repo is None:  # not on the hub: `parse_target` refuses it, if a file is named
         return options.what if file else f"{options.what}:{entry.files[0].quant}", None
     choice = await choose_file(catalogue, entry, file.quant if file else None, vision=options.vision)
-    return f"{entry.id}:{choice.file.quant}", choice
+    return choice.name, choice
 
 
 def _target_json(target: DownloadTarget, choice: FileChoice | None) -> dict[str, Any]:

@@ -23,11 +23,9 @@ from launcher.base.errors import (
     JobUnknown,
     LauncherError,
     Offline,
-    ProxyUnusable,
     RateLimited,
     Refused,
     Unreachable,
-    Untrusted,
 )
 from launcher.base.identity import ProcessId
 from launcher.base.messages import message
@@ -87,15 +85,17 @@ class JobFailure:
     @classmethod
     def from_error(cls, error: LauncherError) -> Self:
         """Return the failure for an error."""
-        temporary = isinstance(error, Unreachable | DownloadBusy | EngineBusy | RateLimited) or (
-            isinstance(error, Refused) and error.status in _TEMPORARY_STATUSES
+        temporary = (
+            isinstance(error, DownloadBusy | EngineBusy | RateLimited)
+            or (isinstance(error, Unreachable) and error.retry_helps)
+            or (isinstance(error, Refused) and error.status in _TEMPORARY_STATUSES)
         )
         until_s = error.facts.get("until_s")
         return cls(
             error.code,
             error.title,
             error.hint,
-            temporary and not isinstance(error, Untrusted | ProxyUnusable),
+            temporary,
             until_s if isinstance(until_s, float) else None,
         )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from launcher.base.errors import DiskFull, DownloadBroken, DownloadBusy, FileInTheWay, LauncherError, TargetUnusable
 from launcher.base.files import replace_file
-from launcher.base.locks import hold_lock, holder_hint
+from launcher.base.locks import hold_lock
 from launcher.base.messages import message
 from launcher.fetch import journal
 from launcher.fetch.journal import DownloadIdentity, Span, Stretch, clip_spans, count_bytes, find_gaps, merge_spans
@@ -333,14 +333,13 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 @contextmanager
 def lock_target(target: Path) -> Iterator[None]:
     """Hold the lock of `target`, so that no other transfer or process downloads to it. Raises DownloadBusy."""
+    busy = DownloadBusy(
+        message("{name} is already being downloaded, perhaps in another window or terminal.", name=target.name),
+        message("Wait until it finishes, or stop it there."),
+    )
     with ExitStack() as held:
         try:
-            held.enter_context(hold_lock(target.with_name(f"{target.name}.part.lock"), remove=True))
-        except TimeoutError as error:
-            raise DownloadBusy(
-                message("{name} is already being downloaded, perhaps in another window or terminal.", name=target.name),
-                holder_hint(error) or message("Wait until it finishes, or stop it there."),
-            ) from error
+            held.enter_context(hold_lock(target.with_name(f"{target.name}.part.lock"), busy=busy, remove=True))
         except OSError as error:
             raise write_error(error, target) from error
         yield

@@ -19,10 +19,8 @@ from launcher.base.errors import (
     DownloadBroken,
     FileInTheWay,
     LauncherError,
-    ProxyUnusable,
     Refused,
     Unreachable,
-    Untrusted,
 )
 from launcher.base.http import ResponseHead, error_for_status
 from launcher.base.http_stream import RangeStream
@@ -452,7 +450,7 @@ class ConnectionWorker:
         except ConnectionTrouble as trouble:
             return trouble
         except LauncherError as error:
-            temporary = isinstance(error, Unreachable) and not isinstance(error, Untrusted | ProxyUnusable)
+            temporary = isinstance(error, Unreachable) and error.retry_helps
             return ConnectionTrouble(error, NextStep.RETRY if temporary else NextStep.GIVE_UP)
         finally:
             self._stream.close()

@@ -18,6 +18,7 @@ _QUOTES = re.compile(
     (?<=last\ read:\ ).* | (?<=at\ pos\ )\d+:.*            # where a parser stopped: text of the request or of the reply
     | (?<=Invalid\ diff:\ ).* | (?<=,\ got\ )".*
     | [\[{]\s*["\[{].* | ;\ \w+\ =.*                       # JSON of the request
+    | (?<=://)\S+ | (?<=;base64,)\S+                       # a picture or its address, which may hold a signature
     | (?P<name>"[^"\s]{0,40}" | (?<!\w)'(?:[^'\s]{0,20}\s){0,2}[^'\s]{0,40}'(?!\w))
     | "[^"]*("|$) | (?<!\w)'[^']*('|$)
     """,

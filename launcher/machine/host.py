@@ -11,6 +11,7 @@ from typing import Any, Literal
 import psutil
 
 from launcher.base.messages import mark, message
+from launcher.machine.memory_modules import read_host_bandwidth
 from launcher.machine.surroundings import (
     container_name,
     find_linux_driver,
@@ -49,9 +50,10 @@ class Host:
 
     `kind` is the operating system, `system` its name and version, `machine` the CPU architecture, such as x86_64.
     `cpu_features` are those that matter to an engine. `memory_bytes` and `available_bytes` are at most what a
-    container allows; `memory_limit_bytes` is that limit, None without one. `wsl` is WSL's version, 1 or 2, and None
-    outside WSL. `wsl_gpu` is True if WSL provides a GPU; `linux_driver` is the file of a driver of NVIDIA that was
-    installed inside WSL. `on_battery` is True if the computer runs on battery power.
+    container allows; `memory_limit_bytes` is that limit, None without one. `memory_bandwidth_gb_s` is what its modules
+    state, in 10^9 bytes per second. `wsl` is WSL's version, 1 or 2, and None outside WSL. `wsl_gpu` is True if WSL
+    provides a GPU; `linux_driver` is the file of a driver of NVIDIA that was installed inside WSL. `on_battery` is True
+    if the computer runs on battery power.
     """
 
     kind: System
@@ -70,6 +72,7 @@ class Host:
     display: str | None
     linux_driver: str | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
+    memory_bandwidth_gb_s: float | None = None
 
     @property
     def avx2(self) -> bool | None:
@@ -94,14 +97,14 @@ def read_host(root: Path = ROOT) -> Host:
     name, flags = _read_cpu_info(root)
     features = _list_features(flags)
     cores = psutil.cpu_count(logical=False)
-    memory_bytes, available_bytes = psutil.virtual_memory().total, read_available_bytes(root)
-    limit, wsl = read_memory_limit(root), wsl_version(root)
+    memory_bytes, limit, wsl = psutil.virtual_memory().total, read_memory_limit(root), wsl_version(root)
     battery, battery_absent = read_on_battery(root)
     absent = {
         "cpu": None if name else message("The system does not report the CPU name."),
         "physical_cores": None if cores else message("The system does not report the number of CPU cores."),
         "cpu_features": None if features is not None else _no_features_reason(),
         "memory_limit_bytes": None if limit else message("No control group limits it."),
+        "memory_bandwidth_gb_s": message("The system does not tell its memory modules to programs."),
         "wsl": message("This is not the Windows Subsystem for Linux."),
         "container": message("No sign of a container was found."),
         "on_battery": battery_absent,
@@ -112,6 +115,7 @@ def read_host(root: Path = ROOT) -> Host:
         "physical_cores": cores,
         "cpu_features": features,
         "memory_limit_bytes": limit.limit_bytes if limit else None,
+        "memory_bandwidth_gb_s": read_host_bandwidth(root),
         "wsl": wsl,
         "container": container_name(root),
         "on_battery": battery,
@@ -122,7 +126,7 @@ def read_host(root: Path = ROOT) -> Host:
         system=_system_name(),
         machine=platform.machine(),
         memory_bytes=min(memory_bytes, limit.limit_bytes) if limit else memory_bytes,
-        available_bytes=min(available_bytes, limit.left_bytes) if limit else available_bytes,
+        available_bytes=read_available_bytes(root),
         wsl_gpu=(root / "dev/dxg").exists(),
         linux_driver=find_linux_driver(root) if wsl else None,
         absent={name: why for name, why in absent.items() if facts[name] is None and why},

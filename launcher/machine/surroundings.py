@@ -114,15 +114,17 @@ def _read_group_limit(group: Path, *, version: int) -> MemoryLimit | None:
     return MemoryLimit(limit, min(limit, max(0, limit - usage)))
 
 
-def read_available_bytes(root: Path = ROOT) -> int:
-    """Return the memory of the whole computer that programs can get without swapping.
+def read_available_bytes(root: Path = ROOT, pid: int | None = None) -> int:
+    """Return the memory that a process (default: this one) can get without swapping, within its control groups.
 
     The kernel does not count the cache of ZFS, which shrinks on demand to its least size (openzfs #10255).
     """
     memory = psutil.virtual_memory()
     words = [line.split() for line in (read_text(root / "proc/spl/kstat/zfs/arcstats") or "").splitlines()]
     cache = {word[0]: int(word[2]) for word in words if len(word) == 3 and word[2].isdecimal()}
-    return min(memory.total, memory.available + max(0, cache.get("size", 0) - cache.get("c_min", 0)))
+    available = min(memory.total, memory.available + max(0, cache.get("size", 0) - cache.get("c_min", 0)))
+    limit = read_memory_limit(root, pid)
+    return available if limit is None else min(available, limit.left_bytes)
 
 
 def read_on_battery(root: Path = ROOT) -> tuple[bool | None, str | None]:

@@ -27,6 +27,7 @@ from launcher.models.preset import (
     PublishedRun,
     QualityNote,
     SamplingAdvice,
+    Score,
     Text,
 )
 
@@ -174,8 +175,10 @@ class ModelEntry:
     """Total parameters in 10^9, from which unlisted sizes are estimated."""
     native_context: Positive | None = None
     """Context the model was trained for, in tokens."""
-    preference: Count = 100
-    """Order in which plans name models, the smallest first."""
+    preference: Count | None = None
+    """Not used any more: plans order models by their score and speed. Accepted because older files may have it."""
+    score: Score | None = None
+    """How good its answers are; absent if no independent figure is known."""
     speculation: SpeculationKind | None = None
     """How it drafts: with a head inside (mtp) or in a separate file, a smaller model, or repeated text (ngram-mod)."""
     embedding: bool = False

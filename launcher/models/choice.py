@@ -13,11 +13,20 @@ from launcher.models.smaller_model import describe_smaller, replace_misfits
 
 @dataclass(frozen=True, slots=True)
 class FileChoice:
-    """The chosen file of a model. `plan` is how it would run (None if unknown), `why` a one-line reason."""
+    """The chosen file of a model, or of the same model without its MTP head.
 
+    `plan` is how it would run (None if unknown), `why` a one-line reason.
+    """
+
+    entry: ModelEntry
     file: ModelFile
     plan: Plan | None
     why: str
+
+    @property
+    def name(self) -> str:
+        """The file as `pull` takes it: ID:QUANT."""
+        return f"{self.entry.id}:{self.file.quant}"
 
 
 def choose_file(
@@ -46,7 +55,7 @@ def choose_file(
                 message("Cannot choose a file of {id} automatically.", id=entry.id),
                 message("Choose a quant: {id}:QUANT, one of {quants}.", id=entry.id, quants=quants),
             )
-        return FileChoice(file, None, message("cannot tell whether it fits before its header is read"))
+        return FileChoice(entry, file, None, message("cannot tell whether it fits before its header is read"))
     plan = plans[0]
     if plan.status is Status.TOO_BIG and named is None:
         raise _nothing_fits_error(entry, plans, smaller)
@@ -60,7 +69,7 @@ def choose_file(
         kv=setting.kv,
         drafts=message("draft {length}", length=setting.draft) if setting.draft else message("MTP off"),
     )
-    return FileChoice(plan.file, plan, why)
+    return FileChoice(plan.entry, plan.file, plan, why)
 
 
 def _nothing_fits_error(entry: ModelEntry, plans: Sequence[Plan], smaller: Plan | None) -> NothingFits:

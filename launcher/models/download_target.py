@@ -10,13 +10,12 @@ from launcher.base.errors import BadOption, ModelMissing, ModelUnknown
 from launcher.base.messages import join_messages, message
 from launcher.base.paths import expand_user, models_dir
 from launcher.fetch.file_names import local_name, local_path
-from launcher.fetch.hub import DEFAULT_ENDPOINT, HubFile, hub_endpoint, is_hub_file, list_files
+from launcher.fetch.hub import DEFAULT_ENDPOINT, HubFile, hub_endpoint, is_hub_file
 from launcher.models.catalogue import SPECULATION, Catalogue, ModelEntry, ModelFile
 from launcher.models.file_kinds import recognise_name, unusable_error
 from launcher.models.hub_files import read_repository
 from launcher.models.library import find_catalogue_file, split_names
 from launcher.models.library_index import Kind
-from launcher.models.side_files import head_preference
 
 _ID = re.compile(r"(?P<id>[A-Za-z0-9][\w.-]*)(?::(?P<quant>[\w.-]+))?", re.ASCII)
 _REPO = re.compile(
@@ -275,12 +274,12 @@ def _find_quant(repo: str, quant: str | None, revision: str | None) -> HubFile:
     models = sorted(each.file for each in repository.list_models())
     if quant is None and len(models) == 1:
         meant = models
+    if others and not meant and not repository.has_models:  # a draft's repository, for example
+        if len(others) > 1 or not others[0].kind.beside:
+            raise unusable_error(others[0].kind, others[0].file)
+        meant = [others[0].file]
     if len(meant) == 1:
         return HubFile.parse(f"{repo}{f'@{revision}' if revision else ''}:{meant[0]}")
-    if others and not meant and (repository.is_without_models or not models):  # a draft's repository, for example
-        if others[0].kind.beside and len(others) == 1:
-            return HubFile.parse(f"{repo}{f'@{revision}' if revision else ''}:{others[0].file}")
-        raise unusable_error(others[0].kind, others[0].file)
     choices = meant or models
     shown: str = ", ".join(choices[:_SHOWN])
     if len(choices) > _SHOWN:
@@ -301,27 +300,6 @@ def _find_quant(repo: str, quant: str | None, revision: str | None) -> HubFile:
         repo=repo,
         files=choices,
     )
-
-
-def find_head_item(model: HubFile, quant: str | None) -> DownloadItem | None:
-    """Return a repository's separate file with the MTP head of a model, by its name; None if it has none.
-
-    Of several files, the one with the model's quantisation is preferred, then the usual one, then the smallest. Raises
-    the errors of requests to the hub.
-    """
-    listing = list_files(model.repo, None if model.revision == "main" else model.revision)
-    heads = [name for name in listing.files if _is_gguf(name) and _is_head(name)]
-    if not heads:
-        return None
-    name = min(heads, key=lambda each: head_preference(each, listing.files[each].bytes, quant))
-    figures = listing.files[name].bytes, listing.files[name].sha256
-    return DownloadItem("draft", (DownloadFile(name, replace(model, path=name), None, *figures),))
-
-
-def _is_head(name: str) -> bool:
-    """Return whether the name of a file is that of an MTP head alone."""
-    kind = recognise_name(name)
-    return kind is not None and kind.name == "mtp-head"
 
 
 def _is_gguf(text: str) -> bool:

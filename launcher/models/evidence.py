@@ -19,6 +19,15 @@ RUNS_FILE = "presets", "evidence", "runs.csv"
 RELEASES_FILE = "presets", "evidence", "releases.csv"
 _LONG_PROMPT = 2_000
 """From this length, in tokens, a prompt counts as a context that was filled before the generation."""
+_OTHER_ENGINES = re.compile(
+    r"ik_llama|\bfork\b|imp engine|vllm|beellama|turbo|lm studio|rdna-boosts|lucebox|ollama", re.I
+)
+"""Words in a run's engine or backend that mean it is not llama.cpp; any other text names a build of llama.cpp."""
+_SPILLED = re.compile(r"paging(?! with MTP)|spill|did not fit|larger than the card", re.I)
+_SPILLED_WITH_DRAFTS = re.compile(r"paging with MTP", re.I)
+"""Words in a run's note that mean a part of the model was in host memory, how much is not told."""
+_BESIDE_FAMILY = re.compile(r"^nvidia[-_]|-\(.*\)$|(-it|-qat|-bf16)+(?=$|-\()")
+"""What names of models have besides the family: a publisher, a remark, and how the file was made."""
 _SEVERAL = re.compile(r"(\d)x |\+")
 
 
@@ -48,13 +57,26 @@ def read_release_dates() -> dict[str, str]:
 
 def family_key(name: str) -> str:
     """Return a family's name in the form that runs and catalogue share, such as gemma-4-31b."""
-    return re.sub(r"(-it|-qat)+$", "", name.casefold().replace(" ", "-"))
+    return _BESIDE_FAMILY.sub("", name.casefold().replace(" ", "-"))
 
 
 def read_rows() -> list[dict[str, str]]:
     """Return the rows of the file as text, by column."""
     with shipped_file(*RUNS_FILE).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
+
+
+def is_other_engine(engine: str | None, backend: str | None) -> bool:
+    """Return whether a published run's engine is another one than llama.cpp."""
+    return _OTHER_ENGINES.search(f"{engine or ''} {backend or ''}") is not None
+
+
+def has_spilled(note: str, *, drafts: bool) -> bool:
+    """Return whether a published run's note says that its model did not fit into the GPU's memory.
+
+    `drafts`: the run had drafts, which need memory of their own.
+    """
+    return bool(_SPILLED.search(note) or (drafts and _SPILLED_WITH_DRAFTS.search(note)))
 
 
 def _to_published_run(row: dict[str, str]) -> PublishedRun:

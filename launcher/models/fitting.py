@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from launcher.base.messages import message
-from launcher.models.memory import ROOM_MIB, MemoryEstimate, PlanSettings, effective_value
+from launcher.models.geometry import Geometry
+from launcher.models.memory import ROOM_MIB, MemoryEstimate, PlanSettings, effective_value, kv_bits
 from launcher.models.server_settings import Value
+from launcher.models.situation import Situation
 
 _MIB = 2**20
 LEAST_CONTEXT = 32_768
@@ -25,9 +27,12 @@ LEAST_UBATCH = 256
 """Smallest ubatch that is tried: a smaller one saves little more memory."""
 CACHE_STEP_MIB = 256
 """Step of the expert cache's size."""
-_CACHE_GAIN = 1.1
+CACHE_GAIN = 1.05
 """An expert cache is chosen if it multiplies the speed by at least this; a smaller gain may be an error of the
 forecast."""
+_CACHE_ABORTS = frozenset({"cohere2moe"})
+"""Architectures for which an expert cache and a quantised KV cache together abort llama.cpp b11480 to b12568 (#32584).
+"""
 _CACHES_MIB = (4_096, 2_048, 1_024, 512, 256, 0)
 _CHECKPOINTS = (32, 16, 8, 4)
 """Limits that are tried for context checkpoints. With fewer, a hybrid model would reprocess most of each prompt."""
@@ -125,8 +130,8 @@ def add_expert_cache(
     all layers.
     """
     setting = fitted.setting
-    if not setting.n_cpu_moe or setting.gpus > 1 or "moe_cache_mib" in fixed:
-        return fitted  # with several GPUs the engine keeps the cache on the first one
+    if not setting.n_cpu_moe or "moe_cache_mib" in fixed:
+        return fitted
     plain = rate(setting)
     if plain is None:
         return fitted
@@ -140,9 +145,16 @@ def add_expert_cache(
             continue
         spare_mib = min(budget_mib - bare.needed_mib, bare.host.weights // _MIB)
         cached = replace(setting, n_cpu_moe=count, moe_cache_mib=spare_mib // CACHE_STEP_MIB * CACHE_STEP_MIB)
-        if spare_mib >= CACHE_STEP_MIB and (speed := rate(cached) or 0) >= _CACHE_GAIN * plain:
+        if spare_mib >= CACHE_STEP_MIB and (speed := rate(cached) or 0) >= CACHE_GAIN * plain:
             faster.append((speed, replace(fitted, setting=cached, estimate=measure(cached))))
     return max(faster, key=lambda one: one[0], default=(0.0, fitted))[1]
+
+
+def can_have_expert_cache(situation: Situation, geometry: Geometry, kv: str) -> bool:
+    """Return whether a plan may have an expert cache, if the engine has one."""
+    if situation.gpus > 1:  # the engine keeps the cache on the first one
+        return False
+    return geometry.architecture not in _CACHE_ABORTS or kv_bits(kv) >= 16
 
 
 def _moved_note(wanted: PlanSettings, found: PlanSettings) -> tuple[str, ...]:

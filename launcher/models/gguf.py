@@ -9,11 +9,16 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain
 from pathlib import Path, PurePath
-from typing import NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from launcher.base.errors import ModelBroken, ModelMissing
+from launcher.base.late import LateModule
 from launcher.base.messages import join_messages, message
-from launcher.models.file_kinds import KINDS_BY_NAME, is_head_alone, recognise_bytes
+
+if TYPE_CHECKING:
+    from launcher.models import file_kinds
+else:  # its table is only needed for files that are no models
+    file_kinds = LateModule("launcher.models.file_kinds")
 
 # Headers: of one file (GgufHeader), or of a whole model with all parts of a split one (GgufModel).
 
@@ -243,7 +248,7 @@ def isolate_head(model: GgufModel) -> GgufModel:
 
     As a draft in a separate file, the head takes the memory of such a model. Any other model is returned unchanged.
     """
-    if not is_head_alone(model):
+    if not file_kinds.is_head_alone(model):
         return model
     heads, arch = model.promised_heads, model.architecture
     trunk = (model.block_count or 0) - heads
@@ -450,7 +455,7 @@ class _Parser:
                 version=version,
             )
         if version and version % _NO_VERSION == 0:
-            kind = KINDS_BY_NAME["big-endian"]
+            kind = file_kinds.KINDS_BY_NAME["big-endian"]
             self._refuse(message("{name} is {what}.", name=self._name, what=kind.what), kind.cure, file_kind=kind.name)
         if version not in (2, _LAST_VERSION):
             self._refuse_damaged(message("its GGUF version is {version}", version=version))
@@ -459,7 +464,7 @@ class _Parser:
         start = self._block[: len(_MAGIC)]
         what = message("it begins with {start}", start=start.hex(" ")) if start else message("it is empty")
         cure = message("Choose another file, or download it again.")
-        what, cure = recognise_bytes(self._block) or (what, cure)
+        what, cure = file_kinds.recognise_bytes(self._block) or (what, cure)
         self._refuse(message("{name} is not a GGUF file: {what}.", name=self._name, what=what), self._remedy or cure)
 
     def _read_value(self, key: str) -> tuple[object | None, int | None]:

@@ -18,6 +18,7 @@ from launcher.models.file_size import bits_per_weight
 from launcher.models.gguf import GgufModel
 from launcher.models.gguf_remote import read_remote_model
 from launcher.models.library import parse_quant, split_names
+from launcher.models.side_files import USUAL_HEAD_QUANT, head_preference
 
 _MOST_HEADERS = 8
 """Headers that are read because of a size, at most."""
@@ -26,19 +27,21 @@ _LEAST_SHARE = 0.5
 
 
 class Repository:
-    """A listed repository, and the kinds of its files that are no models: by their headers, as far as they were read.
-
-    `is_without_models`: all GGUF files are of other kinds by their names.
-    """
+    """A listed repository, and the kinds of its files that are no models: by the headers read so far, else by names."""
 
     def __init__(self, listing: RepoListing) -> None:
         self.listing = listing
         files = [path for path in listing.files if path.lower().endswith(".gguf")]
         self._files = [path for path in sorted(files) if split_names(path)[0] == path]
         hints = {path: kind for path in self._files if (kind := recognise_name(path))}
-        self.is_without_models = bool(self._files) and len(hints) == len(self._files)
-        self._kinds = {} if self.is_without_models else hints
+        self._has_hints_only = bool(self._files) and len(hints) == len(self._files)
+        self._kinds = {} if self._has_hints_only else hints
         self._headers: dict[str, GgufModel] = {}
+
+    @property
+    def has_models(self) -> bool:
+        """Whether a file is a model: by the names, and by the headers as far as they were read."""
+        return not self._has_hints_only and bool(self.list_models())
 
     def read_model(self, path: str) -> GgufModel:
         """Return the header of a file, and keep its kind. Raises ModelBroken, and the errors of requests to the hub."""
@@ -54,10 +57,6 @@ class Repository:
                 self._kinds[path] = kind
             self._headers[path] = model
         return self._headers[path]
-
-    def has_read(self, path: str) -> bool:
-        """Return whether the header of a file was read."""
-        return path in self._headers
 
     def find_kind(self, path: str) -> FileKind | None:
         """Return the kind of a file by its header, or by its name if that cannot be read; None for a model."""
@@ -134,6 +133,11 @@ class Repository:
             if each.kind.name == name:
                 listed = self.listing.files[each.file]
                 yield CompanionFile(file=each.file, size_bytes=each.size_bytes, sha256=listed.sha256)
+
+    def list_heads(self, quant: str | None = USUAL_HEAD_QUANT) -> list[CompanionFile]:
+        """Return the separate files with an MTP head, the best one for a model of `quant` first."""
+        heads = self.list_companions("mtp-head")
+        return sorted(heads, key=lambda each: head_preference(each.file, each.size_bytes or 0, quant))
 
     def _describe(self, path: str, kind: FileKind) -> OtherFile:
         return OtherFile(path, self.listing.files[path].bytes or None, kind)

@@ -5,9 +5,10 @@ the hub's listing, and what a plan needs is from the headers of a few files: a f
 """
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from launcher.base.errors import ModelBroken, ModelMissing
+from launcher.base.errors import LauncherError, ModelBroken, ModelMissing
 from launcher.base.messages import join_messages, message
 from launcher.base.paths import expand_user
 from launcher.fetch.hub import HubFile, is_hub_file
@@ -36,6 +37,8 @@ _USUAL_BITS = 4.7
 """If the user names no file, the header of the file with the nearest bits per weight is read."""
 _MOST_TRIED = 6
 """The most files whose headers are read until one is a model."""
+_MOST_HEADS = 2
+"""The most MTP heads whose headers are read until one is the model's."""
 _SHOWN = 12
 """The most file names in an error message."""
 
@@ -113,7 +116,6 @@ def _find_in_catalogue(name: HubName, catalogue: Catalogue) -> tuple[ModelEntry 
     if name.file is not None:
         return find_catalogue_file(catalogue, name.repo, name.file)
     entries = [each for each in catalogue.models if each.repo and each.repo.casefold() == name.repo.casefold()]
-    entries.sort(key=lambda each: each.preference)
     for entry in entries:
         file = entry.file(name.quant) if name.quant else None
         if name.quant is None or file is not None:
@@ -137,7 +139,7 @@ def describe_repository(name: HubName) -> ModelSelection:
             raise unusable_error(kind, first)
     if name.quant is not None:
         found, odd = repository.find_quant(name.quant)
-        if odd and not found and (repository.is_without_models or not repository.list_models()):
+        if odd and not found and not repository.has_models:
             raise unusable_error(odd[0].kind, odd[0].file)
     file, typical, model = _find_typical(repository, name)
     repository.check_sizes(model)
@@ -247,11 +249,9 @@ def _distance_from_usual(file: ModelFile) -> float:
 
 
 def _find_head(repository: Repository, trunk: GgufModel) -> CompanionFile | None:
-    """Return the smallest separate file with a head that was made for this model, judged by its header."""
-    heads = list(repository.list_companions("mtp-head"))
-    for each in sorted(heads, key=lambda head: ("Q8_0" not in head.file, head.size_bytes or 0))[:2]:
-        kind = repository.find_kind(each.file)
-        is_head = kind is not None and kind.name == "mtp-head" and repository.has_read(each.file)
-        if is_head and is_head_of(repository.read_model(each.file), trunk):
-            return each
+    """Return the best separate file with a head that was made for this model, judged by its header."""
+    for each in repository.list_heads()[:_MOST_HEADS]:
+        with suppress(LauncherError):  # the header of another may be readable
+            if is_head_of(repository.read_model(each.file), trunk):
+                return each
     return None

@@ -15,15 +15,16 @@ from functools import cached_property
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from stat import S_ISREG
+from typing import TYPE_CHECKING
 
 from launcher.base.errors import BadOption, LauncherError, ModelMissing, ModelUnknown
+from launcher.base.late import LateModule
 from launcher.base.messages import message, plural_message
 from launcher.base.paths import expand_user, models_dir
 from launcher.fetch.file_names import local_path
 from launcher.fetch.hub_cache import claimed_sha256, find_cached_files
 from launcher.models.added_places import read_added_places
 from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry, ModelFile
-from launcher.models.file_kinds import FileKind, find_kind, recognise_file, recognise_name
 from launcher.models.gguf import GgufModel, part_names, read_model
 from launcher.models.library_index import (
     FileHash,
@@ -45,6 +46,12 @@ from launcher.models.stores import (
     recognise_store,
     scan_stores,
 )
+
+if TYPE_CHECKING:
+    from launcher.models import file_kinds
+    from launcher.models.file_kinds import FileKind
+else:  # its table is only needed for files that are new in the library
+    file_kinds = LateModule("launcher.models.file_kinds")
 
 _QUANT = re.compile(r"[-.]((?:UD-)?(?:I?Q\d\w*|BF16|F16|F32|MXFP4\w*))(?:-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
 _OLLAMA_TENSORS = ("a.", "mm.", "mtp.", "s.", "v.")
@@ -110,12 +117,13 @@ class LocalModel:
         return self.record.problem or ""
 
     @property
-    def kind(self) -> FileKind | None:
+    def kind(self) -> "FileKind | None":
         """The kind of a file that is no model; None for a model."""
         record = self.record
         if record.kind == "model":
             return None
-        return find_kind(record.file_kind) or find_kind("mmproj" if record.kind == "mmproj" else "mtp-head")
+        usual = {"mmproj": "mmproj", "draft": "mtp-head", "other": "unreadable"}[record.kind]
+        return file_kinds.find_kind(record.file_kind) or file_kinds.find_kind(usual)
 
     @property
     def path(self) -> Path:
@@ -751,13 +759,15 @@ def _scan_folders(catalogue: Catalogue, known: Mapping[Path, Record], places: _P
         try:
             model = read_model(path)
         except LauncherError as error:
-            yield classify_record(replace(new, problem=error.title, missing_bytes=0), recognise_name(path.name))
+            yield classify_record(
+                replace(new, problem=error.title, missing_bytes=0), file_kinds.recognise_name(path.name)
+            )
         else:
             # The catalogue may have another file of that name.
             if entry and catalogue_file and describe_mismatch(entry, catalogue_file, paths):
                 new = replace(new, model=None, sha256=())
             problem = _OLLAMA_FORMAT if is_ollamas_own(model) else None
-            new = classify_record(new, recognise_file(model))
+            new = classify_record(new, file_kinds.recognise_file(model))
             missing = sum(max(0, part.needed_bytes - part.file_bytes) for part in model.parts)
             yield replace(new, head=model.mtp_head.value, problem=problem, missing_bytes=missing)
 
@@ -839,12 +849,12 @@ def _leave_out_side_files(stored: Iterable[StoredModel]) -> list[StoredModel]:
     kinds = {record.path: record.file_kind for record in read_index()[0].records if record.file_kind}
 
     def is_model(path: Path) -> bool:
-        return kinds[path] == "model" if path in kinds else recognise_name(path.name) is None
+        return kinds[path] == "model" if path in kinds else file_kinds.recognise_name(path.name) is None
 
     return [each for each in stored if is_model(each.path)]
 
 
-def classify_record(record: Record, kind: FileKind | None) -> Record:
+def classify_record(record: Record, kind: "FileKind | None") -> Record:
     """Return a record with the kind of its file, None for a model."""
     return replace(record, kind=kind.role if kind else "model", file_kind=kind.name if kind else "model")
 

@@ -20,6 +20,7 @@ from launcher.models.fitting import (
     SHORT_CONTEXTS,
     FitResult,
     add_expert_cache,
+    can_have_expert_cache,
     choose_host_limits,
     fit_settings,
     host_need_mib,
@@ -30,6 +31,7 @@ from launcher.models.gguf import GgufModel
 from launcher.models.header_summary import apply_header, apply_summary, read_draft_model
 from launcher.models.limits import no_head_error
 from launcher.models.memory import MemoryEstimate, PlanSettings, check_kv, estimate_memory
+from launcher.models.pass_time import measure_work
 from launcher.models.plan_reasons import (
     describe_alternative,
     explain_expert_cache,
@@ -39,7 +41,7 @@ from launcher.models.plan_reasons import (
     list_cautions,
 )
 from launcher.models.preset import Intent, Mark, Preset, PublishedRun
-from launcher.models.ranking import KnownFile, RankedFile, rank_files
+from launcher.models.ranking import KnownFile, RankedFile, lack_of_score, rank_files
 from launcher.models.server_settings import ServerSettings, check_settings, to_fields
 from launcher.models.situation import HEADLESS_MARGIN_MIB, Situation, available_mib
 from launcher.models.speed import (
@@ -50,11 +52,11 @@ from launcher.models.speed import (
     correct_forecast,
     forecast_reading,
     forecast_speed,
-    measure_work,
     nearest_runs,
 )
 from launcher.models.weights import Weights, read_weights
 
+_MIB = 2**20
 _SIZE_TOLERANCE = 1.05
 """Tolerance of a card's nominal size: 23.98 GiB count as 24 GB."""
 _DEMO = "demo"
@@ -63,7 +65,7 @@ _SHORT_CONTEXT = 8_192
 """Shortest context, in tokens, that is proposed where a model has other files."""
 _MOST_FILES = 6
 """Number of files that are planned for a model that the user names."""
-_POOR_LOSS = 2.42
+_POOR_LOSS = 2.5
 """Loss, without what speed gains, above which a model that fits better comes first."""
 _ALWAYS_OFFERED_HOST_GB = 24
 """Presets that need at most so much host memory, in GB, are never left out."""
@@ -72,7 +74,8 @@ _NOMINAL_TO_USABLE = 1.034
 
 
 class Status(Enum):
-    """The fit of a plan. TIGHT: it fits, but leaves less free than the margin. OFFLOADS: experts are in host memory.
+    """The fit of a plan. TIGHT: it fits, but leaves less free than the margin, or its memory is not known well enough
+    to be sure. OFFLOADS: experts are in host memory.
 
     TOO_BIG: the GPU's memory is too small for its part of the model, or host memory for the rest.
     """
@@ -107,7 +110,8 @@ class Plan:
     "" for the formula. `reasons` explain the choices, `cautions` name costs and risks, `evidence` has the nearest
     published measurements. `host_short`: host memory is known to be too small for the part that stays there.
     `host_overfull`: the memory that a server adds on the host while it runs may be too much. `loss` is that of the
-    ranking: None for a preset, infinite if no way to fit was found.
+    ranking: None for a preset, infinite if no way to fit was found. `order` is the loss by which plans for different
+    models are compared.
     """
 
     entry: ModelEntry
@@ -129,6 +133,7 @@ class Plan:
     host_overfull: bool = False
     engine: str = ""
     loss: float | None = None
+    order: float = inf
 
     @property
     def required_mib(self) -> int:
@@ -145,7 +150,7 @@ class Plan:
         """Rank: 0 for a safe and good plan, 1 for a poor one or one that may run out of memory, 2 for one too big."""
         if self.status is Status.TOO_BIG:
             return 2
-        tight = self.free_mib - self.needed_mib < self.margin_mib // 2
+        tight = self.free_mib - self.needed_mib < self.margin_mib // 2 or self.estimate.high > self.free_mib * _MIB
         poor = self.loss is not None and self.loss > _POOR_LOSS
         return 1 if tight or poor else 0
 
@@ -187,9 +192,10 @@ def make_plans(catalogue: Catalogue, situation: Situation, criteria: PlanCriteri
     plans = [
         plan
         for entry in _requested_entries(catalogue, criteria)
-        for plan in _make_model_plans(entry, situation, criteria)
+        for plan in _make_model_plans(entry, catalogue, situation, criteria)
     ]
-    plans.sort(key=lambda plan: plan.group if criteria.intent != "as-published" or plan.group == 2 else 0)
+    by_group = criteria.intent != "as-published"
+    plans.sort(key=lambda plan: (plan.group if by_group or plan.group == 2 else 0, 0 if criteria.model else plan.order))
     possible = [plan for plan in plans if plan.status is not Status.TOO_BIG and plan.loss != inf]
     plans = plans if criteria.model or not possible else possible
     if plans and plans[0].loss is not None and criteria.quant is None:
@@ -248,8 +254,29 @@ def _requested_entries(catalogue: Catalogue, criteria: PlanCriteria) -> list[Mod
             criteria.quant,
             [file.quant for each in catalogue.models for file in each.files],
         )
-    proposed = (each for each in entries if each.id != _DEMO and (each.projector or not criteria.vision))
-    return sorted(proposed, key=lambda each: each.preference)
+    proposed = [each for each in entries if each.id != _DEMO and (each.projector or not criteria.vision)]
+    keeps_all = criteria.quant is not None or criteria.intent == "as-published"
+    return proposed if keeps_all else leave_out_doubles(proposed)
+
+
+def leave_out_doubles(entries: Sequence[ModelEntry]) -> list[ModelEntry]:
+    """Return models without those that another one makes needless.
+
+    Such a model is the same one without its MTP head, whose files are ranked with those that have it, or one of the
+    same shape with a lower score.
+    """
+    headless = [each.id for entry in entries for each in _list_headless(entry, entries)]
+    return [
+        each for each in entries if each.id not in headless and not any(_succeeds(other, each) for other in entries)
+    ]
+
+
+def _succeeds(other: ModelEntry, entry: ModelEntry) -> bool:
+    """Return whether `other` has the shape of `entry`, and so its speed and memory, but gives better answers."""
+    if other.score is None or other.geometry is None or entry.geometry is None:
+        return False
+    better = entry.score is None or other.score.value > entry.score.value
+    return better and replace(other.geometry, mtp_layers=0) == replace(entry.geometry, mtp_layers=0)
 
 
 def _with_projector(entry: ModelEntry, criteria: PlanCriteria) -> ModelEntry:
@@ -334,7 +361,9 @@ def _draft_file(entry: ModelEntry) -> CompanionFile | None:
     return entry.draft if entry.speculation and SPECULATION[entry.speculation].needs_draft_file else None
 
 
-def _make_model_plans(entry: ModelEntry, situation: Situation, criteria: PlanCriteria) -> list[Plan]:
+def _make_model_plans(
+    entry: ModelEntry, catalogue: Catalogue, situation: Situation, criteria: PlanCriteria
+) -> list[Plan]:
     """Return the plans for one model, the best first: by the presets for this intent, else by the ranking."""
     files = _requested_files(entry, criteria)
     presets = _matching_presets(entry, situation, criteria)
@@ -349,9 +378,17 @@ def _make_model_plans(entry: ModelEntry, situation: Situation, criteria: PlanCri
     if not ranked:  # the smallest file is nearest to fitting
         smallest = min(known, key=lambda each: _size_bytes(*each[:2]), default=None)
         return [] if smallest is None else [_make_ranked_plan(smallest, None, situation, criteria)]
-    by_file = {each[1].quant: each for each in known}
+    if criteria.quant is None and not ranked[0].draft:
+        for sibling in _list_headless(entry, catalogue.models):
+            more = _usable_files(sibling, _requested_files(sibling, criteria), criteria)
+            known += more
+            ranked += _rank_files(more, situation, criteria)
+        ranked.sort(key=lambda each: each.loss.total)
+    by_file = {(each[0].id, each[1].quant): each for each in known}
     most = 1 if criteria.model is None else _MOST_FILES
-    plans = [_make_ranked_plan(by_file[each.file.quant], each, situation, criteria) for each in ranked[:most]]
+    plans = [
+        _make_ranked_plan(by_file[each.entry.id, each.file.quant], each, situation, criteria) for each in ranked[:most]
+    ]
     if criteria.quant is not None:
         if len(entry.files) == 1:
             return plans
@@ -361,6 +398,14 @@ def _make_model_plans(entry: ModelEntry, situation: Situation, criteria: PlanCri
         replace(plan, reasons=(*explain_ranking(ranked, place, situation, criteria.intent), *plan.reasons))
         for place, plan in enumerate(plans)
     ]
+
+
+def _list_headless(entry: ModelEntry, entries: Iterable[ModelEntry]) -> list[ModelEntry]:
+    """Return the same model in files without its MTP head: with MTP off they leave more memory for the rest."""
+    if entry.geometry is None or not entry.geometry.mtp_layers or not entry.family:
+        return []
+    headless = replace(entry.geometry, mtp_layers=0)
+    return [each for each in entries if (each.family, each.geometry) == (entry.family, headless)]
 
 
 def _usable_files(entry: ModelEntry, files: Sequence[ModelFile], criteria: PlanCriteria) -> list[KnownFile]:
@@ -577,8 +622,8 @@ def _make_plan(
 
     layers = weights.expert_layers(mtp=setting.draft > 0) if situation.has_host_memory else 0
     budgets = [situation.free_mib - situation.margin_mib, situation.free_mib - situation.margin_mib // 2]
-    if ranked is not None and not ranked.n_cpu_moe:  # the ranking has weighed the room that it leaves
-        del budgets[0]
+    if ranked is not None and (not ranked.n_cpu_moe or ranked.spare_mib < situation.margin_mib):
+        del budgets[0]  # the ranking has weighed the room that it leaves
     intent = criteria.intent if criteria.intent in preset.intents else preset.intents[0]
     if intent == "as-published":  # the published settings are never shrunk
         fitted = FitResult(setting, measure(setting), ())
@@ -590,7 +635,8 @@ def _make_plan(
         return forecast.tokens_per_second if forecast else None
 
     uncached, cached = fitted.setting, fitted
-    if intent != "as-published" and not entry.embedding:
+    may_cache = can_have_expert_cache(situation, geometry, setting.kv)
+    if intent != "as-published" and not entry.embedding and may_cache:
         cached = add_expert_cache(
             fitted,
             budgets[0],
@@ -616,7 +662,10 @@ def _make_plan(
     if limits:
         limited = replace(fitted.setting, **to_fields(limits))
         fitted = replace(fitted, setting=limited, estimate=measure(limited))
-    status = fit_status(fitted.estimate.needed_mib, fitted.setting, situation.free_mib, situation.margin_mib)
+    estimate = fitted.estimate
+    status = fit_status(
+        estimate.needed_mib, fitted.setting, situation.free_mib, situation.margin_mib, most_mib=estimate.high / _MIB
+    )
     if host_short:
         status = Status.TOO_BIG
     limit = full_limit = forecast = reading = None
@@ -650,6 +699,7 @@ def _make_plan(
         host_short=host_short,
         host_overfull=host_mib is not None and overfills_host(fitted.estimate, host_mib),
         loss=loss,
+        order=ranked.order if ranked else lack_of_score(entry),
     )
 
 
@@ -678,10 +728,14 @@ def _is_as_preset(preset: PlanSettings, fitted: PlanSettings) -> bool:
     return replace(fitted, n_cpu_moe=preset.n_cpu_moe) == preset and bool(fitted.n_cpu_moe) == bool(preset.n_cpu_moe)
 
 
-def fit_status(needed_mib: int, setting: PlanSettings, free_mib: int, margin_mib: int) -> Status:
-    """Return the fit of `needed_mib` into `free_mib`, of which `margin_mib` should stay free."""
+def fit_status(
+    needed_mib: int, setting: PlanSettings, free_mib: int, margin_mib: int, *, most_mib: float = 0
+) -> Status:
+    """Return the fit of `needed_mib`, which may turn out to be `most_mib`, into `free_mib`, of which `margin_mib`
+    should stay free.
+    """
     if needed_mib > free_mib:
         return Status.TOO_BIG
     if setting.n_cpu_moe:
         return Status.OFFLOADS
-    return Status.FITS if needed_mib + margin_mib <= free_mib else Status.TIGHT
+    return Status.FITS if max(needed_mib + margin_mib, most_mib) <= free_mib else Status.TIGHT

@@ -34,6 +34,8 @@ _MARKS = {
 }
 _NOTICEABLE = 1.03
 """Ratio of speeds, or of bits per weight, below which a difference is not worth a sentence."""
+_EXPERT_CACHE_BUILD = "b11480"
+"""First build of llama.cpp with an expert cache (#29887)."""
 _SLOW_ON_CUDA = ("q5_1", "q5_0", "q4_1")
 """KV cache types without a vector kernel in default builds (ggml/CMakeLists.txt: GGML_CUDA_FA_QUANTS)."""
 
@@ -90,7 +92,7 @@ def explain_ranking(ranked: Sequence[RankedFile], place: int, situation: Situati
             message(
                 "{quant} ranks below {best}: {why}.",
                 quant=own.file.quant,
-                best=best.file.quant,
+                best=_name_file(best, own),
                 why=_drawback_clause(own, best, situation),
             ),
         )
@@ -113,14 +115,22 @@ def explain_ranking(ranked: Sequence[RankedFile], place: int, situation: Situati
     if rival in finer:
         second = message(
             "{quant} has more bits a weight ({bits:.2f} instead of {own:.2f}), but {why}.",
-            quant=rival.file.quant,
+            quant=_name_file(rival, own),
             bits=rival.bits,
             own=own.bits,
             why=_drawback_clause(rival, own, situation),
         )
     else:
-        second = message("Next is {quant}: {why}.", quant=rival.file.quant, why=_drawback_clause(rival, own, situation))
+        second = message(
+            "Next is {quant}: {why}.", quant=_name_file(rival, own), why=_drawback_clause(rival, own, situation)
+        )
     return first, second
+
+
+def _name_file(ranked: RankedFile, other: RankedFile) -> str:
+    """Return the name of a file in a sentence on `other`: with its id if that is of another entry."""
+    is_sibling = ranked.entry.id != other.entry.id
+    return f"{ranked.entry.id}:{ranked.file.quant}" if is_sibling else ranked.file.quant
 
 
 def _drawback_clause(worse: RankedFile, better: RankedFile, situation: Situation) -> str:
@@ -461,12 +471,13 @@ def explain_expert_cache(
         return (message("The expert cache of {cache:,} MiB is on the GPU.", cache=cache),)
     if not can_use:
         reason = message(
-            "With an expert cache, which llama.cpp has from b11549 on, {after:,.0f} instead of {before:,.0f} tokens/s "
-            "are expected (--n-cpu-moe {layers} --moe-cache-mib {cache}).",
+            "With an expert cache, which needs llama.cpp {build} or newer, {after:,.0f} instead of {before:,.0f} "
+            "tokens/s are expected (--n-cpu-moe {layers} --moe-cache-mib {cache}).",
             window=(
-                "With an expert cache, which llama.cpp has from b11549 on, {after:,.0f} instead of {before:,.0f} "
+                "With an expert cache, which needs llama.cpp {build} or newer, {after:,.0f} instead of {before:,.0f} "
                 "tokens/s are expected."
             ),
+            build=_EXPERT_CACHE_BUILD,
             layers=setting.n_cpu_moe,
             cache=cache,
             after=after,
@@ -475,12 +486,14 @@ def explain_expert_cache(
     elif setting.n_cpu_moe > uncached.n_cpu_moe:
         reason = message(
             "An expert cache of {cache:,} MiB on the GPU replaces the experts of {layers} there: {after:,.0f} instead "
-            "of {before:,.0f} tokens/s are expected, but long prompts may be read more slowly (--moe-cache-mib 0 turns "
-            "it off).",
+            "of {before:,.0f} tokens/s are expected, but long prompts may be read more slowly. It needs llama.cpp "
+            "{build} or newer (--moe-cache-mib 0 turns it off).",
             window=(
                 "An expert cache of {cache:,} MiB on the GPU replaces the experts of {layers} there: {after:,.0f} "
-                "instead of {before:,.0f} tokens/s are expected, but long prompts may be read more slowly."
+                "instead of {before:,.0f} tokens/s are expected, but long prompts may be read more slowly. It needs "
+                "llama.cpp {build} or newer."
             ),
+            build=_EXPERT_CACHE_BUILD,
             cache=cache,
             layers=plural_message("{n} layer", "{n} layers", setting.n_cpu_moe - uncached.n_cpu_moe),
             after=after,
@@ -489,11 +502,12 @@ def explain_expert_cache(
     else:
         reason = message(
             "An expert cache takes {cache:,} MiB of GPU memory: {after:,.0f} instead of {before:,.0f} tokens/s are "
-            "expected (--moe-cache-mib 0 turns it off).",
+            "expected. It needs llama.cpp {build} or newer (--moe-cache-mib 0 turns it off).",
             window=(
                 "An expert cache takes {cache:,} MiB of GPU memory: {after:,.0f} instead of {before:,.0f} tokens/s are "
-                "expected."
+                "expected. It needs llama.cpp {build} or newer."
             ),
+            build=_EXPERT_CACHE_BUILD,
             cache=cache,
             after=after,
             before=before,

@@ -61,6 +61,16 @@ class SamplingAdvice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """How good a model's answers are, on one scale for all models: published benchmarks together."""
+
+    value: Amount
+    """The score, from 0 to 100."""
+    source: Text
+    """Who published it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
     """A remark with its source."""
 

@@ -20,11 +20,11 @@ from launcher.fetch.hub_cache import claimed_sha256, find_cached_files
 from launcher.fetch.partial_file import count_unfinished_bytes
 from launcher.fetch.retries import call_with_retries
 from launcher.fetch.transfer import DownloadSource, TransferSettings, download_file
-from launcher.models.download_target import DownloadFile, DownloadItem, DownloadTarget, find_head_item, local_target
+from launcher.models.download_target import DownloadFile, DownloadItem, DownloadTarget, local_target
 from launcher.models.file_kinds import recognise_file, unusable_error
 from launcher.models.folders import make_download_folder
 from launcher.models.gguf import read_model
-from launcher.models.hub_files import recognise_remote
+from launcher.models.hub_files import read_repository, recognise_remote
 from launcher.models.library import classify_record, find_store_copies, parse_quant
 from launcher.models.library_index import Kind, Record, find_hash, read_index, store_hash, store_record
 from launcher.models.locate import refuse_damaged
@@ -277,16 +277,22 @@ def _redact_url(url: str) -> str:
 async def _find_head(wanted: DownloadTarget, record: Record, checked: HeaderCheck) -> DownloadItem | None:
     """Return the MTP head in a separate file of the repository, for a model without a head, as an item to download.
 
-    None for a model of the catalogue, which knows its head, for a file with a given checksum, and if the hub cannot be
-    asked.
+    It is told by its name; its header is checked once it is here. None for a model of the catalogue, which knows its
+    head, for a file with a given checksum, and if the hub cannot be asked.
     """
-    from_hub = wanted.items[0].files[0].hub
-    if record.kind != "model" or checked.head == "present" or from_hub is None or wanted.entry or wanted.pinned_by:
+    hub = wanted.items[0].files[0].hub
+    if record.kind != "model" or checked.head == "present" or hub is None or wanted.entry or wanted.pinned_by:
         return None
     try:
-        return await asyncio.to_thread(find_head_item, from_hub, record.quant)
+        repository = await asyncio.to_thread(
+            read_repository, hub.repo, None if hub.revision == "main" else hub.revision
+        )
     except LauncherError:
         return None
+    for head in repository.list_heads(record.quant):
+        file = DownloadFile(head.file, replace(hub, path=head.file), None, head.size_bytes, head.sha256)
+        return DownloadItem("draft", (file,))
+    return None
 
 
 def _is_head_of(head: Path, trunk: Path) -> bool:

@@ -1,12 +1,13 @@
 """Ranks the ways to run a model on a machine: its files, each with the best context, KV cache, draft length and split.
 
-Each candidate (a file with such settings) gets a loss, and the least loss is the best. It is a sum: the quality lost by
-the quantisation, the missing part of the trained context, the type of the KV cache, a low speed, experts in host
-memory, and too little free memory. The weight of each term depends on the intent. Memory is approximate here (the
-weights by rules, the rest interpolated between two exact estimates); a plan is then fitted exactly.
+Each candidate (a file with such settings) gets a loss, and the least loss is the best, among the files of one model and
+among models. It is a sum: what the model lacks to the best score, the quality lost by the quantisation, the missing
+part of the context, the type of the KV cache, a low speed, experts in host memory, and too little free memory. The
+weight of each term depends on the intent. Memory is approximate here (the weights by rules, the rest interpolated
+between two exact estimates); a plan is then fitted exactly.
 
-An expert cache (--moe-cache-mib) is not weighed: the one published gain on a card names no size of the cache, and
-memory is too approximate here to tell whether one still fits. A plan adds it afterwards, where that is clearly faster.
+Where experts are in host memory, the speed is that with an expert cache (--moe-cache-mib) in the GPU's free memory, if
+the engine has one and that is clearly faster. A plan chooses its exact size.
 """
 
 from __future__ import annotations
@@ -14,25 +15,37 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from math import ceil, inf, log2
+from math import inf, log2
 from types import MappingProxyType
 from typing import NamedTuple
 
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.file_size import expect_size, usual_bits
 from launcher.models.fitting import (
+    CACHE_GAIN,
+    CACHE_STEP_MIB,
     CONTEXT_WITHOUT_GPU,
     CONTEXTS,
     LEAST_CONTEXT,
     SHORT_CONTEXTS,
+    can_have_expert_cache,
     shorter_contexts,
 )
 from launcher.models.geometry import Geometry
 from launcher.models.memory import ROOM_MIB, DraftModel, MemoryEstimate, PlanSettings, estimate_memory
+from launcher.models.pass_time import (
+    CacheWork,
+    PassWork,
+    hit_rate,
+    host_rate,
+    measure_cache,
+    measure_work,
+    token_rate,
+)
 from launcher.models.preset import Intent
 from launcher.models.server_settings import Value
 from launcher.models.situation import Situation, available_mib, usable_mib
-from launcher.models.speed import COMMON, PassWork, gpu_shares, measure_work, nearest_comparison, token_rate
+from launcher.models.speed import FILLED, gpu_shares, nearest_comparison
 from launcher.models.weights import Weights
 
 _MIB = 2**20
@@ -60,13 +73,22 @@ _SIMPLE = ("MXFP4", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 _SIMPLE_BITS = 0.5
 """Bits per weight to subtract from quantisations without super-blocks, which are worse than others of their size: MXFP4
 was among 17 four-bit files of Qwen3.5-35B-A3B (r/LocalLLaMA 1rfds1h). The amount is our judgement."""
-_ORIGINAL = ("F32", "F16", "BF16")
-"""Files with the original's weights, whatever their size: those of gpt-oss are MXFP4 inside."""
+_ORIGINAL = ("F32", "F16", "BF16", "MXFP4")
+"""Files with the original's weights, whatever their size: gpt-oss was published in MXFP4. (Others are MXFP4_MOE.)"""
+_UNSEEN = 1.2
+"""Other tokens in 100 below which no quality is gained: those of Q8_0."""
+_BEST_SCORE, _POINT = 72.0, 0.0027
+"""Score from which a model loses nothing, and the loss per cube of the points that it lacks: two models of 68 and 72
+points differ little to their users, those of 58 and 62 much."""
+_UNKNOWN_SCORE = 45.0
+"""The score taken where none is known: less than any known one, so that nothing is recommended for answers that nobody
+has compared."""
+_LARGE_GB, _LARGE_SCORE = 64, 2.5
+"""GPU memory in GB from which the score counts so many times as much: such machines are bought for better models."""
 _QUALITY = 0.009
 """Loss per square of the number of other tokens in 100. Squared, because errors add up in an answer of many steps."""
-_SHORTENED, _HALVED = 0.2, 0.12
-"""Loss for any context shorter than the longest one, and loss for half the context; n halvings lose n ** 1.3 times
-that."""
+_HALVED = 0.2
+"""Loss for half of the context that the intent wants; n halvings lose n ** 1.3 times that."""
 _KV_LOSS = MappingProxyType({"f32": 0.0, "f16": 0.0, "bf16": 0.0, "q8_0": 0.03})
 _SMALL_KV_LOSS = 0.5
 """Loss for a KV cache of fewer than 8 bits, the last resort: long agent work fails with it (docs/models.md)."""
@@ -78,6 +100,10 @@ _ENOUGH_RATE, _FAST_RATE, _ENOUGH_GAIN = 40.0, 120.0, 0.12
 _OFFLOADED, _DOUBLE_COPY = 0.76, 0.16
 """Loss for experts in host memory, and per doubling of the bits per weight. It stands for slower prompts (the experts
 are copied to the GPU for each ubatch); slower replies are a part of the speed."""
+_OFFLOAD_SHARE = 0.3
+"""Share of that loss that does not count against other models: much better answers are worth slower prompts."""
+_MODEL_HALF_SPEED = 0.65
+"""Loss per halving of the speed against other models: below _FAST_RATE, and once more below _ENOUGH_RATE."""
 _HOST_UNKNOWN, _USUAL_HOST_MIB = 0.3, available_mib(32)
 """Further loss where host memory is unknown, and the amount assumed then: that of a host with 32 GiB."""
 _DOUBLE_SIZE = 0.015
@@ -97,36 +123,45 @@ _WORTH_MTP = 1.03
 _SAFER_CONTEXT = 0.6
 """A context that leaves the margin free is preferred if it has at least this share of the longest one that fits."""
 _ENOUGH_CONTEXT = 131_072
-"""With this context, in tokens, or more, MTP is not turned off to get a longer one."""
+"""Context in tokens beyond which a longer one gains nothing, but for the intents that want one, and for which MTP is
+not turned off."""
 _KV_TYPES, _LAST_KV_TYPE = ("f16", "q8_0"), "q4_0"
 _HOST_ROOM_MIB, _MISSING_HOST_ROOM = 4_096, 0.1
 """Host memory to leave besides the experts for prompt cache, checkpoints and programs; loss per missing GiB."""
 _LONG_CONTEXTS = (786_432, 524_288, 393_216)
 """Contexts longer than CONTEXTS, for models trained for more."""
-_OFFLOADED_CONTEXTS = (131_072, 65_536, LEAST_CONTEXT)
+_OFFLOADED_CONTEXTS = (131_072, 98_304, 65_536, 49_152, 40_960, LEAST_CONTEXT)
 """Contexts that are tried with experts in host memory, besides the longest."""
 
 
 class IntentWeights(NamedTuple):
-    """Weights of quality, context and speed for an intent, and the least context in tokens, if that fits.
+    """Weights of score, quality, context, speed and room for an intent, and of a KV cache of fewer than 8 bits.
 
-    `risks_margin`: a longer context may leave less memory free than the margin.
+    `least_context` is the least context in tokens, if that fits, and `enough_context` the one beyond which a longer one
+    gains nothing. Speeds are compared with `filled` tokens in the context. `risks_margin`: a longer context may leave
+    less memory free than the margin.
     """
 
+    score: float = 1.0
     quality: float = 1.0
     context: float = 1.0
     speed: float = 1.0
     room: float = 1.0
+    small_kv: float = 1.0
     least_context: int = LEAST_CONTEXT
+    enough_context: float = _ENOUGH_CONTEXT
     risks_margin: bool = False
+    filled: int = 0
 
 
 INTENTS = MappingProxyType[Intent, IntentWeights](
     {
         "balanced": IntentWeights(),
-        "agents": IntentWeights(context=1.5, least_context=65_536),
-        "best-quality": IntentWeights(quality=3.0, context=0.5, speed=0.5, room=0.5),
-        "long-context": IntentWeights(context=8.0, risks_margin=True),
+        "agents": IntentWeights(
+            score=1.5, context=1.5, speed=1.2, room=1.5, small_kv=3.0, least_context=65_536, filled=FILLED
+        ),
+        "best-quality": IntentWeights(score=6.0, quality=3.0, context=0.5, speed=0.5, room=0.5),
+        "long-context": IntentWeights(context=8.0, enough_context=inf, risks_margin=True, filled=FILLED),
     }
 )
 
@@ -155,9 +190,12 @@ class Loss(NamedTuple):
 class RankedFile(NamedTuple):
     """A file with the best settings for it, their loss, the expected speed, and the memory that stays free.
 
-    `rate` is in tokens per second, None if unknown. `spare_mib` is approximate.
+    `order` is the loss by which it is compared with files of other models. `rate` is in tokens per second, with as many
+    tokens in the context as the intent compares speeds at, and with an expert cache if `is_cached`; None if unknown.
+    `spare_mib` is approximate.
     """
 
+    entry: ModelEntry
     file: ModelFile
     bits: float
     context: int
@@ -165,8 +203,10 @@ class RankedFile(NamedTuple):
     draft: int
     n_cpu_moe: int
     rate: float | None
+    is_cached: bool
     spare_mib: int
     loss: Loss
+    order: float
 
 
 def other_tokens(bits: float) -> float:
@@ -183,7 +223,8 @@ def expect_bits(entry: ModelEntry, file: ModelFile) -> float:
     """Return the bits per weight of a file: by its size, else by the name of its quantisation."""
     size, parameters = expect_size(entry, file), entry.parameters_b
     if size is not None and parameters:
-        return size.size_bytes * 8 / (parameters * 1e9)
+        tables_mib = entry.weights.host_mib or 0.0 if entry.weights else 0.0  # `parameters_b` does not count them
+        return (size.size_bytes - tables_mib * _MIB) * 8 / (parameters * 1e9)
     return usual_bits(file.quant)
 
 
@@ -214,6 +255,12 @@ def desktop_share_mib(situation: Situation) -> int:
     return max(situation.margin_mib, int(share) - taken)
 
 
+def lack_of_score(entry: ModelEntry) -> float:
+    """Return the loss of a model for its answers, whatever its file: 0 for one with the best score."""
+    score = entry.score.value if entry.score else _UNKNOWN_SCORE
+    return _POINT * max(0.0, _BEST_SCORE - score) ** 3
+
+
 KnownFile = tuple[ModelEntry, ModelFile, Weights]
 """A model as the file's header describes it, the file, and its weights."""
 
@@ -237,6 +284,8 @@ def rank_files(
     intent's least context, shorter ones are tried, down to `shortest_context`.
     """
     of_intent = INTENTS.get(intent, IntentWeights())
+    if situation.nominal_gb >= _LARGE_GB and situation.backend != "cpu":
+        of_intent = of_intent._replace(score=_LARGE_SCORE * of_intent.score)
     contexts = _list_contexts(base, fixed, of_intent.least_context)
     rankers: dict[Geometry, _Ranker] = {}
     with_rankers: list[tuple[_Ranker, ModelFile, Weights]] = []
@@ -321,6 +370,7 @@ class _Ranker:
     beside_weights: dict[tuple[str, int, str], tuple[float, float, int, float]] = field(default_factory=dict)
     staging: dict[tuple[str, int], float] = field(default_factory=dict)
     context_losses: dict[int, float] = field(default_factory=dict)
+    caches: dict[tuple[str, int], CacheWork] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         situation = self.situation
@@ -336,29 +386,75 @@ class _Ranker:
             return None
         bits = expect_bits(self.entry, file)
         best: RankedFile | None = None
-        quality = self.intent.quality * _QUALITY * _other_tokens_of(file, bits) ** 2 + _DOUBLE_SIZE * log2(bits)
+        other_tokens = max(_UNSEEN, _other_tokens_of(file, bits))
+        quality = self.intent.quality * _QUALITY * other_tokens**2 + _DOUBLE_SIZE * log2(bits)
 
         works = {0: measure_work(file, self.geometry, weights, 0)}
-        rates: dict[tuple[int, int], float | None] = {}
-        drafts = self._pick_drafts(file, works[0], rates) if drafts is None else drafts
+        rates: dict[tuple[int, int, CacheWork], float | None] = {}
+        drafts = self._pick_drafts(file, weights, works[0]) if drafts is None else drafts
         for each in self._list_candidates(file, weights, loaded, drafts):
             draft, moved = each.draft, each.moved
             if best is not None and not draft and self._keeps_mtp(best, moved):
                 continue
             if moved not in works:
                 works[moved] = measure_work(file, self.geometry, weights, moved)
-            if (draft, moved) not in rates:
-                rates[draft, moved] = self._forecast_rate(works[moved], draft)
-            rate = rates[draft, moved]
+            cache = self._filled_cache(each.kv, each.context)
+            if (draft, moved, cache) not in rates:
+                rates[draft, moved, cache] = self._forecast_rate(works[moved], draft, cache)
+            rate = plain = rates[draft, moved, cache]
+            if rate is not None and moved:
+                rate = self._forecast_cached(file, weights, each, rate)
             assumed = self._assumed_rate(works[moved]) if rate is None else rate
             loss = self._compute_loss(quality, bits, each, assumed)
             if best is None or loss.total < best.loss.total:
-                best = RankedFile(file, bits, each.context, each.kv, draft, moved, rate, int(each.spare_mib), loss)
-        if best is None or best.rate is None:
-            return best
-        # Settings of one file are compared by the full gain of speed, files by a smaller one.
-        speed = self._file_speed_loss(best.rate, offloaded=best.n_cpu_moe > 0)
-        return best._replace(loss=best.loss._replace(speed=speed))
+                found = each.context, each.kv, draft, moved, rate, rate != plain, int(each.spare_mib)
+                best = RankedFile(self.entry, file, bits, *found, loss, loss.total)
+        if best is None:
+            return None
+        if best.rate is not None:
+            # Settings of one file are compared by the full gain of speed, files by a smaller one.
+            speed = self._limited_speed_loss(best.rate, _FAST_RATE if best.n_cpu_moe else _ENOUGH_RATE)
+            best = best._replace(loss=best.loss._replace(speed=speed))
+        return best._replace(order=self._compare_models(best))
+
+    def _compare_models(self, ranked: RankedFile) -> float:
+        """Return the loss by which a file is compared with files of other models.
+
+        Up to a fast one, speed counts fully: models differ more in it than the files of one of them.
+        """
+        loss, speed = ranked.loss, ranked.loss.speed
+        if ranked.rate is not None:
+            slower = sum(log2(max(1.0, rate / ranked.rate)) for rate in (_FAST_RATE, _ENOUGH_RATE))
+            faster = log2(max(1.0, ranked.rate / _FAST_RATE))
+            speed = self.intent.speed * (_MODEL_HALF_SPEED * slower - _ENOUGH_GAIN * faster)
+        short = self._lost_halvings(self.base.context, min(self.intent.enough_context, CONTEXTS[0]))
+        lack = self.intent.score * lack_of_score(self.entry) + short
+        return loss.total - loss.speed + speed + lack - _OFFLOAD_SHARE * loss.offload
+
+    def _forecast_cached(self, file: ModelFile, weights: Weights, candidate: _Candidate, plain: float) -> float:
+        """Return the rate with an expert cache in the memory that a candidate leaves free, if clearly above `plain`.
+
+        As in `add_expert_cache`, the experts of the layers on the GPU stay there, or the cache takes their place.
+        """
+        has_cache = self.situation.has_expert_cache and "moe_cache_mib" not in self.fixed
+        if not has_cache or not can_have_expert_cache(self.situation, self.geometry, candidate.kv):
+            return plain
+        mtp = candidate.draft > 0 and self.has_head
+        found = plain
+        counts = {candidate.moved} if "n_cpu_moe" in self.fixed else {candidate.moved, weights.expert_layers(mtp=False)}
+        for count in counts:
+            more = count - candidate.moved
+            spare_mib = candidate.spare_mib + weights.sum_experts(candidate.moved, count) / _MIB
+            spare_mib -= self.situation.margin_mib
+            on_host = weights.sum_experts(0, count)
+            lacks_host = more > 0 and self._spare_host_mib(weights, count, mtp=mtp) < 0
+            if more < 0 or lacks_host or spare_mib < CACHE_STEP_MIB or not on_host:
+                continue
+            hits = hit_rate(min(1.0, spare_mib * _MIB / on_host))
+            work = measure_work(file, self.geometry, weights, count, hits)
+            rate = self._forecast_rate(work, candidate.draft, self._filled_cache(candidate.kv, candidate.context))
+            found = max(found, rate or 0.0) if (rate or 0.0) >= CACHE_GAIN * plain else found
+        return found
 
     def _keeps_mtp(self, ranked: RankedFile, moved: int) -> bool:
         """Return whether settings with MTP have enough context, so that settings without MTP need not be considered.
@@ -372,25 +468,26 @@ class _Ranker:
     def is_slower_with_mtp(self, ranked: RankedFile) -> bool:
         """Return whether the nearest published run was slower with MTP than without."""
         setting = replace(
-            self.base, context=ranked.context, kv=ranked.kv, draft=ranked.draft, n_cpu_moe=ranked.n_cpu_moe
+            self.base,
+            context=ranked.context,
+            kv=ranked.kv,
+            draft=ranked.draft,
+            n_cpu_moe=ranked.n_cpu_moe,
+            moe_cache_mib=CACHE_STEP_MIB if ranked.is_cached else self.base.moe_cache_mib,
         )
         run = nearest_comparison(self.entry, setting, self.situation)
         return run is not None and run.speedup is not None and run.speedup < 1
 
-    def _pick_drafts(
-        self, file: ModelFile, work: PassWork, known: dict[tuple[int, int], float | None]
-    ) -> Sequence[int]:
-        """Return the draft lengths to compare: off, and the one with the best forecast.
-
-        The rates with all experts on the GPU are added to `known`, by draft length and layers on the host.
-        """
+    def _pick_drafts(self, file: ModelFile, weights: Weights, work: PassWork) -> Sequence[int]:
+        """Return the draft lengths to compare: off, the one with the best forecast, and 1 where experts must move."""
         if "draft" in self.fixed:
             return (self.base.draft,)
         if not self._can_draft(file) or self.entry.slower_with_mtp:
             return (0,)
         rates: list[float] = []
+        cache = self._filled_cache(self.base.kv if "kv" in self.fixed else _KV_TYPES[0], self.base.context)
         for draft in range(_LONGEST_DRAFT + 1):
-            rate = known[draft, 0] = self._forecast_rate(work, draft)
+            rate = self._forecast_rate(work, draft, cache)
             if rate is None:
                 return (_USUAL_DRAFT,)
             if draft > 1 and rate < rates[-1]:  # longer drafts only lower the speed further
@@ -398,7 +495,10 @@ class _Ranker:
             rates.append(rate)
         best = max(rates)
         shortest = next(draft for draft, rate in enumerate(rates) if rate * _SAME_SPEED >= best)
-        return (shortest, 0) if best >= rates[0] * _WORTH_MTP else (0,)
+        if best < rates[0] * _WORTH_MTP:
+            return (0,)
+        must_move = self.geometry.experts and weights.on_device(0, mtp=False) > self.situation.free_mib * _MIB
+        return (shortest, 1, 0) if shortest > 1 and must_move else (shortest, 0)
 
     def _can_draft(self, file: ModelFile) -> bool:
         """Return whether a head or a separate draft model can draft. Drafts from earlier text are never proposed."""
@@ -406,7 +506,14 @@ class _Ranker:
             return self.entry.has_head(file)
         return self.entry.draft is not None and self.entry.draft.expected_bytes is not None
 
-    def _forecast_rate(self, work: PassWork, draft: int) -> float | None:
+    def _filled_cache(self, kv: str, context: int) -> CacheWork:
+        """Return what is read of a KV cache with as many tokens as the intent compares speeds at."""
+        key = kv, min(self.intent.filled, context)
+        if key not in self.caches:
+            self.caches[key] = measure_cache(self.geometry, replace(self.base, kv=kv), key[1])
+        return self.caches[key]
+
+    def _forecast_rate(self, work: PassWork, draft: int, cache: CacheWork) -> float | None:
         situation = self.situation
         if not situation.cards or situation.backend == "cpu":
             return None
@@ -415,14 +522,17 @@ class _Ranker:
             draft,
             situation.cards,
             self.shares,
-            vulkan=situation.backend == "vulkan",
+            cache=cache,
             power_limit_w=situation.power_limit_w,
+            host_gb_s=host_rate(situation.host_gb_s),
         )
 
     def _assumed_rate(self, work: PassWork) -> float:
         """Return a rate to compare files by where the card is not known: the weights read at an assumed bandwidth."""
         on_cpu = self.situation.backend == "cpu"
-        bandwidth_gb_s = self.situation.bandwidth_gb_s or (COMMON.host_gb_s if on_cpu else _USUAL_BANDWIDTH_GB_S)
+        bandwidth_gb_s = self.situation.bandwidth_gb_s or (
+            host_rate(self.situation.host_gb_s) if on_cpu else _USUAL_BANDWIDTH_GB_S
+        )
         return bandwidth_gb_s * 1e9 / (work.gpu_bytes + work.host_bytes)
 
     def _load_weights(self, weights: Weights, *, mtp: bool) -> _LoadedWeights:
@@ -442,7 +552,7 @@ class _Ranker:
             return True
         if not layer_mib or "n_cpu_moe" in self.fixed:
             return layer_mib > 0
-        moved = ceil((self.situation.margin_mib - fitting) / layer_mib)
+        moved = weights.layers_for(self.situation.margin_mib / 2 - fitting)
         return moved <= layers and self._spare_host_mib(weights, moved, mtp=mtp) >= 0
 
     def _list_candidates(
@@ -487,7 +597,7 @@ class _Ranker:
         low, high = min(LEAST_CONTEXT, base.context), base.context
         least, most, least_bytes, host_buffers = self._beside_weights(file, weights, kv, draft, own_mib)
         per_token = (most - least) / (high - low) if high > low else 0.0
-        fitting += (fixed or 0) * layer_mib - least
+        fitting += weights.sum_experts(0, fixed or 0) / _MIB - least
         copies_mib: float | None = None
         on_gpu: list[_Candidate] = []
         for context in self.contexts:
@@ -502,10 +612,11 @@ class _Ranker:
                 if copies_mib is None:
                     copies_mib = self._staging_share(weights, loaded, draft, kv, least_bytes) * layer_mib
                 spare -= copies_mib
-                moved = ceil((situation.margin_mib - spare) / layer_mib)
+                moved = min(weights.layers_for(situation.margin_mib - spare), layers)
+                left = spare + weights.sum_experts(0, moved, mtp=mtp) / _MIB
                 host = self._spare_host_mib(weights, moved, mtp=mtp) - host_buffers
-                if moved <= layers and host >= 0:
-                    yield _Candidate(draft, context, kv, moved, spare + moved * layer_mib, host)
+                if left >= least_spare and host >= 0:
+                    yield _Candidate(draft, context, kv, moved, left, host)
         if on_gpu:
             yield self._choose_context(on_gpu)
 
@@ -582,7 +693,7 @@ class _Ranker:
         return Loss(
             quality=quality,
             context=self._context_loss(candidate.context),
-            kv=_KV_LOSS.get(candidate.kv, _SMALL_KV_LOSS),
+            kv=_KV_LOSS.get(candidate.kv, intent.small_kv * _SMALL_KV_LOSS),
             speed=self._speed_loss(rate),
             offload=intent.speed * offloaded + _MISSING_HOST_ROOM * missing_host if candidate.moved else 0.0,
             room=self._room_loss(candidate.spare_mib),
@@ -590,10 +701,13 @@ class _Ranker:
 
     def _context_loss(self, context: int) -> float:
         if context not in self.context_losses:
-            halvings: float = log2(max(self.base.context / context, 1)) ** 1.3
-            shortened = _SHORTENED + _HALVED * halvings if context < self.base.context else 0.0
-            self.context_losses[context] = self.intent.context * shortened
+            wanted = min(self.intent.enough_context * self.base.streams, self.base.context)
+            self.context_losses[context] = self._lost_halvings(context, wanted)
         return self.context_losses[context]
+
+    def _lost_halvings(self, context: int, wanted: float) -> float:
+        halvings: float = log2(max(wanted / context, 1)) ** 1.3
+        return self.intent.context * _HALVED * halvings
 
     def _room_loss(self, spare_mib: float) -> float:
         return self.intent.room * _MISSING_ROOM * max(0.0, self.desktop_mib - spare_mib) / 1_024
@@ -602,8 +716,7 @@ class _Ranker:
         """Return the loss of `rate`, in tokens per second."""
         return self.intent.speed * _HALF_SPEED * log2(_USUAL_RATE / rate)
 
-    def _file_speed_loss(self, rate: float, *, offloaded: bool) -> float:
-        """Return the loss of `rate` for comparing files: more speed than enough gains little."""
-        enough = _FAST_RATE if offloaded else _ENOUGH_RATE
+    def _limited_speed_loss(self, rate: float, enough: float) -> float:
+        """Return the loss of `rate` for comparing files or models: more speed than `enough` gains little."""
         gain = self.intent.speed * _ENOUGH_GAIN * log2(max(rate, enough) / _FAST_RATE)
         return self._speed_loss(_FAST_RATE) - gain + self._speed_loss(min(rate, enough)) - self._speed_loss(enough)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from launcher.base.errors import BadOption
 from launcher.base.messages import fill_template, join_messages, mark, message
 from launcher.machine.backend import choose_backend
-from launcher.machine.cards import match_card
+from launcher.machine.cards import Card, match_card
 from launcher.machine.gpu import RESIZABLE_BAR_CURE, Gpu
 from launcher.machine.host import LINUX_DRIVER, REMOVE_LINUX_DRIVER
 from launcher.machine.machine import Machine
@@ -145,7 +145,8 @@ def make_situation(
     if first.unified:
         host_mib = max(0, host_mib - max(0, free_mib - first.carve_out_free_bytes // _MIB))
         notes += (fill_template(_SHARED, {"name": first.name}),)
-    cards = tuple(card for card in known_cards if card) if all(known_cards) else ()
+    host_gb_s = host.memory_bandwidth_gb_s
+    cards = tuple(_own_bandwidth(card, host_gb_s) for card in known_cards if card) if all(known_cards) else ()
     bandwidth = first.memory_bandwidth_gb_s or (cards[0].bandwidth_gb_s if cards else None)
     is_headless = headless or (host.kind == "linux" and host.wsl is None and host.display is None)
     margin_mib = (HEADLESS_MARGIN_MIB if is_headless else DESKTOP_MARGIN_MIB) * len(gpus)
@@ -165,6 +166,7 @@ def make_situation(
         free_mib=free_mib,
         margin_mib=margin_mib,
         host_mib=host_mib,
+        host_gb_s=host_gb_s,
         bandwidth_gb_s=bandwidth if len(gpus) == 1 else None,
         gpu_name=_join_names(gpus),
         cards=cards,
@@ -180,6 +182,16 @@ def make_situation(
         by_device_now_mib=tuple(free_now) if shares else (),
         read_at=read_at,
     )
+
+
+def _own_bandwidth(card: Card, host_gb_s: float | None) -> Card:
+    """Return a chip with unified memory as it is built into a computer whose memory modules state `host_gb_s`.
+
+    Such chips come with modules of different rates. What is far from the maker's figure is not believed.
+    """
+    if host_gb_s is None or not card.unified or not 0.4 <= host_gb_s / card.bandwidth_gb_s <= 1.5:
+        return card
+    return replace(card, bandwidth_gb_s=round(host_gb_s))
 
 
 def _add_own_host_memory(situation: Situation, servers: Sequence[ServerMemory]) -> Situation:

@@ -14,15 +14,15 @@ from pathlib import Path
 from launcher.base.errors import LauncherError
 from launcher.base.paths import models_dir
 from launcher.models.catalogue import CompanionFile
-from launcher.models.file_kinds import is_head_alone, recognise_name
+from launcher.models.file_kinds import is_head_alone, recognise_file, recognise_name
 from launcher.models.gguf import GgufModel, MtpHead, part_names, read_model
 from launcher.models.library import find_stored_side_files, parse_quant
 from launcher.models.library_index import read_index
 
-_PROJECTOR, _ASSISTANT = "clip", "-assistant"
+_ASSISTANT = "-assistant"
 _MOST_UNNAMED = 4
 """Files with any other name are read only if a folder has at most this many, because reading takes long."""
-_USUAL_HEAD_QUANT = "Q8_0"
+USUAL_HEAD_QUANT = "Q8_0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ def is_head_of(side: GgufModel, trunk: GgufModel) -> bool:
 
 def is_projector_of(side: GgufModel, trunk: GgufModel) -> bool:
     """Return whether a file is a projector whose output has a model's hidden size."""
-    hidden = trunk.read_count("embedding_length")
-    if side.architecture != _PROJECTOR or trunk.architecture == _PROJECTOR or not hidden:
+    hidden, kind = trunk.read_count("embedding_length"), recognise_file(side)
+    if not hidden or kind is None or kind.role != "mmproj":
         return False
     widths = (side.metadata.get(f"clip.{kind}.projection_dim") for kind in ("vision", "audio"))
     if hidden in widths:
@@ -94,7 +94,7 @@ def _may_be_equal(one: int | None, other: int | None) -> bool:
 def head_preference(name: str, file_bytes: int, quant: str | None) -> tuple[bool, bool, int]:
     """Return the order of heads for a model of `quant`: its own quantisation, then the usual one, then the smallest."""
     head_quant = parse_quant(name)
-    return head_quant != quant, head_quant != _USUAL_HEAD_QUANT, file_bytes
+    return head_quant != quant, head_quant != USUAL_HEAD_QUANT, file_bytes
 
 
 def _as_companion(model: GgufModel) -> CompanionFile:

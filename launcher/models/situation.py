@@ -53,12 +53,13 @@ class Situation:
     `nominal_gb` is the advertised size of the GPU's memory. `free_mib`, `host_mib` and `gpu_free_mib` are free as if
     this user's own running servers were stopped, because a new start replaces them. `host_mib` is the available host
     memory, None if unknown. The memory of a `unified` GPU is the host's: `host_mib` is then the part that the GPU
-    cannot take, and `carve_out_mib` the free part that only the GPU can (see `host_beside_mib`). `gpus` is the number
-    of GPUs to split a model over, and `gpu_free_mib` the free memory of each. `gpu_name` is the name of all of them, or
-    "2 x A + B" for unlike ones. `overheads_mib` is what driver and process take on each GPU besides the engine's
-    buffers, () if nothing is known. `cards` has what is known of each GPU's model, () if nothing is; `power_limit_w` is
-    what the GPU may draw, None for its board's power. `has_expert_cache`: the engine at hand can keep copies of experts
-    on the GPU (--moe-cache-mib). `own` is the memory of those servers, `by_device_now_mib` the free memory of each
+    cannot take, and `carve_out_mib` the free part that only the GPU can (see `host_beside_mib`). `host_gb_s` is the
+    bandwidth of host memory, None if unknown. `gpus` is the number of GPUs to split a model over, and `gpu_free_mib`
+    the free memory of each. `gpu_name` is the name of all of them, or "2 x A + B" for unlike ones. `overheads_mib` is
+    what driver and process take on each GPU besides the engine's buffers, () if nothing is known. `cards` has what is
+    known of each GPU's model, () if nothing is; `power_limit_w` is what the GPU may draw, None for its board's power.
+    `has_expert_cache`: the engine at hand can keep copies of experts on the GPU (--moe-cache-mib), or none is at hand,
+    and the newest stable one can. `own` is the memory of those servers, `by_device_now_mib` the free memory of each
     device while they run. `read_at` is the time of reading in seconds since the epoch, None if nothing was read.
     `headless`: no display uses the GPUs. `described`: given by options, not read from a machine. `no_gpu`: read,
     without a usable GPU. `notes` are sentences for users on how the memory is known, `cautions` on what slows the GPUs.
@@ -70,6 +71,7 @@ class Situation:
     margin_mib: int
     host_mib: int | None = None
     bandwidth_gb_s: float | None = None
+    host_gb_s: float | None = None
     gpu_name: str | None = None
     cards: tuple[Card, ...] = ()
     power_limit_w: float | None = None
@@ -81,7 +83,7 @@ class Situation:
     headless: bool = False
     described: bool = False
     no_gpu: bool = False
-    has_expert_cache: bool = False
+    has_expert_cache: bool = True
     notes: tuple[str, ...] = ()
     cautions: tuple[str, ...] = ()
     own: tuple[ServerShare, ...] = ()

@@ -1,24 +1,32 @@
-"""Expected speed of a plan: the nearest published runs, a forecast, and the limit by memory bandwidth.
+"""Expected speed of a plan: the nearest published runs, a forecast with its range, and the limit by memory bandwidth.
 
-The forecast's time of one pass is the time to read the active weights, plus a fixed time per layer. A pass that
-verifies drafts takes longer: each drafted token costs a run of the MTP head, arithmetic, and in a mixture of experts
-more experts that are read. It yields more tokens, by the usual rate of acceptance. The factors by generation of GPU
-were fitted to published runs by `python -m tools.speed_accuracy --fit`, which also reports the errors of the forecasts
-(docs/speed-forecasts.md).
+The forecast is the time of a pass (models.pass_time), corrected by published runs of the same model on the same GPU.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import log2, prod
-from typing import NamedTuple
+from math import inf, log2, prod
+from typing import Literal, NamedTuple
 
 from launcher.base.messages import Message, join_messages, mark, message
 from launcher.machine.cards import Card, is_same_memory
 from launcher.models.catalogue import ModelEntry, ModelFile
-from launcher.models.file_size import usual_bits
+from launcher.models.evidence import has_spilled, is_other_engine
 from launcher.models.geometry import Geometry
-from launcher.models.memory import PlanSettings, kv_bytes, split_shares
+from launcher.models.memory import KV_TYPES, PlanSettings, kv_bytes, split_shares
+from launcher.models.pass_time import (
+    EMPTY_CACHE,
+    MEASURED,
+    MEASURED_WITH_DRAFTS,
+    CacheWork,
+    generation_factors,
+    hit_rate,
+    host_rate,
+    measure_cache,
+    measure_work,
+    token_rate,
+)
 from launcher.models.preset import PublishedRun
 from launcher.models.situation import Situation
 from launcher.models.weights import Weights
@@ -29,8 +37,6 @@ _SHOWN = 3
 """The most published runs that are returned for a plan."""
 _USUAL_BITS = 4
 """Bits per weight assumed for a result without a named file; most people run four bits."""
-_OTHER_ENGINES = ("vLLM", "ik_llama", "fork", "Ollama")
-"""Words in a result's engine that mean it is not llama.cpp; any other text names a build of llama.cpp."""
 _VARIANTS = frozenset({"TI", "SUPER", "LAPTOP", "D", "XT", "XTX", "MAX", "GRE"})
 """Words that distinguish GPU models of the same number."""
 
@@ -82,7 +88,11 @@ def _distance(
 ) -> float:
     if comparable_rate(result, setting) is None or result.trust == "low" or situation.backend == "cpu":
         return _FAR
-    if any(name in (result.engine or "") for name in _OTHER_ENGINES) or result.speculation:
+    if (
+        result.speculation
+        or is_other_engine(result.engine, result.backend)
+        or has_spilled(result.note, drafts=result.draft != 0)
+    ):
         return _FAR
     if result.gpus != situation.gpus:
         return _FAR
@@ -244,82 +254,40 @@ def bandwidth_limit(
     return situation.bandwidth_gb_s * 1e9 / bytes_per_token(geometry, weights, setting, full=full)
 
 
-class GenerationFactors(NamedTuple):
-    """Performance of a generation of GPUs: `bandwidth` and `compute` are shares of what the maker states.
-
-    `layer_us` is the fixed time per layer and pass, in microseconds.
-    """
-
-    bandwidth: float
-    layer_us: float
-    compute: float
-
-
-GENERATIONS = {
-    "blackwell": GenerationFactors(0.849, 57.5, 0.327),
-    "ada": GenerationFactors(0.825, 48.8, 0.254),
-    "ampere": GenerationFactors(0.878, 93.0, 0.217),
-    "ga100": GenerationFactors(0.834, 146.7, 0.383),
-    "hopper": GenerationFactors(0.843, 109.8, 0.270),
-    "gb100": GenerationFactors(0.888, 112.6, 0.270),
-    "volta": GenerationFactors(0.824, 159.2, 0.287),
-    "pascal": GenerationFactors(0.824, 246.0, 0.270),
-    "gp100": GenerationFactors(0.861, 422.7, 0.270),
-    "turing": GenerationFactors(0.873, 117.4, 0.270),
-    "rdna": GenerationFactors(0.966, 235.4, 0.178),
-    "shared": GenerationFactors(0.802, 113.1, 0.169),
+RangeGroup = Literal["unified memory", "AMD and Intel", "NVIDIA, mixture with MTP", "NVIDIA, dense with MTP", "NVIDIA"]
+RANGES: Mapping[RangeGroup, tuple[float, float]] = {
+    "unified memory": (0.80, 1.22),
+    "AMD and Intel": (0.74, 1.36),
+    "NVIDIA, mixture with MTP": (0.80, 1.30),
+    "NVIDIA, dense with MTP": (0.80, 1.22),
+    "NVIDIA": (0.80, 1.20),
 }
-_STAND_INS = {
-    "rdna2": "rdna",
-    "rdna3": "rdna",
-    "rdna4": "rdna",
-    "cdna": "rdna",
-    "xe": "rdna",
-    "xe2": "rdna",
-}
-"""Generations with few published runs or none, and the generation whose factors are used for them."""
-_MEASURED = frozenset({*GENERATIONS, "rdna3", "rdna4"} - {"rdna"})
-"""Generations with published runs."""
-_MEASURED_WITH_DRAFTS = _MEASURED - {"hopper", "gb100", "pascal", "gp100"}
-"""Those with published runs of MTP on one card."""
-
-
-class CommonFactors(NamedTuple):
-    """Factors that hold for all cards.
-
-    `few_bits` is the time of a pass with an IQ quantisation or fewer than 3.75 bits a weight, as a multiple. In a
-    mixture of experts, the fixed time per layer is `experts_us` times as long, each drafted token costs `mixture_us`
-    microseconds per layer, and reads the share `more_experts` of its experts anew. `vulkan` is the time of a pass on
-    Vulkan, as a multiple. `watts` and `watts_compute` are exponents for a power limit below the board's. `host_gb_s` is
-    the rate at which experts in host memory are read: an assumption for every computer, with which runs on two
-    channels of DDR4 and DDR5 agree. `cache_spread` is how evenly tokens need the experts: see `hit_rate`.
-    """
-
-    few_bits: float = 1.267
-    experts_us: float = 1.193
-    more_experts: float = 0.780
-    mixture_us: float = 13.249
-    vulkan: float = 0.898
-    watts: float = 0.565
-    watts_compute: float = 0.602
-    host_gb_s: float = 40.000
-    cache_spread: float = 0.3
-
-
-COMMON = CommonFactors()
-ACCEPTED = (0.885, 0.79, 0.725, 0.645, 0.59, 0.535, 0.49, 0.46)
-"""Usual share of accepted drafts by draft length, from 1: the medians of published runs of Qwen3.6 and 3.8."""
-RANGE = (0.80, 1.18)
-"""Four of five published runs lie between these shares of their forecast, made without the run's own source."""
+"""Shares of a forecast between which four of five published runs lie if it was made without the runs of their source
+and card, by kind of machine and model; the last group is without drafts (`python -m tools.speed_accuracy`)."""
 WIDE_RANGE = (0.6, 1.6)
 """The same where no run is near: experts in host memory, or a card or generation without published runs."""
+FILLED = 65_536
+"""Tokens in the context for which plans show a second speed: where agents' sessions get to."""
+
+
+def range_group(card: Card, *, mixture: bool, drafts: bool) -> RangeGroup:
+    """Return the group of forecasts that are equally uncertain, for a card and a kind of model."""
+    if card.unified:
+        return "unified memory"
+    if not card.multiprocessors:
+        return "AMD and Intel"
+    if not drafts:
+        return "NVIDIA"
+    return "NVIDIA, mixture with MTP" if mixture else "NVIDIA, dense with MTP"
 
 
 class SpeedForecast(NamedTuple):
     """The expected speed of a plan, in tokens per second, at a short context, with the range of most published runs.
 
-    `without_mtp` is the speed without drafts. `near`: runs of this generation of GPU are published. `host_gb_s` is the
-    assumed rate, in 10^9 bytes per second, at which experts in host memory are read, None if there are none.
+    `without_mtp` is the speed without drafts, `when_filled` that with `filled` tokens in the context. `near`: runs of
+    this generation of GPU are published. `most` is what memory bandwidth allows if every draft is accepted, None if
+    unknown. `host_gb_s` is the rate, in 10^9 bytes per second, at which experts in host memory are read, None if there
+    are none, and `host_bandwidth_gb_s` the bandwidth that it was derived from, None if it is an assumption.
     `cache_hits` is the share of them that an expert cache on the GPU is expected to have, None without one.
     """
 
@@ -328,8 +296,12 @@ class SpeedForecast(NamedTuple):
     high: float
     without_mtp: float
     near: bool
+    when_filled: float
+    filled: int
+    most: float | None = None
     host_gb_s: float | None = None
     cache_hits: float | None = None
+    host_bandwidth_gb_s: float | None = None
 
 
 def describe_forecast(forecast: SpeedForecast, *, drafts: bool) -> str:
@@ -344,13 +316,19 @@ def describe_forecast(forecast: SpeedForecast, *, drafts: bool) -> str:
     ]
     if drafts:
         parts.append(message("{rate:,.0f} with MTP off", rate=forecast.without_mtp))
+    parts.append(
+        message(
+            "at {tokens} tokens about {rate:,.0f}", tokens=f"{forecast.filled // 1_024}K", rate=forecast.when_filled
+        )
+    )
     if forecast.host_gb_s:
         hits = None if forecast.cache_hits is None else 100 * forecast.cache_hits
         parts.append(
             message(
-                "host memory is assumed to give {rate:g} GB/s[, and the cache to have {hits:.0f} % of the experts that "
-                "are needed]",
+                "host memory is assumed to give {rate:.0f} GB/s[ of {bandwidth:.0f}][, and the cache to have "
+                "{hits:.0f} % of the experts that are needed]",
                 rate=forecast.host_gb_s,
+                bandwidth=forecast.host_bandwidth_gb_s,
                 hits=hits,
             )
         )
@@ -361,39 +339,67 @@ def describe_forecast(forecast: SpeedForecast, *, drafts: bool) -> str:
 
 
 def forecast_speed(
-    file: ModelFile, geometry: Geometry, weights: Weights, setting: PlanSettings, situation: Situation
+    file: ModelFile,
+    geometry: Geometry,
+    weights: Weights,
+    setting: PlanSettings,
+    situation: Situation,
+    *,
+    filled: int = FILLED,
 ) -> SpeedForecast | None:
-    """Return the forecast for a plan, or None if the cards are not known or the model runs on the processor."""
+    """Return the forecast for a plan, or None if the cards are not known or the model runs on the processor.
+
+    `filled` is the number of tokens in the context for its second speed, if a slot can hold them.
+    """
     cards = situation.cards
     if not cards or situation.backend == "cpu":
         return None
-    held = held_share(weights, setting)
+    held, filled = held_share(weights, setting), min(filled, setting.slot_context)
+    draft, hits = 0 if setting.ngrams else setting.draft, hit_rate(held)
 
-    def rate(draft: int, hits: float) -> float:
+    def rate(draft: int, hits: float, cache: CacheWork = EMPTY_CACHE) -> float:
         return token_rate(
             measure_work(file, geometry, weights, setting.n_cpu_moe, hits),
             draft,
             cards,
             gpu_shares(situation, setting),
+            cache=cache,
             splits_tensors=setting.splits_tensors,
-            vulkan=situation.backend == "vulkan",
             power_limit_w=situation.power_limit_w,
+            host_gb_s=host_rate(situation.host_gb_s),
         )
 
-    measured = _MEASURED_WITH_DRAFTS if setting.draft else _MEASURED
-    near = not setting.n_cpu_moe and len(cards) == 1 and cards[0].generation in measured
-    low, high = RANGE if near else WIDE_RANGE
-    draft, hits = 0 if setting.ngrams else setting.draft, hit_rate(held)
-    found = rate(draft, hits)
-    return SpeedForecast(
-        found,
-        # A cache may hit no more often than it holds experts: one published run hardly gained (Laguna 118B, 12 GB).
-        rate(draft, held) * low,
-        found * high,
-        rate(0, hits),
-        near,
-        host_gb_s=COMMON.host_gb_s if setting.n_cpu_moe else None,
-        cache_hits=hits if held else None,
+    near = not setting.n_cpu_moe and len(cards) == 1
+    near = near and cards[0].generation in (MEASURED_WITH_DRAFTS if draft else MEASURED)
+    group = range_group(cards[0], mixture=geometry.experts > 0, drafts=draft > 0)
+    low, high = RANGES[group] if near else WIDE_RANGE
+    found, limit = rate(draft, hits), bandwidth_limit(geometry, weights, setting, situation)
+    return _cap_forecast(
+        SpeedForecast(
+            found,
+            # A cache may hit no more often than it holds experts: one published run hardly gained (Laguna 118B, 12 GB).
+            rate(draft, held) * low,
+            found * high,
+            rate(0, hits),
+            near,
+            rate(draft, hits, measure_cache(geometry, setting, filled)),
+            filled,
+            most=None if limit is None else limit * (1 + draft),
+            host_gb_s=host_rate(situation.host_gb_s) if setting.n_cpu_moe else None,
+            host_bandwidth_gb_s=situation.host_gb_s if setting.n_cpu_moe else None,
+            cache_hits=hits if held else None,
+        )
+    )
+
+
+def _cap_forecast(forecast: SpeedForecast) -> SpeedForecast:
+    """Return a forecast no part of which is above what memory bandwidth allows."""
+    most = inf if forecast.most is None else forecast.most
+    return forecast._replace(
+        tokens_per_second=min(forecast.tokens_per_second, most),
+        low=min(forecast.low, most),
+        high=min(forecast.high, most),
+        when_filled=min(forecast.when_filled, most),
     )
 
 
@@ -411,7 +417,7 @@ def compare_with_run(
     `setting` is that of a plan, with drafts or without.
     """
     cards, rate = situation.cards, comparable_rate(run, setting)
-    if not cards or not rate or run.filled or run.expert_cache or (setting.draft and not run.draft):
+    if not cards or not rate or run.expert_cache or (setting.draft and not run.draft):
         return None
     if setting.n_cpu_moe and run.n_cpu_moe is None:
         return None
@@ -422,8 +428,11 @@ def compare_with_run(
         run.draft or 0 if setting.draft else 0,
         cards,
         gpu_shares(situation),
-        vulkan=situation.backend == "vulkan",
+        cache=measure_cache(
+            geometry, replace(setting, kv=run.kv if run.kv and run.kv in KV_TYPES else "f16"), run.filled or 0
+        ),
         power_limit_w=run.power_w,
+        host_gb_s=host_rate(situation.host_gb_s),
     )
     return rate / forecast
 
@@ -438,11 +447,14 @@ def correct_forecast(forecast: SpeedForecast, ratios: Sequence[float]) -> SpeedF
     ratio = prod(ratios) ** (1 / len(ratios))
     reached, factor = forecast.tokens_per_second * ratio, ratio**0.5
     drafts = forecast.without_mtp != forecast.tokens_per_second
-    return forecast._replace(
-        tokens_per_second=forecast.tokens_per_second * factor,
-        low=min(forecast.low * factor, reached),
-        high=max(forecast.high * factor, reached),
-        without_mtp=forecast.without_mtp * (1 if drafts else factor),
+    return _cap_forecast(
+        forecast._replace(
+            tokens_per_second=forecast.tokens_per_second * factor,
+            low=min(forecast.low * factor, reached),
+            high=max(forecast.high * factor, reached),
+            without_mtp=forecast.without_mtp * (1 if drafts else factor),
+            when_filled=forecast.when_filled * factor,
+        )
     )
 
 
@@ -450,15 +462,6 @@ def held_share(weights: Weights, setting: PlanSettings) -> float:
     """Return the share of the experts in host memory that fit into the expert cache."""
     on_host = weights.sum_experts(0, setting.n_cpu_moe)
     return min(1.0, (setting.moe_cache_mib or 0) * 2**20 / on_host) if on_host else 0.0
-
-
-def hit_rate(held: float, spread: float = COMMON.cache_spread) -> float:
-    """Return how often an expert is found in a cache that holds the share `held` of them.
-
-    With `spread` 1 all experts are needed equally often. 0.3 agrees with two published runs (RTX 3060, 42 to 51 tokens
-    per second, with MTP 42 to 69), if their cache had 4 to 6 GiB; in another engine it was 0.1 (kekzl/imp PR #1374).
-    """
-    return held / (held + spread * (1 - held))
 
 
 class ReadingForecast(NamedTuple):
@@ -490,102 +493,9 @@ def forecast_reading(weights_used: float, situation: Situation) -> ReadingForeca
         return None
     seconds = 0.0
     for card, share in zip(situation.cards, gpu_shares(situation), strict=True):
-        factors = GENERATIONS[_STAND_INS.get(card.generation, card.generation)]
-        seconds += share * 2 * weights_used / (card.tflops * 1e12 * factors.compute)
+        seconds += share * 2 * weights_used / (card.tflops * 1e12 * generation_factors(card).compute)
     found = 1 / seconds
     return ReadingForecast(found, found * WIDE_RANGE[0], found * WIDE_RANGE[1])
-
-
-def tokens_per_pass(draft: int) -> float:
-    """Return the tokens that a pass yields with `draft` drafted tokens."""
-    return 1 + draft * ACCEPTED[min(draft, len(ACCEPTED)) - 1] if draft else 1.0
-
-
-class PassWork(NamedTuple):
-    """The work of one pass of a model: what it reads and computes, in bytes and weights.
-
-    `gpu_bytes` are the weights read on the GPU for one token, `experts` the routed experts among them, `host_bytes` the
-    experts read on the host; those found in an expert cache count as read on the GPU. `head_bytes` are read for one
-    drafted token. `weights` is the number of weights used.
-    """
-
-    gpu_bytes: float
-    experts: float
-    host_bytes: float
-    head_bytes: float
-    weights: float
-    layers: int
-    few_bits: bool
-    mixture: bool
-
-
-def measure_work(
-    file: ModelFile, geometry: Geometry, weights: Weights, n_cpu_moe: int, cache_hits: float = 0.0
-) -> PassWork:
-    """Return the work of one pass. A quantisation of unknown name is taken to have the usual bits.
-
-    `cache_hits` is the share of the experts in host memory that are found in an expert cache.
-    """
-    bits = usual_bits(file.quant)
-    used = experts = host = 0.0
-    if geometry.experts:
-        used = geometry.experts_used / geometry.experts
-        experts = weights.sum_experts(n_cpu_moe) * used
-        on_host = weights.sum_experts(0, n_cpu_moe) * used
-        host = on_host * (1 - cache_hits)
-        experts += on_host - host
-    rest = weights.output + weights.sum_rest()
-    head = weights.output + sum([block.rest + block.experts * used for block in weights.heads])
-    return PassWork(
-        gpu_bytes=rest + experts,
-        experts=experts,
-        host_bytes=host,
-        head_bytes=head,
-        weights=(rest + experts + host) * 8 / bits,
-        layers=geometry.layers,
-        few_bits=bits < 3.75 or "IQ" in file.quant.upper(),
-        mixture=bool(geometry.experts),
-    )
-
-
-def token_rate(
-    work: PassWork,
-    draft: int,
-    cards: Sequence[Card],
-    shares: Sequence[float],
-    *,
-    splits_tensors: bool = False,
-    vulkan: bool = False,
-    power_limit_w: float | None = None,
-    generations: Mapping[str, GenerationFactors] = GENERATIONS,
-    common: CommonFactors = COMMON,
-) -> float:
-    """Return the tokens per second with `draft` drafted tokens in a pass, 0 for none.
-
-    `shares` are the shares of the layers on each of `cards`, which work one after the other. With `splits_tensors` they
-    are shares of each layer: the cards work at once, and all have the fixed time of each layer.
-    """
-    times: list[float] = []
-    for card, share in zip(cards, shares, strict=True):
-        factors = generations[_STAND_INS.get(card.generation, card.generation)]
-        rate = card.bandwidth_gb_s * 1e9 * factors.bandwidth
-        layer_s = factors.layer_us * 1e-6
-        power = min(1.0, power_limit_w / card.watts) if power_limit_w else 1.0
-        slower = (common.few_bits if work.few_bits else 1.0) * (common.vulkan if vulkan else 1.0)
-        fixed = 1.0 if splits_tensors else share
-        layers_s = fixed * work.layers * layer_s * (common.experts_us if work.mixture else 1.0)
-        seconds = slower * (share * work.gpu_bytes / rate + layers_s) / power**common.watts
-        if draft:
-            verify = share * 2 * work.weights / (card.tflops * 1e12 * factors.compute) / power**common.watts_compute
-            head = (share * work.head_bytes / rate + fixed * 2 * layer_s) / power**common.watts
-            experts = share * common.more_experts * work.experts / rate
-            if work.mixture:
-                experts += fixed * work.layers * common.mixture_us * 1e-6
-            seconds += draft * (verify + experts + head)
-        times.append(seconds)
-    host_s = work.host_bytes / (common.host_gb_s * 1e9) * (1 + common.more_experts * draft)
-    seconds = host_s + (max(times) if splits_tensors else sum(times))
-    return tokens_per_pass(draft) / seconds
 
 
 def gpu_shares(situation: Situation, setting: PlanSettings | None = None) -> Sequence[float]:

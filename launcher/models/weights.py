@@ -115,6 +115,10 @@ class Weights:
         """Return the bytes on the host: the input embedding and the experts that are not on the GPU."""
         return self.embedding + self.sum_experts(0, n_cpu_moe, mtp=mtp)
 
+    def layers_for(self, mib: float) -> int:
+        """Return the least --n-cpu-moe that moves `mib` MiB of routed experts, more than all layers if none does."""
+        return bisect_left(self._expert_sums, mib * _MIB)
+
     def expert_layers(self, *, mtp: bool) -> int:
         """Return the least --n-cpu-moe that moves all routed experts: one more than the last layer that has any."""
         count = len(self.blocks) + (len(self.heads) if mtp else 0)

@@ -18,7 +18,7 @@ from launcher.base.action import Action, ActionKind
 from launcher.base.messages import join_messages, message
 from launcher.engine.server.own_memory import private_mib
 from launcher.machine.gpu import Reading
-from launcher.machine.surroundings import read_available_bytes, read_memory_limit
+from launcher.machine.surroundings import read_available_bytes
 from launcher.machine.sysfs import ROOT
 from launcher.monitor.health_event import CheckResult, Finding, FindingCode, FindingLevel, Moment, ServerSetup
 
@@ -31,14 +31,9 @@ def read_host_memory(engine_pid: int, root: Path = ROOT) -> dict[str, Reading]:
 
     Swap does not count as left: a computer that swaps out its engine is practically stopped.
     """
-    private = private_mib(engine_pid)
-    left = read_available_bytes(root)
-    limit = read_memory_limit(root, engine_pid)
-    if limit is not None:
-        left = min(left, limit.left_bytes)
     return {
-        "engine_private_mib": Reading(private, message("The engine has ended.")),
-        "host_memory_left_mib": Reading(left / _MIB),
+        "engine_private_mib": Reading(private_mib(engine_pid), message("The engine has ended.")),
+        "host_memory_left_mib": Reading(read_available_bytes(root, engine_pid) / _MIB),
     }
 
 

@@ -334,7 +334,8 @@ class TestFilesBesideTheModel:
         assert start.plan is not None
         assert start.plan.setting.mmproj_bytes == 900 * 2**20
         assert start.plan.status is not Status.TOO_BIG
-        assert (start.options.context or 0) < (alone.options.context or 0)
+        assert alone.plan is not None
+        assert start.plan.estimate.parts.kv < alone.plan.estimate.parts.kv, "a shorter context, or a smaller KV type"
         assert plan_settings_of(start.options, "cuda").mmproj_bytes == 900 * 2**20
 
     async def test_ngram_drafts_work_without_a_head(self, home: Path) -> None:

@@ -87,10 +87,12 @@ class TestInstalledEngine:
         assert (plan["moe_cache_mib"] > 2_048) is has_cache
         assert ("--moe-cache-mib" in plan["argv"]) is has_cache
         assert (plan["expected"]["cache_hits"] is not None) is has_cache
+        assert plan["expected"]["filled_tokens"] == min(65_536, plan["ctx"])
+        assert 0 < plan["expected"]["tokens_per_second_filled"] < plan["expected"]["tokens_per_second"]
         assert plan["parts"]["caches"] == plan["moe_cache_mib"]
         text = " ".join(run("qwen3.6-35b-a3b-mtp:UD-Q4_K_M", "--host-memory", "32", PATH=path).stdout.split())
         assert (f"expert cache of {plan['moe_cache_mib']:,} MiB" in text) is has_cache
-        assert "host memory is assumed to give 40 GB/s" in text
+        assert "host memory is assumed to give " in text
 
     def test_a_described_machine_has_no_engine(self, tmp_path: Path) -> None:
         llama_server(tmp_path, "--model")

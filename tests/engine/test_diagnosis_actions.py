@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
 from launcher.base.action import Action, ActionKind
@@ -68,8 +67,7 @@ def test_the_context_is_the_longest_that_the_formula_says_fits(launch: Launch) -
 @pytest.fixture(autouse=True)
 def free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A computer with 64 GiB of free memory, whatever this one has."""
-    memory = psutil.virtual_memory()._replace(available=64 * 2**30)
-    monkeypatch.setattr("launcher.engine.diagnosis.fixes.psutil.virtual_memory", lambda: memory)
+    monkeypatch.setattr("launcher.engine.diagnosis.fixes.read_available_bytes", lambda: 64 * 2**30)
 
 
 def test_as_few_experts_as_needed_move_to_the_host(launch: Launch) -> None:

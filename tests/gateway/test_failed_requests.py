@@ -246,6 +246,8 @@ async def test_the_reason_of_a_lost_engine_reaches_the_client() -> None:
         (f"Failed to parse input at pos 17: {SECRET}\n{SECRET}", "Failed to parse input at pos …"),
         (f"Expected 'messages' to be an array, got \"{SECRET}\"", "Expected 'messages' to be an array, got …"),
         (f"bad value '{SECRET} and much more of it'", "bad value …"),
+        ("cannot load https://pictures.example/1.png?signature=4711", "cannot load https://…"),
+        ("cannot load data:image/png;base64,iVBORw0KGgo=", "cannot load data:image/png;base64,…"),
         (
             f"\n----\nWhile executing X at line 8:\n...{SECRET}...\nError: Jinja Exception: No user query found.",
             "Jinja Exception: No user query found.",

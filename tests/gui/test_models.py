@@ -174,6 +174,7 @@ def test_each_model_has_its_best_file_for_the_card_first(open_page: OpenPage, qt
     assert page.details.title.text() == first.name
     assert page.details.badge.text() == "FITS"
     assert page.details.speed.text() == row.speed
+    assert page.details.speed_source.text().startswith("At 64K tokens about ")
     assert page.details.download_and_start.isVisible()
     assert not page.details.start.isVisible()
     assert "Why this file" in [label.text() for label in page.details.findChildren(QLabel) if label.isVisible()]

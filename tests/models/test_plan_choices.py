@@ -36,7 +36,7 @@ def test_a_larger_card_has_almost_never_a_worse_best_quality(model_id: str) -> N
 
 class TestExpertsOnTheHost:
     def test_a_useless_move_of_experts_is_reported(self) -> None:
-        found = first_plan(24, PlanCriteria(model=MOE, quant="UD-Q3_K_XL", n_cpu_moe=7))
+        found = first_plan(24, PlanCriteria(model=MOE, quant="UD-Q3_K_XL", n_cpu_moe=7, moe_cache_mib=0))
         (sentence,) = [reason for reason in found.reasons if "more layer" in reason]
         least = int(sentence.rsplit("--n-cpu-moe ", 1)[1].rstrip("."))
         assert f"experts of {7 - least} more layer" in sentence

@@ -71,7 +71,7 @@ def test_a_dense_model_has_three_files_to_choose_from() -> None:
 
 
 def test_a_shorter_context_moves_experts_back_to_the_card() -> None:
-    found = stops_of(ONE_QUANT, NOTEBOOK)
+    found = stops_of(ONE_QUANT, replace(NOTEBOOK, has_expert_cache=False))
     faster, recommended = found[StopName.FASTER].plan, found[StopName.RECOMMENDED].plan
     assert recommended.setting.n_cpu_moe > faster.setting.n_cpu_moe
     assert recommended.setting.context > faster.setting.context == 32_768

@@ -66,15 +66,16 @@ class TestTexts:
                 assert larger.required_mib > plan.free_mib - plan.margin_mib // 2
 
     def test_the_draft_length_is_explained_by_published_runs(self) -> None:
-        first = plans(describe_machine(24))[0]
-        (sentence,) = [reason for reason in first.reasons if reason.startswith("Draft 2 was used in ")]
+        first = plans(describe_machine(48), PlanCriteria(model="qwen3.6-27b-mtp"))[0]
+        draft = first.setting.draft
+        (sentence,) = [reason for reason in first.reasons if reason.startswith(f"Draft {draft} was used in ")]
         runs = {
             (result.gpu, result.quant, result.source, result.draft)
             for result in first.entry.measurements
             if result.draft and result.tokens_per_second and result.trust == "good" and not result.speculation
         }
-        twos = [run for run in runs if run[3] == 2]
-        assert sentence == f"Draft 2 was used in {len(twos)} of the {len(runs)} published runs of this model."
+        same = [run for run in runs if run[3] == draft]
+        assert sentence == f"Draft {draft} was used in {len(same)} of the {len(runs)} published runs of this model."
 
     def test_reductions_are_reported(self) -> None:
         """With all experts on the GPU, as the user chose, even the smallest file does not fit after all reductions."""

@@ -102,6 +102,15 @@ class TestThisMachine:
         assert (known.backend, known.free_mib, known.host_mib, known.gpu_name) == ("cpu", 48 * 1_024, 48 * 1_024, None)
         assert known.notes == ("No NVIDIA driver is installed.",)
 
+    @pytest.mark.parametrize(("stated", "expected"), [(None, 90), (120.0, 120), (89.6, 90), (44.8, 45), (500.0, 90)])
+    def test_a_chip_has_the_bandwidth_of_its_computers_modules(
+        self, linux_host: Host, stated: float | None, expected: int
+    ) -> None:
+        """The Radeon 890M comes with LPDDR5X-7500 and with one or two modules of DDR5-5600; other figures are wrong."""
+        chip = Gpu("amd", 0, "AMD Radeon 890M", "0000:65:00.0", 48 * GIB, free_bytes=40 * GIB, unified=True)
+        known = make_situation(machine(replace(linux_host, memory_bandwidth_gb_s=stated), chip))
+        assert (known.cards[0].bandwidth_gb_s, known.host_gb_s) == (expected, stated)
+
     def test_without_a_gpu_gpu_backends_are_refused(self, linux_host: Host) -> None:
         with pytest.raises(BadOption, match="--backend vulkan needs a GPU") as wrong:
             make_situation(machine(linux_host), backend="vulkan")

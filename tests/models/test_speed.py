@@ -143,7 +143,7 @@ def test_gpu_runs_are_not_used_for_a_processor() -> None:
 
 
 def test_without_a_similar_run_none_is_returned() -> None:
-    assert nearest_runs(MOE, "BF16", PlanSettings(262_144, draft=3), situation_with(None, 80)) == ()
+    assert nearest_runs(MOE, "BF16", PlanSettings(262_144, draft=3), situation_with(None, 64)) == ()
     assert nearest_runs(CATALOGUE.find("demo"), "F16", PlanSettings(8_192), situation_with(None, 8)) == ()
 
 

@@ -169,7 +169,7 @@ def test_tensors_are_split_equally_as_in_published_runs(
     assert found.by_gpu[1] / 2**20 == pytest.approx(published_mib, rel=0.02)
     assert sum(found.by_gpu) == found.parts.total
     assert not found.compute_exact
-    assert speed == pytest.approx(rate, rel=0.15)
+    assert speed == pytest.approx(rate, rel=0.16)
 
 
 def test_layer_split_is_sequential_and_tensor_split_parallel() -> None:

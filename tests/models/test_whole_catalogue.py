@@ -7,13 +7,14 @@ import pytest
 from launcher.models.catalogue import Catalogue, ModelEntry
 from launcher.models.catalogue_load import shipped_models
 from launcher.models.file_size import bits_per_weight, expect_size
-from launcher.models.plan import PlanCriteria, Status, make_plans
+from launcher.models.plan import PlanCriteria, Status, list_unplanned, make_plans
 from launcher.models.situation import describe_machine
 from launcher.models.weights import weights_by_rules
 
 MIB, GIB = 2**20, 2**30
 CATALOGUE = Catalogue(tuple(shipped_models()))
-MODELS = [model for model in CATALOGUE.models if model.id != "demo"]
+MODELS = [model for model in CATALOGUE.models if model.id != "demo" and model.geometry]
+UNREAD = [model for model in CATALOGUE.models if not model.geometry]
 CARDS = (4, 6, 8, 10, 11, 12, 16, 20, 24, 32, 48, 80, 96)
 
 
@@ -37,6 +38,39 @@ def test_every_model_is_planned_or_too_big_for_every_card() -> None:
                     assert 0 < estimate.low <= estimate.parts.total <= estimate.high, (model.id, card, quant)
                     too_big = plan.needed_mib > plan.free_mib or plan.host_short
                     assert (plan.status is Status.TOO_BIG) == too_big, (model.id, card, quant)
+
+
+def test_a_model_whose_shape_is_unknown_has_no_plan_and_says_how_to_get_one() -> None:
+    for model in UNREAD:
+        criteria, card = PlanCriteria(model=model.id), describe_machine(24, host_gib=64)
+        assert not make_plans(CATALOGUE, card, criteria)
+        missing = list_unplanned(CATALOGUE, card, criteria)
+        assert {each.reason for each in missing} == {"its layout is unknown"}
+        assert all("estimate" in each.remedy for each in missing)
+        assert all(expect_size(model, file) for file in model.files), model.id
+    assert {"glm-5.3-flash", "deepseek-v4-flash", "laguna-s-2.1"} <= {model.id for model in UNREAD}
+
+
+def test_every_score_has_a_source_and_is_the_same_for_files_of_one_model() -> None:
+    scores = {model.family: model.score for model in CATALOGUE.models}
+    for model in CATALOGUE.models:
+        assert model.score == scores[model.family], model.id
+    known = [model.score for model in CATALOGUE.models if model.score]
+    assert len(known) > 35
+    assert all(40 < each.value < 80 and each.source for each in known)
+
+
+def test_a_draft_is_no_part_of_a_models_size() -> None:
+    """The hub's metadata added the size of Gemma's heads to Q8_0 and BF16, and listed one as the projector."""
+    for name in ("gemma-4-26b-a4b", "gemma-4-12b", "gemma-4-e4b", "gemma-4-e2b", "gemma-4-31b"):
+        model = CATALOGUE.find(name)
+        assert model.draft
+        assert model.draft.expected_bytes
+        assert model.projector
+    for model in MODELS:
+        for file in model.files:
+            if file.quant == "BF16" and file.size_bytes and model.parameters_b:
+                assert file.size_bytes / 2e9 == pytest.approx(model.parameters_b, rel=0.012), model.id
 
 
 def test_every_file_has_a_size_or_an_estimate_of_it() -> None:
@@ -85,7 +119,7 @@ def test_files_are_sorted_and_every_shape_is_possible() -> None:
 
 def test_a_withdrawn_file_is_planned_only_by_name() -> None:
     gone = [(model, file) for model in MODELS for file in model.files if file.withdrawn]
-    assert {file.quant for _, file in gone} == {"Q3_K_M", "IQ4_XS", "Q4_K_M"}
+    assert {file.quant for _, file in gone} == {"Q3_K_M", "IQ4_XS", "Q4_K_M", "Q6_K"}
     for model, file in gone:
         assert file.note
         assert make_plans(CATALOGUE, describe_machine(24), PlanCriteria(model=model.id, quant=file.quant))

@@ -55,3 +55,7 @@ def test_requests_that_are_refused_are_information_with_their_cure(message: str,
 def test_an_error_without_a_message_has_its_status() -> None:
     (event,) = watch(FailedReplies(3, 0, 0, 500, ""))
     assert event.finding.sentence == "The last 3 requests all failed: HTTP status 500."
+
+
+def test_an_engine_that_gives_no_reason_has_none() -> None:
+    assert FailedReplies(total=3).sentence == "The last 3 requests all failed: no message."

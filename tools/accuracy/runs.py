@@ -14,18 +14,15 @@ from functools import cache
 from launcher.base.errors import LauncherError
 from launcher.machine.cards import Card, find_card
 from launcher.models.catalogue import ModelEntry, ModelFile
-from launcher.models.evidence import count_gpus, family_key, read_rows
+from launcher.models.evidence import count_gpus, family_key, has_spilled, is_other_engine, read_rows
 from launcher.models.memory import KV_TYPES, PlanSettings, estimate_memory
 from launcher.models.overhead import expected_overhead_mib
 from launcher.models.weights import weights_by_rules
 from tools.accuracy.published import load_shipped_catalogue
-from tools.speed_accuracy.__main__ import OTHER_ENGINE
 
 NEAR = 0.02
 """Difference from which a run is listed with its cause, as a share."""
 _MIB = 2**20
-_SPILLED = re.compile(r"paging(?! with MTP)|spill|did not fit", re.I)
-_SPILLED_WITH_MTP = re.compile(r"paging with MTP", re.I)
 _BEFORE = re.compile(r"(\d+)(?:-(\d+))? MiB (?:desktop|idle|used before)")
 _PEAK = re.compile(r"([\d.]+) Gi?B peak|([\d.]+) GiB$")
 """Peak memory as written in notes. GB in them means GiB: figures reach 11.9 on cards of 12 GiB."""
@@ -155,14 +152,9 @@ def _read_total(row: Mapping[str, str], measured_mib: float, with_head: bool) ->
         return "several cards"
     if row["backend"] and "cuda" not in row["backend"].casefold():
         return "another backend"
-    if OTHER_ENGINE.search(f"{row['engine']} {row['backend']}") or row["speculation"] not in (
-        "draft-mtp",
-        "none",
-        "mtp",
-    ):
+    if is_other_engine(row["engine"], row["backend"]) or row["speculation"] not in ("draft-mtp", "none", "mtp"):
         return "another engine, or drafted in another way"
-    spilled = _SPILLED.search(row["note"]) or (row["draft"] != "0" and _SPILLED_WITH_MTP.search(row["note"]))
-    if spilled or row["n_cpu_moe"] not in ("", "0"):
+    if has_spilled(row["note"], drafts=row["draft"] != "0") or row["n_cpu_moe"] not in ("", "0"):
         return "spilled, or experts in host memory"
     if not row["ctx"] or row["kv"] not in KV_TYPES:
         return "context or KV cache type unknown"

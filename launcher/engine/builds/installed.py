@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ import psutil
 from launcher.base.errors import BadOption, EngineBusy, EngineMissing, WrittenByNewer
 from launcher.base.files import make_private_folder, write_atomically
 from launcher.base.kept_files import KeptFile
-from launcher.base.locks import hold_lock, holder_hint
+from launcher.base.locks import hold_lock
 from launcher.base.messages import message
 from launcher.base.paths import expand_user
 from launcher.base.validation import BaseModel, Field
@@ -49,14 +49,8 @@ def installation_folder() -> Iterator[Path]:
     Leftovers of interrupted installations and removals are deleted first. Raises EngineBusy.
     """
     make_private_folder(store_dir())  # another user with write access could replace the programs that we run
-    with ExitStack() as held:
-        try:
-            held.enter_context(hold_lock(store_dir() / "install.lock"))
-        except TimeoutError as error:
-            raise EngineBusy(
-                message("Another program is installing an engine."),
-                holder_hint(error) or message("Wait until it is done."),
-            ) from None
+    busy = EngineBusy(message("Another program is installing an engine."), message("Wait until it is done."))
+    with hold_lock(store_dir() / "install.lock", busy=busy):
         for leftover in (*store_dir().glob(".new-*"), *store_dir().glob(".old-*")):
             shutil.rmtree(leftover, ignore_errors=True)
         folder = store_dir() / f".new-{secrets.token_hex(4)}"

@@ -65,7 +65,7 @@ _COUNTS = frozenset({"mib", "needed_mib", "expected_mib", "free_mib", "tokens", 
 """Facts that are shown with thousands separators."""
 _ADVICE_FOR_ALL = (ActionKind.OTHER_ENGINE_BUILD, ActionKind.REPORT)
 """The actions of a general fault that are suggested beside those of its topic."""
-_CRASHED, _REFUSED, _UNEXPLAINED = "crashed", "engine_refused", "load_failed"
+_CRASHED, _REFUSED, _UNEXPLAINED, _ASSERTED = "crashed", "engine_refused", "load_failed", "engine_bug"
 _SERVING_TEXTS = ("launch_slot_:", "update_slots:", "log_server_r:", "print_timing:")
 """Functions of a serving engine, for logs that begin later than its start."""
 _FAILED_TEXTS = ("exiting due to", "Failed to init server")
@@ -144,8 +144,12 @@ def diagnose_reply_error(sentence: str) -> Diagnosis | None:
     """
     text = " ".join(sentence.split())
     match = min(
-        (match for match in find_matches(text) if not match.fault.data.general and not match.fault.data.at_start),
-        key=lambda match: match.fault.order,
+        (
+            match
+            for match in find_matches(text)
+            if not match.fault.data.at_start and (not match.fault.data.general or match.fault.code == _ASSERTED)
+        ),
+        key=lambda match: (match.fault.data.general, match.fault.order),
         default=None,
     )
     return _make_diagnosis(match, [match], text) if match else None

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import psutil
-
 from launcher.base.action import Action, ActionKind
 from launcher.base.errors import (
     ActionImpossible,
@@ -30,6 +28,7 @@ from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.diagnosis.actions import LEAST_CONTEXT, apply_action, changes_settings, sets_flag
 from launcher.engine.diagnosis.explain import ENDED_BY_OTHERS, Diagnosis, diagnose_log
 from launcher.engine.engine_estimate import backend_of_log
+from launcher.machine.surroundings import read_available_bytes
 from launcher.models.fitting import CONTEXTS, fewest_on_host
 from launcher.models.geometry import read_geometry
 from launcher.models.library_index import find_origin
@@ -126,7 +125,7 @@ def suggest_fixes(exit_code: int | None, lines: Sequence[str], launch: Launch) -
 def _find_free_mib(lines: Iterable[str], backend: Backend) -> int | None:
     """Return the free memory in MiB for the weights: that of all GPUs in the log, or that of the host now."""
     if backend == "cpu":
-        return int(psutil.virtual_memory().available // _MIB)  # the engine has ended, so its memory is free again
+        return read_available_bytes() // _MIB  # the engine has ended, so its memory is free again
     free = [int(found[1]) for line in lines if (found := _FREE_MEMORY.search(line))]
     return sum(free) if free else None
 

@@ -43,8 +43,7 @@ class SignatureData(_StrictModel):
     the fault does not count once the model is loaded. `exits` are exit codes that identify the fault without a log
     line. `context` are patterns for further facts in lines nearby. Of the `evidence` patterns one must be in the log,
     of the `absent` ones none. `narrowed_by` are codes of faults that name the affected part of the engine in their
-    `part`. `explains` are
-    codes of later fatal faults that this one causes.
+    `part`. `explains` are codes of later fatal faults that this one causes.
     """
 
     number: Annotated[int, Field(ge=1)]

@@ -120,7 +120,10 @@ class FailedReplies(NamedTuple):
     @property
     def sentence(self) -> str:
         """What happened to them, with the engine's sentence."""
-        reason = self.message.rstrip(" .:…") or message("HTTP status {status}", status=self.status)
+        reason = self.message.rstrip(" .:…")
+        if not reason:
+            status = self.status
+            reason = message("no message") if status is None else message("HTTP status {status}", status=status)
         if self.refused == self.total:
             return message("The engine refused the last {count} requests: {reason}.", count=self.total, reason=reason)
         return message("The last {count} requests all failed: {reason}.", count=self.total, reason=reason)

@@ -451,7 +451,9 @@ class DetailPanel(Card):
             source = tr("Calculated from published runs on cards like this one.")
         else:
             source = tr("Calculated for this card; no run on such a card was published.")
-        self.speed_source.setText(source)
+        tokens = f"{forecast.filled // 1_024}K"
+        filled = tr("At {tokens} tokens about {rate:,.0f} t/s.", tokens=tokens, rate=forecast.when_filled)
+        self.speed_source.setText(f"{filled} {source}")
 
     def _show_memory(self, plan: Plan | None, situation: Situation | None) -> None:
         self._memory_section.setVisible(plan is not None and situation is not None)

@@ -1,0 +1,78 @@
+"""Published runs as they are read: which count, and of which model."""
+
+import pytest
+
+from launcher.models.catalogue_load import shipped_models
+from launcher.models.evidence import family_key, has_spilled, is_other_engine, read_published_runs, read_rows
+from launcher.models.memory import PlanSettings
+from launcher.models.situation import describe_machine
+from launcher.models.speed import nearest_runs
+from tools.speed_accuracy.runs import read_runs
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("nvidia_Nemotron-Cascade-2-30B-A3B", "nemotron-cascade-2-30b-a3b"),
+        ("NVIDIA-Nemotron-3-Nano-4B-BF16", "nemotron-3-nano-4b"),
+        ("Gemma-4-26B-A4B-it (as the thread reads)", "gemma-4-26b-a4b"),
+        ("gemma-4-12B-it-qat", "gemma-4-12b"),
+        ("Gemma 4 31B it", "gemma-4-31b"),
+        ("Qwen3.6-27B", "qwen3.6-27b"),
+    ],
+)
+def test_a_family_has_one_name(name: str, family: str) -> None:
+    assert family_key(name) == family
+
+
+def test_few_rows_reach_no_model() -> None:
+    known = {family_key(entry.family) for entry in shipped_models()}
+    lost = [row["model"] for row in read_rows() if family_key(row["model"]) not in known]
+    assert not [name for name in lost if "nemotron-cascade" in name.casefold()]
+    assert len(lost) < 40
+
+
+@pytest.mark.parametrize(
+    ("engine", "backend", "other"),
+    [
+        (None, "CUDA", False),
+        ("b10450", "CUDA 13.3", False),
+        ("PR #26704 branch, self-built", None, False),
+        ("lucebox-hub b6ffab4a9", "CUDA", True),
+        ("beellama fork", "CUDA", True),
+        ("ik_llama.cpp cu13", "CUDA", True),
+        (None, "vLLM-XPU (not llama.cpp)", True),
+        ("LM Studio Metal 2.29.0 (dd1ea52)", "Metal", True),
+        ("Atomic TurboQuant fork 514e600c8", None, True),
+    ],
+)
+def test_other_engines_are_told_from_builds_of_llama_cpp(engine: str | None, backend: str | None, other: bool) -> None:
+    assert is_other_engine(engine, backend) is other
+
+
+def test_a_run_that_spilled_is_no_nearest_run() -> None:
+    """An RTX 5060 Ti that reached 26.3 tokens/s by spilling was shown as the nearest run."""
+    assert has_spilled("The GPU's memory spilled into the host's.", drafts=False)
+    assert has_spilled("driver paging with MTP: PCIe 11-14 GB/s", drafts=True)
+    assert not has_spilled("driver paging with MTP: PCIe 11-14 GB/s | run without MTP", drafts=False)
+    here = describe_machine(16)
+    for entry in shipped_models():
+        for quant in ("UD-IQ3_XXS", "UD-Q3_K_XL", "UD-Q4_K_XL", "Q4_K_M"):
+            for draft in (0, 2):
+                for run in nearest_runs(entry, quant, PlanSettings(32_768, "q8_0", draft=draft), here):
+                    assert not has_spilled(run.note, drafts=draft > 0)
+                    assert not is_other_engine(run.engine, run.backend)
+
+
+def test_no_run_without_drafts_is_above_what_its_card_can_read() -> None:
+    """140 tokens/s of a 27B on a 3090 Ti (58 are possible) were believed: the board has no field for DFlash."""
+    runs, _ = read_runs()
+    assert len(runs) > 400
+    for run in runs:
+        limit = run.card.bandwidth_gb_s * 1e9 / run.work.gpu_bytes
+        assert run.rate < limit * (1 + run.draft), run.row
+
+
+def test_the_withdrawn_row_is_shown_but_never_used() -> None:
+    withdrawn = [run for run in read_published_runs()["qwen3.6-27b"] if run.tokens_per_second == 140.28]
+    assert [run.trust for run in withdrawn] == ["low"]
