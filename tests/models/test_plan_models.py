@@ -121,6 +121,14 @@ class TestSpeedBeforeContext:
         assert first.file.quant.startswith("UD-Q3_K")
         assert first.setting.context < 163_840
 
+    def test_20_gb_gives_up_no_drafts_for_more_context(self) -> None:
+        """Without its head a file has 114,688 tokens at 112 tokens/s, with it 81,920 at 156."""
+        first = plans(20)[0]
+        assert first.setting.draft
+        assert first.setting.context >= 65_536
+        assert first.forecast
+        assert first.forecast.tokens_per_second > 140
+
 
 def test_a_range_beyond_the_memory_is_no_safe_plan() -> None:
     """At 6 GB a file of estimated size left 653 MiB, less than its size may be off."""
