@@ -322,7 +322,7 @@ async def ask_engine(
         command = dry_run_command(
             build, model, settings, gpu=gpu, no_gpu=no_gpu, embeddings=embeddings, reranking=reranking
         )
-        tables = await _read_memory_tables(command, build, settings, limit_s)
+        tables = await _read_memory_tables(command, build, settings, limit_s, model.parent)
     estimate = _estimate_from_tables(tables, f"{build.name} {build.version}", time.monotonic() - began_s)
     if estimate.devices and settings.n_cpu_moe:
         build.require_flags("--n-cpu-moe")
@@ -380,16 +380,19 @@ def difference_percent(estimate: MemoryEstimate, engine: EngineEstimate) -> floa
 
 
 async def _read_memory_tables(
-    command: EngineCommand, build: EngineBuild, settings: PlanSettings, limit_s: float
+    command: EngineCommand, build: EngineBuild, settings: PlanSettings, limit_s: float, twin_folder: Path
 ) -> list[MemoryTable]:
-    """Run `command` until it has printed the table of the model and, with MTP, that of the draft; return them."""
+    """Run `command` until it has printed the table of the model and, with MTP, that of the draft; return them.
+
+    What it says of a file in `twin_folder` is about the user's file of that name.
+    """
     table_count = 2 if settings.draft else 1
     reader = MemoryTableReader()
     lines: list[str] = []
     tables_complete = asyncio.Event()
 
     def handle_line(_stream: Stream, line: str) -> None:
-        lines.append(line)
+        lines.append(line.replace(f"{twin_folder}{os.sep}", ""))
         del lines[:-_KEPT_LINES]
         reader.read_line(line)
         if len(reader.tables) >= table_count or reader.ended:

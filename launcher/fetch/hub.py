@@ -369,7 +369,10 @@ def _error_for_response(file: HubFile, response: ResponseHead, has_token: bool) 
         case 403, _:
             hint = message("Open {page}, accept the terms, and use a token with read access.", page=page)
         case _:
-            return error_for_status(file.url, response)
+            error = error_for_status(file.url, response)
+            if response.status == 429 and not has_token:
+                error.hint = join_messages(error.hint, message("The limit is higher with a token in HF_TOKEN."))
+            return error
     if error_code == "GatedRepo" or response.status == 403:
         title = message("{repo} is gated: you must accept its terms first.", repo=file.repo)
     else:

@@ -85,17 +85,24 @@ def _card_error(name: str, meant: Sequence[str]) -> BadOption:
     )
 
 
-def match_card(name: str | None, memory_gb: float) -> Card | None:
-    """Return the card with the name and memory that a driver reports, or None if gpus.toml lacks it."""
+def match_card(name: str | None, memory_gb: float | None) -> Card | None:
+    """Return the card with the name and memory that a driver reports, or None if gpus.toml lacks it.
+
+    Without the memory (None), the name must be that of cards of one size.
+    """
     if not name:
         return None
     reported_words = _name_words(name)
     same = [
         card
         for card in list_cards()
-        if _name_words(card.name) <= reported_words and (card.unified or is_same_memory(card.memory_gb, memory_gb))
+        if _name_words(card.name) <= reported_words
+        and (memory_gb is None or card.unified or is_same_memory(card.memory_gb, memory_gb))
     ]
-    return max(same, key=lambda card: len(_name_words(card.name)), default=None)
+    best = max(same, key=lambda card: len(_name_words(card.name)), default=None)
+    if memory_gb is None and best is not None and any(card.name == best.name for card in same if card is not best):
+        return None
+    return best
 
 
 def typical_card(memory_gb: float, *, unified: bool = False) -> Card | None:

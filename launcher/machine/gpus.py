@@ -49,7 +49,11 @@ class DetectedGpus:
         """The reason why there is no GPU, or None if there is one."""
         if self.gpus:
             return None
-        return next((card.reason for card in self.unusable_cards), None) or self.absent["nvidia"]
+        for card in self.unusable_cards:
+            if card.kernel_driver in _DRIVERS[card.vendor]:  # its driver says why
+                return card.reason
+            return message("The {name} cannot be used: {reason}", name=card.name, reason=card.reason)
+        return self.absent["nvidia"]
 
 
 def find_gpus(devices: Sequence[EngineDevice] = (), *, root: Path = ROOT, wake: bool = False) -> DetectedGpus:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.base.messages import message
+from launcher.machine.cards import match_card
 from launcher.machine.engine_devices import EngineDevice
 from launcher.machine.gpu import Gpu, Vendor
 from launcher.machine.gpus import UnusableCard, find_gpus
@@ -17,6 +18,7 @@ _CARVE_OUT_SHARE, _WINDOWS_SHARE = 0.25, 0.5
 """Share of host memory up to which a driver's figure is that of a carve-out, and the share that Windows lets a GPU use
 besides it."""
 _CARVE_OUT_ONLY = message("The driver reports only the part that is reserved for it.")
+_BY_NAME = message("The driver does not report it; cards of this name have this much.")
 _SAME_SIZE = 0.05
 """Relative difference up to which a NUMA node is a GPU's memory, of which the driver keeps a part."""
 
@@ -45,7 +47,7 @@ def read_machine(devices: Sequence[EngineDevice] = (), *, root: Path = ROOT, wak
     """
     found = find_gpus(devices, root=root, wake=wake)
     host = _without_gpu_nodes(read_host(root), found.gpus, root)
-    gpus = tuple(_share_host_memory(gpu, host) for gpu in found.gpus)
+    gpus = tuple(_size_by_name(_share_host_memory(gpu, host)) for gpu in found.gpus)
     return Machine(host, gpus, found.no_gpu_reason, found.absent, found.failures, found.unusable_cards)
 
 
@@ -89,3 +91,16 @@ def _share_host_memory(gpu: Gpu, host: Host) -> Gpu:
     if gpu.free_bytes and (host.kind != "linux" or host.wsl) and "memory_bytes" not in absent:
         free = min(free, gpu.free_bytes)
     return replace(gpu, memory_bytes=total, free_bytes=free, used_bytes=total - free, absent=absent)
+
+
+def _size_by_name(gpu: Gpu) -> Gpu:
+    """Return a card of Intel with the memory of its name, if its driver does not report it and no engine was asked.
+
+    Linux has no file for it: xe and i915 answer only programs that use the GPU (ramalama #1979, llmfit #609).
+    """
+    if gpu.vendor != "intel" or gpu.memory_bytes or gpu.unified or gpu.asleep:
+        return gpu
+    card = match_card(gpu.name, None)
+    if card is None:
+        return gpu
+    return replace(gpu, memory_bytes=card.memory_gb * 2**30, absent={**gpu.absent, "memory_bytes": _BY_NAME})

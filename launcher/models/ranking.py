@@ -87,8 +87,9 @@ _LARGE_GB, _LARGE_SCORE = 64, 2.5
 """GPU memory in GB from which the score counts so many times as much: such machines are bought for better models."""
 _QUALITY = 0.009
 """Loss per square of the number of other tokens in 100. Squared, because errors add up in an answer of many steps."""
-_HALVED = 0.2
-"""Loss for half of the context that the intent wants; n halvings lose n ** 1.3 times that."""
+_HALVED, _MORE_HALVED = 0.17, 1.5
+"""Loss for half of the context that the intent wants, and the power of the number of halvings by which it grows: many
+users notice that 40,000 tokens are short, few that 80,000 are."""
 _KV_LOSS = MappingProxyType({"f32": 0.0, "f16": 0.0, "bf16": 0.0, "q8_0": 0.03})
 _SMALL_KV_LOSS = 0.5
 """Loss for a KV cache of fewer than 8 bits, the last resort: long agent work fails with it (docs/models.md)."""
@@ -102,7 +103,7 @@ _OFFLOADED, _DOUBLE_COPY = 0.76, 0.16
 are copied to the GPU for each ubatch); slower replies are a part of the speed."""
 _OFFLOAD_SHARE = 0.3
 """Share of that loss that does not count against other models: much better answers are worth slower prompts."""
-_MODEL_HALF_SPEED = 0.65
+_MODEL_HALF_SPEED = 0.68
 """Loss per halving of the speed against other models: below _FAST_RATE, and once more below _ENOUGH_RATE."""
 _HOST_UNKNOWN, _USUAL_HOST_MIB = 0.3, available_mib(32)
 """Further loss where host memory is unknown, and the amount assumed then: that of a host with 32 GiB."""
@@ -117,7 +118,7 @@ _USUAL_BANDWIDTH_GB_S = 400.0
 """Bandwidth assumed for an unknown GPU: that of a card of the middle class."""
 _LONGEST_DRAFT, _USUAL_DRAFT = 6, 2
 _SAME_SPEED = 1.05
-"""Ratio of speeds up to which the shorter draft is taken: it needs less memory."""
+"""Ratio of speeds up to which the draft length nearest to the usual one is taken: that of most published settings."""
 _WORTH_MTP = 1.03
 """Least ratio of the speed with MTP to the one without for MTP to be on."""
 _SAFER_CONTEXT = 0.6
@@ -158,10 +159,10 @@ INTENTS = MappingProxyType[Intent, IntentWeights](
     {
         "balanced": IntentWeights(),
         "agents": IntentWeights(
-            score=1.5, context=1.5, speed=1.2, room=1.5, small_kv=3.0, least_context=65_536, filled=FILLED
+            score=1.5, context=2.0, speed=1.2, room=1.5, small_kv=3.0, least_context=65_536, filled=FILLED
         ),
         "best-quality": IntentWeights(score=6.0, quality=3.0, context=0.5, speed=0.5, room=0.5),
-        "long-context": IntentWeights(context=8.0, enough_context=inf, risks_margin=True, filled=FILLED),
+        "long-context": IntentWeights(context=10.0, enough_context=inf, risks_margin=True, filled=FILLED),
     }
 )
 
@@ -412,8 +413,14 @@ class _Ranker:
         if best is None:
             return None
         if best.rate is not None:
-            # Settings of one file are compared by the full gain of speed, files by a smaller one.
-            speed = self._limited_speed_loss(best.rate, _FAST_RATE if best.n_cpu_moe else _ENOUGH_RATE)
+            # Settings of one file are compared by the full gain of speed, files by a smaller one. Giving up drafts is a
+            # setting: no file is better because it leaves them no room.
+            enough, gain = _FAST_RATE if best.n_cpu_moe else _ENOUGH_RATE, 1.0
+            if not best.draft and max(drafts):
+                work, cache = works[best.n_cpu_moe], self._filled_cache(best.kv, best.context)
+                off, on = (self._forecast_rate(work, draft, cache) for draft in (0, drafts[0]))
+                gain = max(1.0, (on or 1.0) / (off or 1.0))
+            speed = self._limited_speed_loss(best.rate * gain, enough) + self._speed_loss(_USUAL_RATE / gain)
             best = best._replace(loss=best.loss._replace(speed=speed))
         return best._replace(order=self._compare_models(best))
 
@@ -494,11 +501,12 @@ class _Ranker:
                 break
             rates.append(rate)
         best = max(rates)
-        shortest = next(draft for draft, rate in enumerate(rates) if rate * _SAME_SPEED >= best)
+        alike = [draft for draft, rate in enumerate(rates) if rate * _SAME_SPEED >= best]
+        usual = min(alike, key=lambda draft: abs(draft - _USUAL_DRAFT))
         if best < rates[0] * _WORTH_MTP:
             return (0,)
         must_move = self.geometry.experts and weights.on_device(0, mtp=False) > self.situation.free_mib * _MIB
-        return (shortest, 1, 0) if shortest > 1 and must_move else (shortest, 0)
+        return (usual, 1, 0) if usual > 1 and must_move else (usual, 0)
 
     def _can_draft(self, file: ModelFile) -> bool:
         """Return whether a head or a separate draft model can draft. Drafts from earlier text are never proposed."""
@@ -706,7 +714,7 @@ class _Ranker:
         return self.context_losses[context]
 
     def _lost_halvings(self, context: int, wanted: float) -> float:
-        halvings: float = log2(max(wanted / context, 1)) ** 1.3
+        halvings: float = log2(max(wanted / context, 1)) ** _MORE_HALVED
         return self.intent.context * _HALVED * halvings
 
     def _room_loss(self, spare_mib: float) -> float:

@@ -34,6 +34,9 @@ _ASLEEP = mark("The {name} is asleep and not used; --wake wakes it.")
 _ASLEEP_HERE = mark("The {name} is asleep and not used.")
 _MEMORY_UNKNOWN = mark("The {name} is not used because its memory is unknown: {why}")
 _HIDDEN = mark("The {name} is not used: {variable}={value} hides it.")
+_HIDDEN_BY_QUOTES = mark(
+    "The {name} is not used: {variable}={value} hides it, because its value has quotation marks. Write it without them."
+)
 _TOO_OLD = mark("{reason} It is not used.")
 _OTHER_MAKER = mark("The {name} is not used: a model can only be split over GPUs of one maker.")
 _SHARED = mark("The {name} shares host memory: memory used on the GPU is no longer free on the host.")
@@ -243,7 +246,9 @@ def _choose_gpus(
     for gpu in gpus:
         variable = _hidden_by(gpu, gpus, backend or choose_gpu_backend(gpu), environ)
         if variable is not None:
-            notes.append(fill_template(_HIDDEN, {"name": gpu.name, "variable": variable, "value": environ[variable]}))
+            value = environ[variable]
+            template = _HIDDEN_BY_QUOTES if value[:1] in {"'", '"'} else _HIDDEN
+            notes.append(fill_template(template, {"name": gpu.name, "variable": variable, "value": value}))
         elif gpu.memory_bytes:
             usable.append(gpu)
     own = sorted((gpu for gpu in usable if not gpu.unified), key=_too_old_for_cuda)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.app.planner import EngineComparison, ModelSource, compare_with_engine, estimate_by_formula, read_source
-from launcher.base.errors import EngineFailed, EngineUnsuitable, GeometryUnknown
+from launcher.base.errors import EngineFailed, EngineUnsuitable, GeometryUnknown, LauncherError
 from launcher.engine.builds.build import EngineBuild
 from launcher.engine.builds.probe import probe_engine
 from launcher.engine.engine_estimate import EngineEstimate, TwinPart, ask_engine, comparable_parts, difference_percent
@@ -176,6 +176,17 @@ class TestTrouble:
             estimate(build, PlanSettings(4_096))
         assert "everything is lost" in died.value.title
         assert left_behind(home) == []
+
+    def test_a_refusal_names_the_users_file_and_not_the_twin_of_it(self, tmp_path: Path) -> None:
+        code = (
+            "print(f\"E llama_model_load_from_file_impl: failed to load model '{path}'\", file=sys.stderr)\nsys.exit(1)"
+        )
+        build = program(tmp_path, f"path = sys.argv[sys.argv.index('--model') + 1]\n{code}")
+        with pytest.raises(LauncherError) as refused:
+            estimate(build, PlanSettings(4_096))
+        said = f"{refused.value.title} {refused.value.hint}"
+        assert ".gguf" in said
+        assert "twins" not in said
 
     def test_an_engine_that_refuses_a_flag_is_reported(self, tmp_path: Path) -> None:
         build = program(tmp_path, "print('error: invalid argument: --flash-attn', file=sys.stderr)\nsys.exit(1)")

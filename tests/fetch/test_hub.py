@@ -280,6 +280,16 @@ class TestAccess:
             resolve_file(HubFile("new/model", "file.gguf"))
         assert refused.value.status == int(status)
 
+    def test_the_limit_of_the_hub_is_higher_with_a_token(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("429"))
+        for token, is_named in ((None, True), ("hf_x", False)):
+            if token:
+                monkeypatch.setenv("HF_TOKEN", token)
+            with pytest.raises(Refused) as refused:
+                resolve_file(HubFile("new/model", "file.gguf"))
+            assert ("HF_TOKEN" in refused.value.hint) == is_named
+            assert refused.value.hint.startswith("Try again")
+
     def test_a_403_without_details_counts_as_gated(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("403"))
         with pytest.raises(Refused, match="is gated"):

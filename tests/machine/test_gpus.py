@@ -97,7 +97,7 @@ class TestUnusableCards:
                 "reason": "No driver is loaded for it.",
             }
         ]
-        assert found["none_because"] == "No driver is loaded for it."
+        assert found["none_because"] == "The NVIDIA GPU 0x2684 cannot be used: No driver is loaded for it."
 
     def test_a_container_lists_only_its_own_cards(self, no_driver: Path, root: Path) -> None:
         write(root, {"run/.containerenv": "", "dev/dri/renderD129": ""})

@@ -91,6 +91,18 @@ class TestSharedMemory:
         sizes = [None if size is None else size * GIB for size in (total_gib, free_gib)]
         assert [found.memory_bytes, found.free_bytes] == sizes
 
+    @pytest.mark.parametrize(
+        ("name", "total_gib"),
+        [("Intel Arc Pro B70", 32), ("Intel Arc B580", 12), ("Intel Arc Next", None)],
+    )
+    def test_a_card_of_intel_has_the_memory_that_its_name_says(
+        self, name: str, total_gib: int | None, root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (found,) = read_with(Gpu("intel", 0, name, "0000:03:00.0", unified=False), monkeypatch, root).gpus
+        assert found.memory_bytes == (None if total_gib is None else total_gib * GIB)
+        assert found.free_bytes is None
+        assert found.absent["memory_bytes"]
+
     def test_windows_knows_what_a_gpu_can_still_take(
         self, host: Host, root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

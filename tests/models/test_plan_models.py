@@ -121,6 +121,14 @@ class TestSpeedBeforeContext:
         assert first.file.quant.startswith("UD-Q3_K")
         assert first.setting.context < 163_840
 
+    def test_20_gb_gives_up_no_drafts_for_more_context(self) -> None:
+        """Without its head a file has 114,688 tokens at 112 tokens/s, with it 81,920 at 156."""
+        first = plans(20)[0]
+        assert first.setting.draft
+        assert first.setting.context >= 65_536
+        assert first.forecast
+        assert first.forecast.tokens_per_second > 140
+
 
 def test_a_range_beyond_the_memory_is_no_safe_plan() -> None:
     """At 6 GB a file of estimated size left 653 MiB, less than its size may be off."""
@@ -147,3 +155,16 @@ def test_gemma_drafts_with_its_assistant(name: str) -> None:
     first = make_plans(CATALOGUE, describe_machine(12), PlanCriteria(model=name))[0]
     assert first.setting.draft
     assert first.setting.draft_model_bytes
+
+
+@pytest.mark.parametrize("size", [16, 24, 48])
+def test_gpt_oss_as_published_comes_before_its_larger_f16_file(size: int) -> None:
+    """Both have the same experts. What is beside them takes twice the time in F16."""
+    published, copied = (
+        make_plans(CATALOGUE, describe_machine(size, host_gib=32), PlanCriteria(model=model))[0]
+        for model in ("gpt-oss-20b-mxfp4", "gpt-oss-20b")
+    )
+    assert published.order < copied.order
+    assert published.forecast
+    assert copied.forecast
+    assert published.forecast.tokens_per_second > copied.forecast.tokens_per_second

@@ -71,7 +71,9 @@ class TestFixedPoints:
     def test_16_gb_takes_three_bits_on_the_gpu_rather_than_experts_on_the_host(self) -> None:
         for machine in ({}, {"headless": True}, {"host_gib": 32}, {"host_gib": 64}):
             plan = first_plan(16, **machine)
-            assert (plan.entry.id, plan.file.quant, plan.setting.n_cpu_moe) == (MOE, "UD-IQ3_S", 0)
+            assert (plan.entry.id, plan.setting.n_cpu_moe) == (MOE, 0)
+            assert plan.file.quant in ("UD-IQ3_XXS", "UD-IQ3_S")
+            assert bits(plan) >= 3
             assert plan.setting.context >= 32_768
             assert plan.setting.kv == "q8_0"
 
@@ -234,7 +236,7 @@ class TestContext:
                 each for each in first_plan(size, model, **machine).reasons if " tokens " in each and "ontext" in each
             )
 
-        assert explain_limit(16, MOE) == "A context of 32,768 tokens is the longest that fits."
+        assert explain_limit(16, MOE) == "A context of 65,536 tokens is the longest that leaves the margin free."
         longer = first_plan(20, MOE).setting.context
         longer = min(each for each in CONTEXTS if each > longer)
         assert explain_limit(20, MOE) == (

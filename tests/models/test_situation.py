@@ -202,6 +202,12 @@ class TestThisMachine:
         assert (known.backend, known.no_gpu) == ("cpu", True)
         assert known.notes == ("The NVIDIA GeForce RTX 4090 is not used: CUDA_VISIBLE_DEVICES= hides it.",)
 
+    def test_quotation_marks_hide_a_gpu(self, linux_host: Host) -> None:
+        """`set CUDA_VISIBLE_DEVICES="0"` of Windows, and files of Docker, keep them (lmstudio-bug-tracker #1712)."""
+        known = make_situation(machine(linux_host, nvidia()), environ={"CUDA_VISIBLE_DEVICES": '"0"'})
+        why = 'CUDA_VISIBLE_DEVICES="0" hides it, because its value has quotation marks. Write it without them.'
+        assert known.notes == (f"The NVIDIA GeForce RTX 4090 is not used: {why}",)
+
     def test_a_card_too_old_for_cuda_is_ignored(self, linux_host: Host) -> None:
         new = nvidia(1, compute_capability=(8, 9), driver="580.65.06")
         old = nvidia(0, total=2 * GIB, free=2 * GIB, compute_capability=(3, 5), driver="580.65.06", name="GT 710")
