@@ -450,7 +450,6 @@ class ModelPool:
         raise Refusal(
             404,
             f"There is no model {shown!r} here{remedy}. Models: {', '.join(names[:_SHOWN_NAMES])}{more}",
-            "not_found_error",
         )
 
     async def _list_names(self) -> list[str]:
@@ -503,7 +502,7 @@ class ModelPool:
         if model.task is not None:
             return model.task
         if self._closing is not None:
-            raise Refusal(503, "The server is being stopped", "unavailable_error")
+            raise Refusal(503, "The server is being stopped")
         if not model.is_loaded or model.claimed_by is not None:
             if model.failure is not None and self._clock() - model.failure[0] < _FAILURE_S:
                 raise _refuse(model.failure[1])
@@ -521,7 +520,7 @@ class ModelPool:
             except LauncherError as error:
                 raise _refuse(error) from error
             except asyncio.CancelledError:
-                raise Refusal(503, f"{model.name} was unloaded", "unavailable_error") from None
+                raise Refusal(503, f"{model.name} was unloaded") from None
             finally:
                 model.task = None
                 self._note_change()
@@ -620,7 +619,7 @@ class ModelPool:
         except NothingFits as lack:
             beside = f" beside {', '.join(each.name for each in others)}" if others else ""
             reason = f"There is not enough memory for {model.name}{beside}"
-            raise Refusal(503, reason, "unavailable_error") from lack
+            raise Refusal(503, reason) from lack
         # A request may have come for an idle model meanwhile.
         if leaving and not (is_next and all(each.is_idle for each in leaving)):
             return None
@@ -1030,5 +1029,5 @@ def _refuse(error: LauncherError) -> Exception:
 
     reason = " ".join(filter(None, (error.title, error.hint)))
     if isinstance(error, ModelMissing | ModelUnknown):
-        return Refusal(404, reason, "not_found_error")
-    return Refusal(500, reason, "server_error")
+        return Refusal(404, reason)
+    return Refusal(500, reason)

@@ -14,7 +14,14 @@ from launcher.gateway.continuation import Continuation, continue_text, drain_rea
 from launcher.gateway.engine_connection import EngineReply
 from launcher.gateway.engine_error import find_error, read_error
 from launcher.gateway.engine_link import EngineLink
-from launcher.gateway.exchange import COMPLETIONS_PATH, MESSAGES_PATH, Exchange, ExchangeState, RequestFailure
+from launcher.gateway.exchange import (
+    COMPLETIONS_PATH,
+    MESSAGES_PATH,
+    DrainReason,
+    Exchange,
+    ExchangeState,
+    RequestFailure,
+)
 from launcher.gateway.frames import (
     COMMENT,
     FRAME_END,
@@ -26,6 +33,7 @@ from launcher.gateway.frames import (
     parse_event,
     read_part,
 )
+from launcher.gateway.prompt_progress import ASK_FIELD, HiddenProgress
 from launcher.gateway.rejoined_stream import RejoinedStream
 
 _EVENT_STREAM = "text/event-stream"
@@ -39,7 +47,8 @@ _MOST_UNSENT_BYTES = 64 << 10
 """Bytes of a stream that wait for a slow client before more of it is read from the engine."""
 _LEAST_BETWEEN_LOSSES = 256
 """A reply that lost its engine must grow by this many pieces (mostly tokens) before it may survive another loss."""
-_PROGRESS = b'"return_progress":true,'
+_SEVERAL_REPLIES = (DrainReason.CHOICES, DrainReason.PROMPT)
+"""Requests that may have several replies in one stream, between which the engine's reports on prompts change events."""
 MODEL_HEADER = "X-Served-By-Model"
 """Header with the name of the model that replies, if the request names another model or there are several."""
 
@@ -78,8 +87,9 @@ class Forwarder:
         # The gateway asks for the progress of the prompt, to know its tokens before the end, and keeps the answers to
         # itself unless the client asked, too. In Anthropic's format the first event has the tokens.
         self._may_go_on = exchange.may_go_on
-        asks = self._may_go_on and exchange.path != MESSAGES_PATH
+        asks = self._may_go_on and exchange.path != MESSAGES_PATH and drain_reason(exchange) not in _SEVERAL_REPLIES
         self._asks_progress = asks and not (exchange.body or {}).get("return_progress")
+        self._progress = HiddenProgress()
         self._stream = RejoinedStream()
         self._frames_waited = 0
         self._mode: tuple[EngineLink, tuple[str, str] | None] | None = None
@@ -236,7 +246,7 @@ class Forwarder:
             return json.dumps({name: value for name, value in body.items() if name != "id_slot"}).encode()
         if self._asks_progress:
             brace = self.exchange.raw.index(b"{") + 1  # inserts the field without parsing a large body
-            return self.exchange.raw[:brace] + _PROGRESS + self.exchange.raw[brace:]
+            return self.exchange.raw[:brace] + ASK_FIELD + self.exchange.raw[brace:]
         return self.exchange.raw
 
     async def _pass_whole(self, reply: EngineReply, data: bytes) -> None:
@@ -262,7 +272,7 @@ class Forwarder:
 
     async def _pass_frames(self, link: EngineLink, reply: EngineReply) -> bool:
         """Pass the frames of a stream on; return whether it was cut before its end."""
-        self._splitter = FrameSplitter()
+        self._splitter, self._progress = FrameSplitter(), HiddenProgress()
         if not reply.has_parts:  # the first one may take as long as the reading of a prompt
             await self._wait_for_client()
         while data := await reply.read_part(self._pass_at_once):
@@ -322,8 +332,11 @@ class Forwarder:
         exchange, continuation = self.exchange, self.continuation
         if isinstance(event.get("prompt_progress"), dict):
             exchange.figures.add_progress(event["prompt_progress"])
-            if self._asks_progress:
+        if self._asks_progress:
+            hidden = self._progress.take_event(event, frame)
+            if hidden is None:
                 return None
+            frame = hidden
         if self._repeated:
             if self._is_repetition(event):
                 return None

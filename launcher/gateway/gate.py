@@ -438,7 +438,7 @@ class Gate:
         """End the requests whose key's name is not among `remaining`, even within a reply."""
         for forwarder in self._forwarders:
             if forwarder.exchange.key_name not in remaining:
-                forwarder.refuse(Refusal(401, "The API key was revoked", "authentication_error"))
+                forwarder.refuse(Refusal(401, "The API key was revoked"))
 
     async def is_healthy(self) -> bool:
         """Return whether an engine answers, or a handover has only paused it."""
@@ -612,7 +612,7 @@ class Gate:
             async with asyncio.timeout(None if forwarder.exchange.streams else _LONGEST_WAIT_S):
                 await asyncio.shield(load)
         except TimeoutError:
-            raise Refusal(503, "The model is still being loaded", "unavailable_error") from None
+            raise Refusal(503, "The model is still being loaded") from None
         finally:
             self._waiting_for_model.discard(forwarder)
 
