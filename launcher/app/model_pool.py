@@ -61,6 +61,7 @@ _LONGEST_WAIT_S = 540.0
 _FAIR_WAIT_S = 20.0
 """Seconds after which a load that waits for models in use gets their room once their running replies have ended:
 further requests for them wait until they are loaded again."""
+_ENGINE_KEYS = ("architecture", "tags")
 _IDLE_CHECKS, _LONGEST_CHECK_S = 10, 5.0
 """Checks within the idle time of a model, and the most seconds between two."""
 _USUAL_REPLY_TOKENS, _USUAL_TOKENS_PER_S = 500, 50.0
@@ -462,7 +463,8 @@ class ModelPool:
         listed: dict[str, dict[str, Any]] = {}
         for model in self._models:
             own = local.pop(model.model_path, None) if model.model_path else None
-            listed[model.name] = _describe_model(model, own)
+            found = await model.gate.read_model() if model.side.gate is not None else {}
+            listed[model.name] = _add_found(_describe_model(model, own), found)
         for each in local.values():
             listed.setdefault(each.name, _describe_absent(each))
         for alias in read_model_names().aliases:
@@ -924,6 +926,12 @@ def _describe_model(model: PooledModel, local: ServableModel | None) -> dict[str
         capabilities += ["multimodal"] if launch.options.mmproj else []
     path = model.model_path
     return _make_entry(model.name, path, local, state, context=context, trained=trained, capabilities=capabilities)
+
+
+def _add_found(entry: dict[str, Any], found: Body) -> dict[str, Any]:
+    """Return an entry of /v1/models with what only the engine knows: `architecture` (modalities), `tags`, `meta`."""
+    more = {name: found[name] for name in _ENGINE_KEYS if name in found}
+    return {**entry, **more, "meta": {**entry["meta"], **(found.get("meta") or {})}}
 
 
 def _describe_absent(local: ServableModel) -> dict[str, Any]:
