@@ -22,7 +22,13 @@ from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.last_start import save_last_use
-from launcher.engine.server.launch import api_model_name, check_model, plan_settings_of, read_draft_file
+from launcher.engine.server.launch import (
+    api_model_name,
+    check_model,
+    other_names,
+    plan_settings_of,
+    read_draft_file,
+)
 from launcher.engine.server.load_times import expected_load_time, save_load_time
 from launcher.engine.server.logs import LogBook, logs_dir
 from launcher.engine.server.own_memory import make_formula_inputs
@@ -201,7 +207,13 @@ class PooledModel:
 
     def has_name(self, name: str) -> bool:
         """Return whether it has this name in the API."""
-        return name == self.name
+        return name in (self.name, *self.given_names)
+
+    @property
+    def given_names(self) -> Collection[str]:
+        """All names that the user's extra arguments give it."""
+        options = self.supervisor.options
+        return other_names(options) if options and not self.own_name else ()
 
 
 class ModelPool:
@@ -925,7 +937,8 @@ def _describe_model(model: PooledModel, local: ServableModel | None) -> dict[str
         capabilities = ["embedding"] if launch.options.embeddings else ["completion"]
         capabilities += ["multimodal"] if launch.options.mmproj else []
     path = model.model_path
-    return _make_entry(model.name, path, local, state, context=context, trained=trained, capabilities=capabilities)
+    entry = _make_entry(model.name, path, local, state, context=context, trained=trained, capabilities=capabilities)
+    return {**entry, "aliases": sorted({*entry["aliases"], *model.given_names} - {model.name})}
 
 
 def _add_found(entry: dict[str, Any], found: Body) -> dict[str, Any]:

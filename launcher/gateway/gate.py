@@ -536,7 +536,9 @@ class Gate:
                 if self._link is link:
                     self.lose_engine()
             except RepeatDiffers:
-                forwarder.break_off(repeats=False)
+                if not forwarder.break_off_at_difference():
+                    await self._fail_broken(forwarder)
+                    return
             except EngineLost:
                 if not await self._survives_loss(forwarder, link):
                     await self._fail_broken(forwarder)

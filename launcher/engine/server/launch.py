@@ -275,11 +275,19 @@ def _known_fault_note(build: EngineBuild) -> str:
 def api_model_name(options: ServeOptions) -> str:
     """Return the model's name in the API, cleaned for use as a command line value.
 
-    It is the first name after `--alias` among the extra arguments, else the alias, else the file's name.
+    It is a name after `--alias` among the extra arguments, else the alias, else the file's name.
     """
-    given = (_ALIAS.value_in(options.extra) or "").partition(",")[0]
-    name = given or options.alias or options.model.stem.encode("utf-8", "replace").decode()
+    name = (
+        min(other_names(options), default="") or options.alias or options.model.stem.encode("utf-8", "replace").decode()
+    )
     return name.replace(",", " ").lstrip("-").strip() or "model"
+
+
+def other_names(options: ServeOptions) -> set[str]:
+    """Return the names after `--alias` among the extra arguments. llama-server calls the model by the first in order
+    of the alphabet, and accepts all.
+    """
+    return set(filter(None, (_ALIAS.value_in(options.extra) or "").split(",")))
 
 
 def engine_arguments(
