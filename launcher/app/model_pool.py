@@ -22,7 +22,13 @@ from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.last_start import save_last_use
-from launcher.engine.server.launch import api_model_name, check_model, plan_settings_of, read_draft_file
+from launcher.engine.server.launch import (
+    api_model_name,
+    check_model,
+    other_names,
+    plan_settings_of,
+    read_draft_file,
+)
 from launcher.engine.server.load_times import expected_load_time, save_load_time
 from launcher.engine.server.logs import LogBook, logs_dir
 from launcher.engine.server.own_memory import make_formula_inputs
@@ -61,6 +67,7 @@ _LONGEST_WAIT_S = 540.0
 _FAIR_WAIT_S = 20.0
 """Seconds after which a load that waits for models in use gets their room once their running replies have ended:
 further requests for them wait until they are loaded again."""
+_ENGINE_KEYS = ("architecture", "tags")
 _IDLE_CHECKS, _LONGEST_CHECK_S = 10, 5.0
 """Checks within the idle time of a model, and the most seconds between two."""
 _USUAL_REPLY_TOKENS, _USUAL_TOKENS_PER_S = 500, 50.0
@@ -200,7 +207,13 @@ class PooledModel:
 
     def has_name(self, name: str) -> bool:
         """Return whether it has this name in the API."""
-        return name == self.name
+        return name in (self.name, *self.given_names)
+
+    @property
+    def given_names(self) -> Collection[str]:
+        """All names that the user's extra arguments give it."""
+        options = self.supervisor.options
+        return other_names(options) if options and not self.own_name else ()
 
 
 class ModelPool:
@@ -450,7 +463,6 @@ class ModelPool:
         raise Refusal(
             404,
             f"There is no model {shown!r} here{remedy}. Models: {', '.join(names[:_SHOWN_NAMES])}{more}",
-            "not_found_error",
         )
 
     async def _list_names(self) -> list[str]:
@@ -463,7 +475,8 @@ class ModelPool:
         listed: dict[str, dict[str, Any]] = {}
         for model in self._models:
             own = local.pop(model.model_path, None) if model.model_path else None
-            listed[model.name] = _describe_model(model, own)
+            found = await model.gate.read_model() if model.side.gate is not None else {}
+            listed[model.name] = _add_found(_describe_model(model, own), found)
         for each in local.values():
             listed.setdefault(each.name, _describe_absent(each))
         for alias in read_model_names().aliases:
@@ -503,7 +516,7 @@ class ModelPool:
         if model.task is not None:
             return model.task
         if self._closing is not None:
-            raise Refusal(503, "The server is being stopped", "unavailable_error")
+            raise Refusal(503, "The server is being stopped")
         if not model.is_loaded or model.claimed_by is not None:
             if model.failure is not None and self._clock() - model.failure[0] < _FAILURE_S:
                 raise _refuse(model.failure[1])
@@ -521,7 +534,7 @@ class ModelPool:
             except LauncherError as error:
                 raise _refuse(error) from error
             except asyncio.CancelledError:
-                raise Refusal(503, f"{model.name} was unloaded", "unavailable_error") from None
+                raise Refusal(503, f"{model.name} was unloaded") from None
             finally:
                 model.task = None
                 self._note_change()
@@ -620,7 +633,7 @@ class ModelPool:
         except NothingFits as lack:
             beside = f" beside {', '.join(each.name for each in others)}" if others else ""
             reason = f"There is not enough memory for {model.name}{beside}"
-            raise Refusal(503, reason, "unavailable_error") from lack
+            raise Refusal(503, reason) from lack
         # A request may have come for an idle model meanwhile.
         if leaving and not (is_next and all(each.is_idle for each in leaving)):
             return None
@@ -924,7 +937,14 @@ def _describe_model(model: PooledModel, local: ServableModel | None) -> dict[str
         capabilities = ["embedding"] if launch.options.embeddings else ["completion"]
         capabilities += ["multimodal"] if launch.options.mmproj else []
     path = model.model_path
-    return _make_entry(model.name, path, local, state, context=context, trained=trained, capabilities=capabilities)
+    entry = _make_entry(model.name, path, local, state, context=context, trained=trained, capabilities=capabilities)
+    return {**entry, "aliases": sorted({*entry["aliases"], *model.given_names} - {model.name})}
+
+
+def _add_found(entry: dict[str, Any], found: Body) -> dict[str, Any]:
+    """Return an entry of /v1/models with what only the engine knows: `architecture` (modalities), `tags`, `meta`."""
+    more = {name: found[name] for name in _ENGINE_KEYS if name in found}
+    return {**entry, **more, "meta": {**entry["meta"], **(found.get("meta") or {})}}
 
 
 def _describe_absent(local: ServableModel) -> dict[str, Any]:
@@ -1030,5 +1050,5 @@ def _refuse(error: LauncherError) -> Exception:
 
     reason = " ".join(filter(None, (error.title, error.hint)))
     if isinstance(error, ModelMissing | ModelUnknown):
-        return Refusal(404, reason, "not_found_error")
-    return Refusal(500, reason, "server_error")
+        return Refusal(404, reason)
+    return Refusal(500, reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -43,11 +44,12 @@ async def run(options: argparse.Namespace) -> Result | int:
     if not options.follow:
         records = [record async for record in found]
         table = format_table([_HEADER, *map(_format_record, records)], right=_RIGHT, indent="")
-        lines = [*table, *format_failures(records)] if records else ["No requests yet."]
+        lines = [*table, *format_failures(records), *_format_notices(records)] if records else ["No requests yet."]
         return Result({"requests": [*map(_add_diagnosis, records)]}, lines)
     header = _format_followed(_HEADER)
     async for record in found:
         lines = [*header, *_format_followed(_format_record(record)), *format_failures([record])]
+        lines += _format_notices([record])
         print_result(Result(_add_diagnosis(record), lines), as_json=options.json)
         header = []
     return 0
@@ -65,6 +67,12 @@ def format_failures(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield wrap_text(text, f"{group.count} failed{status}: ")
         if group.diagnosis is not None:
             yield wrap_text(f"{group.diagnosis.title} {group.diagnosis.hint}", "  ")
+
+
+def _format_notices(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what replies lack, each sentence with the number of replies."""
+    notices = Counter(record["notice"] for record in records if record.get("notice"))
+    yield from (wrap_text(text, f"{count} complete: ") for text, count in notices.items())
 
 
 def _add_diagnosis(record: Mapping[str, Any]) -> Mapping[str, Any]:

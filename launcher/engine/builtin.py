@@ -78,6 +78,10 @@ def _set_cors_origins(_engine: Any, params: Any, value: str) -> None:  # noqa: A
     params.cors_origins_explicit = True
 
 
+def _set_aliases(_engine: Any, params: Any, value: str) -> None:  # noqa: ANN401
+    params.model_alias = set(value.split(","))
+
+
 def _add_api_keys(_engine: Any, params: Any, value: str) -> None:  # noqa: ANN401
     with open(value, encoding="utf-8") as file:  # noqa: PTH123 -- pathlib is a slow import here
         params.api_keys = [*params.api_keys, *filter(None, map(str.strip, file))]
@@ -119,7 +123,7 @@ def _make_parser() -> _Parser:
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     parser.add_argument("--list-devices", action="store_true", help="print the devices and exit")
     add_flag("-m", "--model", to="model.path", help="GGUF file")
-    add_flag("-a", "--alias", to=lambda _e, p, v: setattr(p, "model_alias", {v}), help="name of the model in the API")
+    add_flag("-a", "--alias", to=_set_aliases, help="names of the model in the API")
     add_flag("--host", to=lambda _e, p, v: setattr(p, "hostnames", [v]), help="address to listen on")
     add_flag("--port", to="port", type=int, help="port to listen on")
     add_flag("--api-key-file", to=_add_api_keys, help="file with one API key a line")

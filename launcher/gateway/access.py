@@ -23,6 +23,7 @@ GENERATING_PATHS = frozenset(
         "/completion",
         "/infill",
         "/v1/responses",
+        "/responses",
         "/v1/messages",
         "/v1/embeddings",
         "/embeddings",
@@ -34,10 +35,21 @@ GENERATING_PATHS = frozenset(
     }
 )
 """Paths of requests that take a slot of the engine."""
-QUICK_PATHS = frozenset({"/tokenize", "/detokenize", "/apply-template", "/v1/messages/count_tokens"})
+QUICK_PATHS = frozenset(
+    {
+        "/tokenize",
+        "/detokenize",
+        "/apply-template",
+        "/v1/messages/count_tokens",
+        "/v1/chat/completions/input_tokens",
+        "/chat/completions/input_tokens",
+        "/v1/responses/input_tokens",
+        "/responses/input_tokens",
+    }
+)
 METRICS_PATH = "/metrics"
 MODELS_PATHS = frozenset({"/v1/models", "/models"})
-READING_PATHS = frozenset({"/props", "/slots", METRICS_PATH}) | MODELS_PATHS
+READING_PATHS = frozenset({"/props", "/slots", "/lora-adapters", METRICS_PATH}) | MODELS_PATHS
 RETRY_AFTER = "5"
 """Seconds after which a client may try again."""
 OPEN_PATHS = frozenset({"/health", "/v1/health"})
@@ -77,13 +89,28 @@ MEASUREMENT = "(measurement)"
 """Name of the key of a measurement; no key of a user can have it."""
 
 
+_ERROR_TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    500: "server_error",
+    501: "not_supported_error",
+    503: "unavailable_error",
+}
+"""The type that llama-server's error of a status has; `invalid_request_error` for all others."""
+
+
 @dataclass(slots=True)
 class Refusal(Exception):
-    """A request that is refused, with the HTTP status and the reason."""
+    """A request that is refused, with the HTTP status and the reason, and the error's type if it is not the usual."""
 
     status: int
     reason: str
-    kind: str = "invalid_request_error"
+    kind: str = ""
+
+    def __post_init__(self) -> None:
+        """Set the usual type."""
+        self.kind = self.kind or _ERROR_TYPES.get(self.status, "invalid_request_error")
 
     def make_response(self) -> web.Response:
         """Return the response, in the format of OpenAI's errors."""
@@ -191,7 +218,7 @@ class Access:
         given = _sent_key(request).encode()
         found = [name for name, key in self.open_keys.items() if hmac.compare_digest(given, key.encode())]
         if not found:
-            raise Refusal(401, "Invalid API key", "authentication_error")
+            raise Refusal(401, "Invalid API key")
         return found[0]
 
 

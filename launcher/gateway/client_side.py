@@ -6,13 +6,13 @@ import logging
 import socket
 import sys
 from collections.abc import Callable, Collection, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.base.errors import LauncherError, PortBusy
 from launcher.base.messages import message
 from launcher.base.paths import cache_dir, explain_os_error
+from launcher.engine.builds.flags import Flag
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import Launch
 from launcher.engine.server.state import FailedReplies, ReplyProgress
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _BACKLOG = 256
 """Connections that the system accepts for us while the HTTP server is not loaded yet."""
+_REPLY_LIMIT = Flag(("--n-predict", "--predict", "-n"), "N", (), None, "")
 _STOPPED = "The server is being stopped"
 
 
@@ -109,11 +110,8 @@ def _find_reply_limit(arguments: Sequence[str]) -> int | None:
     """Return the user's limit for replies whose requests name none. It is read from the command line, because GET
     /props lacks it (b11669).
     """
-    limit = None
-    for flag, value in pairwise(word for each in arguments for word in each.split("=", 1)):
-        if flag in ("-n", "--predict", "--n-predict") and value.isdecimal():
-            limit = int(value)
-    return limit or None
+    limit = _REPLY_LIMIT.value_in(arguments) or ""
+    return int(limit) or None if limit.isdecimal() else None
 
 
 class GatewayClientSide(GateClientSide):

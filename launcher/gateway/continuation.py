@@ -22,6 +22,7 @@ from launcher.gateway.exchange import (
     Exchange,
     begins_word,
 )
+from launcher.gateway.frames import ReplyPart
 from launcher.gateway.saved_slots import SavedSlot
 
 _MODES = ("reasoning_content", "content")
@@ -48,6 +49,7 @@ _ANY_BOUNDARY_AFTER = 16
 
 _UNCHECKED_AFTER = 64
 """Frames after which any word's end will do: some tokenizers never make the same pieces of a word by itself."""
+_NOTHING = ReplyPart()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Continuation:
 
     `slot` has the conversation, None if it was not saved. `tokens_before` were generated in all earlier parts, whose
     text is `raw`. `prompt_tokens` and `reused_tokens` are those of the client's request. `repeated` is text that the
-    client has already, but that the engine is to write again.
+    client has already, but that the engine is to write again, by its kind.
     """
 
     request: Mapping[str, Any]
@@ -65,7 +67,7 @@ class Continuation:
     tokens_before: int
     prompt_tokens: int
     reused_tokens: int
-    repeated: str = ""
+    repeated: ReplyPart = _NOTHING
 
     def without_slot(self) -> Self:
         """Return the same continuation for an engine that has the conversation in no slot."""
@@ -94,6 +96,29 @@ def drain_reason(exchange: Exchange) -> DrainReason | None:
     if any(part.get("type") not in _TEXT_PARTS for part in _content_parts(messages)):
         return DrainReason.IMAGE
     return None
+
+
+def may_repeat(exchange: Exchange) -> bool:
+    """Return whether an engine that gets the same request again would write the same reply.
+
+    That is so at temperature 0 and with a seed. A call of a tool is not compared with what the client has of it.
+    """
+    body = exchange.body or {}
+    is_fixed = body.get("temperature") == 0 or body.get("seed") is not None
+    return is_fixed and not exchange.text.calls_tool and exchange.may_go_on and not _has_choices(exchange)
+
+
+def _has_choices(exchange: Exchange) -> bool:
+    body = exchange.body or {}
+    several = exchange.path == COMPLETIONS_PATH and read_text_prompt(body) is None
+    return several or _choices_reason(body) is not None
+
+
+def repeat_reply(exchange: Exchange) -> Continuation:
+    """Return how another engine writes a whole reply again, of which the client gets what it has not."""
+    text, figures = exchange.text, exchange.figures
+    counts = figures.prompt_tokens or 0, figures.reused_tokens or 0
+    return Continuation(exchange.body or {}, "", None, 0, *counts, ReplyPart(text.content, text.reasoning))
 
 
 def _choices_reason(body: Mapping[str, Any]) -> DrainReason | None:
@@ -258,16 +283,19 @@ async def continue_text(
     raw = text.content if mode == TOKENS else await _restore_marks(link, body, mode, text)
     if raw is None:
         return None
-    repeated = await _find_repeated(link, text.last_pieces) if repeats else ""
-    raw = raw.removesuffix(repeated)
+    tail = await _find_repeated(link, text.last_pieces) if repeats else ""
+    raw = raw.removesuffix(tail)
     if mode == TOKENS:
         request = {**body, "prompt": f"{read_text_prompt(body)}{raw}"}
     else:
         request = _with_reply(exchange.path, body, mode, raw)
     count = len(await link.token_pieces(raw))
+    if not repeats:  # the model may have made its words of more tokens than a tokenizer would
+        count = max(count, text.piece_count)
     _lower_limits(request, count, link.reply_limit)
     prompt_tokens = earlier.prompt_tokens if earlier else exchange.figures.prompt_tokens
     reused = exchange.figures.reused_tokens
+    repeated = ReplyPart(tail) if text.content else ReplyPart(reasoning=tail)
     return Continuation(request, raw, None, count, prompt_tokens or 0, reused or 0, repeated)
 
 

@@ -80,6 +80,14 @@ class EngineLink:
             return b""
         return metrics.rstrip() + b"\n" if status == 200 else b""
 
+    async def read_model(self) -> Mapping[str, Any]:
+        """Return the engine's own entry of /v1/models; nothing if it does not answer."""
+        try:
+            entry = json.loads((await self._fetch("GET", "/v1/models", _HEALTH_S))[1])["data"][0]
+        except (EngineLost, ValueError, LookupError, TypeError):
+            return {}
+        return entry if isinstance(entry, dict) else {}
+
     async def read_page_file(self, path: str, headers: Mapping[str, str]) -> tuple[int, Mapping[str, str], bytes]:
         """Ask for a file of the engine's web page, without the key; return status, headers and content.
 

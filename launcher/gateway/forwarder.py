@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,32 @@ from aiohttp import ClientError, HttpVersion11, web
 
 from launcher.base.errors import INTERRUPTED
 from launcher.gateway.access import RETRY_AFTER, Refusal
-from launcher.gateway.continuation import Continuation, continue_text, drain_reason, find_mode, may_cut_here
+from launcher.gateway.continuation import (
+    Continuation,
+    continue_text,
+    drain_reason,
+    find_mode,
+    is_canonical,
+    may_cut_here,
+    may_repeat,
+    repeat_reply,
+)
 from launcher.gateway.engine_connection import EngineReply
 from launcher.gateway.engine_error import find_error, read_error
 from launcher.gateway.engine_link import EngineLink
-from launcher.gateway.exchange import COMPLETIONS_PATH, MESSAGES_PATH, Exchange, ExchangeState, RequestFailure
+from launcher.gateway.exchange import (
+    COMPLETIONS_PATH,
+    MESSAGES_PATH,
+    DrainReason,
+    Exchange,
+    ExchangeState,
+    RequestFailure,
+)
 from launcher.gateway.frames import (
     COMMENT,
     FRAME_END,
     FrameSplitter,
+    ReplyPart,
     begins_reply,
     drop_text,
     find_object,
@@ -26,6 +44,7 @@ from launcher.gateway.frames import (
     parse_event,
     read_part,
 )
+from launcher.gateway.prompt_progress import ASK_FIELD, HiddenProgress
 from launcher.gateway.rejoined_stream import RejoinedStream
 
 _EVENT_STREAM = "text/event-stream"
@@ -37,9 +56,16 @@ _PASSED_ON = ("Content-Type", "Accept", "User-Agent")
 _PASSED_BACK = ("Content-Type", "Retry-After")
 _MOST_UNSENT_BYTES = 64 << 10
 """Bytes of a stream that wait for a slow client before more of it is read from the engine."""
+_WITHIN_MESSAGE = ("content_block_delta", "content_block_stop")
+"""Events of Anthropic's API that may come between two parts of a reply."""
+_LONGEST_REPEAT_S = 120.0
+"""A reply that has taken longer is not written again from its beginning: its client would wait as long once more."""
+_COMMENT_S = 2.0
+"""Seconds between two comments to a client that waits until a reply is repeated."""
 _LEAST_BETWEEN_LOSSES = 256
 """A reply that lost its engine must grow by this many pieces (mostly tokens) before it may survive another loss."""
-_PROGRESS = b'"return_progress":true,'
+_SEVERAL_REPLIES = (DrainReason.CHOICES, DrainReason.PROMPT)
+"""Requests that may have several replies in one stream, between which the engine's reports on prompts change events."""
 MODEL_HEADER = "X-Served-By-Model"
 """Header with the name of the model that replies, if the request names another model or there are several."""
 
@@ -78,14 +104,16 @@ class Forwarder:
         # The gateway asks for the progress of the prompt, to know its tokens before the end, and keeps the answers to
         # itself unless the client asked, too. In Anthropic's format the first event has the tokens.
         self._may_go_on = exchange.may_go_on
-        asks = self._may_go_on and exchange.path != MESSAGES_PATH
+        asks = self._may_go_on and exchange.path != MESSAGES_PATH and drain_reason(exchange) not in _SEVERAL_REPLIES
         self._asks_progress = asks and not (exchange.body or {}).get("return_progress")
+        self._progress = HiddenProgress()
         self._stream = RejoinedStream()
         self._frames_waited = 0
         self._mode: tuple[EngineLink, tuple[str, str] | None] | None = None
         self._repeats = True
-        self._repeated = ""
+        self._repeated = ReplyPart()
         """Text that the client has already, and that the engine still has to write again."""
+        self._commented_s = 0.0
         self._model: Path | None = None
         self._lost_at: int | None = None
         """Pieces of the reply that the client had when an engine was last lost in it."""
@@ -129,7 +157,7 @@ class Forwarder:
         cancelled_before = task.cancelling()
         self.was_cut = False
         self.link, self._model = link, link.model
-        self._repeated = self.continuation.repeated if self.continuation else ""
+        self._repeated = self.continuation.repeated if self.continuation else ReplyPart()
         try:
             self.was_cut = await self._pass_reply_on(link)
         except asyncio.CancelledError:
@@ -164,15 +192,26 @@ class Forwarder:
         """
         pieces, lost_at = self.exchange.text.piece_count, self._lost_at
         is_near = lost_at is not None and pieces - lost_at < _LEAST_BETWEEN_LOSSES
-        if is_near or drain_reason(self.exchange) is not None:
+        if is_near or not (self._may_continue or may_repeat(self.exchange)):
             return False
         self._lost_at = pieces
         self.exchange.handovers += not self.was_cut
-        self.break_off(repeats=(self.exchange.body or {}).get("temperature") == 0)
+        self._break_off(repeats=may_repeat(self.exchange))
         return True
 
-    def break_off(self, *, repeats: bool) -> None:
-        """Have another engine continue the reply's text; with `repeats` from the last place at which it may be cut."""
+    def break_off_at_difference(self) -> bool:
+        """Record that an engine has written something else than what it was to repeat; return whether it may go on
+        behind that.
+        """
+        self._break_off(repeats=False)
+        return self._may_continue
+
+    @property
+    def _may_continue(self) -> bool:
+        return drain_reason(self.exchange) is None
+
+    def _break_off(self, *, repeats: bool) -> None:
+        """Have another engine go on; with `repeats` it writes again what is needed for the rest to be the same."""
         self.is_broken_off, self._repeats = True, repeats
         self.exchange.gap_open = True
 
@@ -181,14 +220,27 @@ class Forwarder:
 
         No reply goes on with another model. Raises EngineLost.
         """
-        found = await self.find_mode(link) if link.model == self._model else None
-        going_on = found and await continue_text(link, self.exchange, found, self.continuation, repeats=self._repeats)
+        going_on = await self._find_continuation(link) if link.model == self._model else None
         if not going_on:
             self.exchange.gap_open = False
             return False
         self.continuation = going_on
         self.is_broken_off = False
         return True
+
+    async def _find_continuation(self, link: EngineLink) -> Continuation | None:
+        """Return how a broken reply goes on: by its text if that is enough to go on with the same words.
+
+        Otherwise it is written again from its beginning, unless that would take too long.
+        """
+        exchange, repeats = self.exchange, self._repeats
+        is_short = (exchange.last_token or 0.0) - (exchange.first_token or 0.0) < _LONGEST_REPEAT_S
+        if repeats and not self._may_continue:
+            return repeat_reply(exchange) if is_short else None
+        if repeats and is_short and not await is_canonical(link, exchange.text):
+            return repeat_reply(exchange)
+        found = await self.find_mode(link)
+        return found and await continue_text(link, exchange, found, self.continuation, repeats=repeats)
 
     def check_refused(self) -> None:
         """Raise the refusal that `refuse` was given, if any."""
@@ -236,7 +288,7 @@ class Forwarder:
             return json.dumps({name: value for name, value in body.items() if name != "id_slot"}).encode()
         if self._asks_progress:
             brace = self.exchange.raw.index(b"{") + 1  # inserts the field without parsing a large body
-            return self.exchange.raw[:brace] + _PROGRESS + self.exchange.raw[brace:]
+            return self.exchange.raw[:brace] + ASK_FIELD + self.exchange.raw[brace:]
         return self.exchange.raw
 
     async def _pass_whole(self, reply: EngineReply, data: bytes) -> None:
@@ -262,7 +314,7 @@ class Forwarder:
 
     async def _pass_frames(self, link: EngineLink, reply: EngineReply) -> bool:
         """Pass the frames of a stream on; return whether it was cut before its end."""
-        self._splitter = FrameSplitter()
+        self._splitter, self._progress = FrameSplitter(), HiddenProgress()
         if not reply.has_parts:  # the first one may take as long as the reading of a prompt
             await self._wait_for_client()
         while data := await reply.read_part(self._pass_at_once):
@@ -306,7 +358,7 @@ class Forwarder:
 
     async def _may_cut(self, link: EngineLink, event: dict[str, Any]) -> bool:
         part = read_part(event)
-        if part is None or not part.text or self._repeated:
+        if part is None or not part.text or any(self._repeated):
             return False
         self._frames_waited += 1
         exact = self.exchange.path == COMPLETIONS_PATH
@@ -322,11 +374,14 @@ class Forwarder:
         exchange, continuation = self.exchange, self.continuation
         if isinstance(event.get("prompt_progress"), dict):
             exchange.figures.add_progress(event["prompt_progress"])
-            if self._asks_progress:
+        if self._asks_progress:
+            hidden = self._progress.take_event(event, frame)
+            if hidden is None:
                 return None
-        if self._repeated:
+            frame = hidden
+        if any(self._repeated):
             if self._is_repetition(event):
-                return None
+                return self._keep_waiting()
             frame = format_event(event, name=event.get("type"))
         has_timings = isinstance(event.get("timings"), dict) and _ends_reply(event)
         if has_timings:
@@ -350,17 +405,33 @@ class Forwarder:
         """Return whether the client has all text of an event already; if it has a part, remove that part. Raises
         RepeatDiffers.
         """
-        part, text = read_part(event), self.exchange.text
+        part = read_part(event)
         if part is None:
             if begins_reply(event):
                 return False
+            if event.get("type") in _WITHIN_MESSAGE:
+                return True
             raise RepeatDiffers
-        new_text, repeated = part.content if text.content else part.reasoning, self._repeated
-        if not new_text or not (repeated.startswith(new_text) or new_text.startswith(repeated)):
+        is_thinking = not part.content
+        repeated = self._repeated.reasoning if is_thinking else self._repeated.content
+        is_early = not is_thinking and self._repeated.reasoning
+        if is_early or not part.text or not (repeated.startswith(part.text) or part.text.startswith(repeated)):
             raise RepeatDiffers
-        self._repeated = repeated[len(new_text) :]
+        rest = repeated[len(part.text) :]
+        if is_thinking:
+            self._repeated = self._repeated._replace(reasoning=rest)
+        else:
+            self._repeated = self._repeated._replace(content=rest)
         drop_text(event, len(repeated))
-        return len(new_text) <= len(repeated)
+        return len(part.text) <= len(repeated)
+
+    def _keep_waiting(self) -> bytes | None:
+        """Return a comment for a client that has waited for some time, in place of what it has already."""
+        now_s = time.monotonic()
+        if now_s - self._commented_s < _COMMENT_S:
+            return None
+        self._commented_s = now_s
+        return COMMENT.removesuffix(FRAME_END)
 
     def _note_part(self) -> None:
         """Record that a part of the reply is delivered now, and the gap that a handover made before it."""

@@ -102,5 +102,5 @@ def find_object(data: bytes, name: str) -> dict[str, Any] | None:
 
 def format_event(event: Mapping[str, Any], *, name: str | None = None) -> bytes:
     """Return a frame without the blank line that ends it. `name` is the event's type, for APIs that name it."""
-    data = _DATA + json.dumps(event, separators=(",", ":")).encode()
+    data = _DATA + json.dumps(event, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
     return data if name is None else b"event: " + name.encode() + b"\n" + data

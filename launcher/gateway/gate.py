@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -133,6 +133,7 @@ class Gate:
         self._waiting_for_model: set[Forwarder] = set()
         self._next_load: asyncio.Future[None] | None = None
         self._saved: list[SavedSlot] = []
+        self._model_entry: tuple[EngineLink, Mapping[str, Any]] | None = None
         self._set_aside: list[SavedSlot] | None = None
         """The clients' slots while a measurement uses the engine's; None while they are in the engine."""
         self._slots_lock = asyncio.Lock()
@@ -438,7 +439,7 @@ class Gate:
         """End the requests whose key's name is not among `remaining`, even within a reply."""
         for forwarder in self._forwarders:
             if forwarder.exchange.key_name not in remaining:
-                forwarder.refuse(Refusal(401, "The API key was revoked", "authentication_error"))
+                forwarder.refuse(Refusal(401, "The API key was revoked"))
 
     async def is_healthy(self) -> bool:
         """Return whether an engine answers, or a handover has only paused it."""
@@ -454,6 +455,15 @@ class Gate:
     async def read_metrics(self) -> bytes:
         """Return the engine's metrics; nothing if it does not answer."""
         return b"" if self._link is None else await self._link.read_metrics()
+
+    async def read_model(self) -> Mapping[str, Any]:
+        """Return the engine's own entry of /v1/models; nothing while no engine answers. Each engine is asked once."""
+        link = self._link
+        if link is None:
+            return {}
+        if self._model_entry is None or self._model_entry[0] is not link:
+            self._model_entry = link, await link.read_model()
+        return self._model_entry[1]
 
     async def read_page_file(self, request: web.Request) -> web.Response | None:
         """Return the engine's answer to a request for a file of its web page; None if it does not answer."""
@@ -526,7 +536,9 @@ class Gate:
                 if self._link is link:
                     self.lose_engine()
             except RepeatDiffers:
-                forwarder.break_off(repeats=False)
+                if not forwarder.break_off_at_difference():
+                    await self._fail_broken(forwarder)
+                    return
             except EngineLost:
                 if not await self._survives_loss(forwarder, link):
                     await self._fail_broken(forwarder)
@@ -612,7 +624,7 @@ class Gate:
             async with asyncio.timeout(None if forwarder.exchange.streams else _LONGEST_WAIT_S):
                 await asyncio.shield(load)
         except TimeoutError:
-            raise Refusal(503, "The model is still being loaded", "unavailable_error") from None
+            raise Refusal(503, "The model is still being loaded") from None
         finally:
             self._waiting_for_model.discard(forwarder)
 

@@ -167,7 +167,7 @@ class Gateway:
             raw = await self._read_body(request)
             body = await _parse_body(raw)
             if key_name not in self.access.open_keys:  # revoked meanwhile
-                raise Refusal(401, "Invalid API key", "authentication_error")
+                raise Refusal(401, "Invalid API key")
             route = await self.router.find_route(_find_model_name(request, body), body)
             if body is not None and route.system_text:
                 changed = add_system_text(request.path, body, route.system_text)
@@ -236,7 +236,7 @@ class Gateway:
         for gate in gates:
             page_file = page_file or await gate.read_page_file(request)
         if page_file is None:
-            raise Refusal(503, "No engine answers now", "unavailable_error")
+            raise Refusal(503, "No engine answers now")
         return page_file
 
     async def _report_metrics(self, request: web.Request, own: str) -> web.Response:

@@ -19,6 +19,7 @@ class RejoinedStream:
         self._identity: dict[str, Any] = {}
         self._message_begun = False
         self._blocks: set[object] = set()
+        self._ended_blocks: set[object] = set()
 
     def take_event(self, event: dict[str, Any], frame: bytes, continuation: Continuation | None) -> bytes | None:
         """Return the frame of an event for the client, changing the event as well; None if it is a repetition.
@@ -54,6 +55,10 @@ class RejoinedStream:
             if event.get("index") in self._blocks:
                 return None
             self._blocks.add(event.get("index"))
+        elif kind == "content_block_stop":
+            if event.get("index") in self._ended_blocks:
+                return None
+            self._ended_blocks.add(event.get("index"))
         elif continuation is not None and isinstance(usage := event.get("usage"), dict):
             usage["output_tokens"] = usage.get("output_tokens", 0) + continuation.tokens_before
             return format_event(event, name=str(kind))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from launcher.base.messages import message
 from launcher.base.text import storable_text
 from launcher.engine.server.reread import Reread
 from launcher.gateway.exchange import Exchange, ExchangeState
@@ -20,6 +21,10 @@ _MOST_CHARACTERS = 200
 _LEAST_S = 0.05
 """The shortest reply, in seconds, whose speed is measured by our clock: a shorter one may have come in one piece."""
 
+_NO_LOGPROBS = message(
+    "The log probabilities of drafted tokens are missing, or 0 in a reply that was not streamed: the engine computes "
+    "none, and no request can turn drafts off. With draft length 0 all tokens have them."
+)
 OnRecord = Callable[["RequestRecord"], None]
 
 
@@ -32,7 +37,8 @@ class RequestRecord:
     or by our clock where the engine gives none or the reply comes from several engines. `gaps_s` are the pauses that
     handovers made in the stream; drafts of a reply with gaps are unknown. `end` is None until the request has ended.
     `reread` is the part of its prompt that the engine had read before and read again. Of a request without a whole
-    reply, `status` is the HTTP status, or the code in a stream's error, and `message` the sentence with it.
+    reply, `status` is the HTTP status, or the code in a stream's error, and `message` the sentence with it. `notice` is
+    a sentence about what a whole reply lacks; it is not kept after the server's end.
     """
 
     id: str
@@ -55,6 +61,7 @@ class RequestRecord:
     status: int | None = None
     message: str | None = None
     reread: Reread | None = None
+    notice: str | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -83,6 +90,7 @@ class RequestRecord:
             "status": self.status,
             "message": self.message,
             "reread": self.reread.as_json() if self.reread else None,
+            "notice": self.notice,
         }
 
 
@@ -180,7 +188,12 @@ def _make_record(exchange: Exchange, id_: str, model: str | None) -> RequestReco
         end=(exchange.end or "error") if ended else None,
         status=exchange.failure.status if exchange.failure else None,
         message=exchange.failure.message if exchange.failure else None,
+        notice=_NO_LOGPROBS if _asks_logprobs(exchange) and figures.drafted else None,
     )
+
+
+def _asks_logprobs(exchange: Exchange) -> bool:
+    return any((exchange.body or {}).get(name) for name in ("logprobs", "n_probs"))
 
 
 def _find_speed(exchange: Exchange) -> float | None:

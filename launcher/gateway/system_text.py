@@ -3,21 +3,23 @@
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.gateway.exchange import CHAT_PATHS
-
 _ROLES = ("system", "developer")
 
 
 def add_system_text(path: str, body: Mapping[str, Any], text: str) -> Mapping[str, Any]:
-    """Return the body of a request to `path` with a system text; `body` itself if it has one, or cannot have one."""
-    if path in CHAT_PATHS:
+    """Return the body of a request to `path` with a system text; `body` itself if it has one, or cannot have one.
+
+    A request that only counts the tokens of another is changed like that one.
+    """
+    asked = path.removeprefix("/v1").removesuffix("/input_tokens").removesuffix("/count_tokens")
+    if asked == "/chat/completions":
         messages = body.get("messages")
         if isinstance(messages, list) and not _has_system(messages):
             return {**body, "messages": [{"role": "system", "content": text}, *messages]}
-    elif path in ("/v1/messages", "/v1/messages/count_tokens"):
+    elif asked == "/messages":
         if not body.get("system"):
             return {**body, "system": text}
-    elif path == "/v1/responses":
+    elif asked == "/responses":
         entries = body.get("input")
         if not body.get("instructions") and not (isinstance(entries, list) and _has_system(entries)):
             return {**body, "instructions": text}

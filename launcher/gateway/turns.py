@@ -100,4 +100,4 @@ def refuse_waiting() -> Refusal:
 
 
 def _refuse(reason: str) -> Refusal:
-    return Refusal(503, reason, "unavailable_error")
+    return Refusal(503, reason)

@@ -10,8 +10,8 @@ from launcher.gateway.request_log import RequestRecord
 from launcher.tuning.history_records import to_compact_json
 
 MOST_KEPT = 10_000
-_COLUMNS = [field.name for field in fields(RequestRecord) if field.name != "reread"]
-"""Columns of the table: all fields of a RequestRecord except `reread`, which only the health monitor uses."""
+_COLUMNS = [field.name for field in fields(RequestRecord) if field.name not in ("reread", "notice")]
+"""Columns of the table: all fields of a RequestRecord except those that only a running server tells."""
 _QUOTED_COLUMNS = ", ".join(f'"{name}"' for name in _COLUMNS)  # quoted, because "end" is a keyword of SQL
 _PLACES = ", ".join("?" * len(_COLUMNS))
 _GAPS = _COLUMNS.index("gaps_s")

@@ -338,6 +338,17 @@ async def test_an_alias_has_a_system_text_and_settings(demo_server: Served) -> N
     assert listed["second"]["capabilities"] == ["completion"]
 
 
+async def test_the_list_of_models_has_what_the_engine_knows_of_a_loaded_one(demo_server: Served) -> None:
+    listed = {each["id"]: each for each in (await demo_server.client.get("/v1/models")).json()["data"]}
+    endpoint = demo_server.session.supervisor.engine_endpoint
+    headers = {"Authorization": f"Bearer {endpoint.api_key}"}
+    async with httpx.AsyncClient(base_url=endpoint.url, headers=headers, trust_env=False) as engine:
+        (known,) = (await engine.get("/v1/models")).json()["data"]
+    assert listed["demo"]["architecture"] == known["architecture"]
+    assert known["meta"].items() <= listed["demo"]["meta"].items()
+    assert "architecture" not in listed["second"], "it is not loaded, so its modalities are unknown"
+
+
 async def test_the_server_ends_when_its_last_model_is_stopped(demo_server: Served) -> None:
     await demo_server.ask_well("second")
     assert (await running_servers.stop_model("demo", None))[1] == "demo"

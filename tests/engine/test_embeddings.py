@@ -59,6 +59,21 @@ async def test_embedding_works_and_completions_are_refused(session: ServerSessio
     assert entry.embeddings
 
 
+async def test_vectors_of_tokens_are_served_if_the_arguments_ask_for_them(
+    session: ServerSession, demo_model: Path
+) -> None:
+    """OpenAI's path refuses the pooling type `none`."""
+    extra = ("--embedding", "--pooling", "none", "--alias", "vectors")
+    await session.start(ServeOptions(demo_model, built_in=True, draft=0, threads=1, alias="demo", extra=extra))
+    (entry,) = registry.list_entries()
+    assert (entry.embeddings, entry.model) == (True, "vectors")
+    endpoint = session.supervisor.endpoint
+    headers = {"Authorization": f"Bearer {endpoint.api_key}"}
+    async with httpx.AsyncClient(base_url=endpoint.url, headers=headers, trust_env=False, timeout=60) as client:
+        (reply,) = (await client.post("/embeddings", json={"input": "one two", "model": "vectors"})).json()
+        assert len(reply["embedding"]) > 1
+
+
 async def test_an_encoder_is_served(session: ServerSession, tmp_path: Path) -> None:
     """An encoder has no KV cache, so a chat as its first request would fail."""
     path = tmp_path / "bert.gguf"

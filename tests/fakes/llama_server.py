@@ -7,7 +7,7 @@ FAKE_FAULTS names its faults, separated by commas:
     ignores-term        ignores SIGTERM and its parent's exit line
     no-drafts           /slots says that it speculates, but it makes no drafts
     not-speculative     /slots says it does not speculate
-    no-vector           /v1/embeddings answers without a vector
+    no-vector           /embeddings answers without a vector
     no-ranks            /v1/rerank answers without ranks
     dies-on-chat        ends with exit code 3 at the first chat request
     dies-loading        says that memory ran out and ends with exit code 1
@@ -110,10 +110,10 @@ class Handler(BaseHTTPRequestHandler):
                 file.write(body.replace(b"\n", b" ") + b"\n")
         if "dies-on-chat" in FAULTS:
             abort_engine()
-        if self.path == "/v1/embeddings":
+        if self.path == "/embeddings":
             if "mute" in FAULTS:
                 threading.Event().wait()
-            self.answer(200, {"data": [] if "no-vector" in FAULTS else [{"embedding": [0.6, 0.8]}]})
+            self.answer(200, [] if "no-vector" in FAULTS else [{"index": 0, "embedding": [[0.6, 0.8]]}])
             return
         if self.path == "/v1/rerank":
             if "mute" in FAULTS:

@@ -111,6 +111,23 @@ async def test_requests_in_progress_are_listed_and_requests_without_a_reply_are_
         assert (record.end, record.reply_tokens, record.tokens_per_second) == ("client left", None, None)
 
 
+async def test_a_reply_whose_drafted_tokens_lack_log_probabilities_says_so(options: ServeOptions) -> None:
+    async with logging_requests(options) as (session, client):
+        notices = []
+        for fields in ({"logprobs": True}, {}):
+            await client.post(CHAT, json={**BODIES[CHAT], **fields})
+            notices.append((await last_record(session)).as_json()["notice"])
+        assert "draft length 0" in notices[0]
+        assert notices[1] is None
+
+
+async def test_a_request_is_listed_as_ended_as_soon_as_its_client_has_the_reply(options: ServeOptions) -> None:
+    async with logging_requests(options) as (session, client):
+        for number, path in enumerate(BODIES, 1):
+            await client.post(path, json={**BODIES[path], "stream": True})
+            assert [record.end for record in session.request_log.records] == ["complete"] * number
+
+
 async def test_an_error_of_the_engine_is_recorded(options: ServeOptions) -> None:
     async with logging_requests(options) as (session, client):
         assert (await client.post("/v1/embeddings", json={"input": "bread"})).status_code == 501
@@ -253,7 +270,7 @@ def test_json_has_a_time_zone_and_null_for_unknown_values() -> None:
     unknown = {name for name, value in result.items() if value is None}
     assert unknown == {
         *("model", "prompt_tokens", "reused_tokens", "reply_tokens", "first_token_s", "tokens_per_second"),
-        *("draft_n", "draft_n_accepted", "status", "message", "reread"),
+        *("draft_n", "draft_n_accepted", "status", "message", "reread", "notice"),
     }
 
 

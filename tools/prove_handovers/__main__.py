@@ -9,6 +9,9 @@ request without a handover. Prints a table, and ends with exit code 1 if a reply
 
 The result of each handover is saved in FOLDER at once, in one file for each engine. Saved results count towards
 --handovers, so an interrupted proof continues where it was. Delete the file to start over.
+
+With --forms it prints another table: what becomes of each form of stream (grammars, tools, stop texts, ...) at a
+restart, a crash of the engine and two quick restarts. --client chooses forms then.
 """
 
 import argparse
@@ -27,6 +30,7 @@ from typing import Any
 
 from launcher.base.http import ServerClient
 from tools.markdown import format_table
+from tools.prove_handovers.forms import prove_forms
 
 _HERE = Path(__file__).parent
 _PYTHON_PACKAGES = ("openai", "anthropic", "llm")
@@ -341,6 +345,8 @@ if __name__ == "__main__":
     parser.add_argument("--tokens", type=int, default=3_000, help="length of a reply")
     parser.add_argument("--client", default="", help="only clients whose name contains this")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--forms", action="store_true", help="prove each form of stream instead, without clients")
+    parser.add_argument("--places", type=float, nargs="+", default=(0.2, 0.6), help="shares of a reply, for --forms")
     given = parser.parse_args()
     given.folder = given.folder.absolute()
-    sys.exit(asyncio.run(run_proof(given)))
+    sys.exit(asyncio.run(prove_forms(given) if given.forms else run_proof(given)))

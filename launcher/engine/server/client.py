@@ -225,10 +225,13 @@ class EngineClient:
         return len(tokens)
 
     async def embed_text(self, text: str) -> Sequence[object]:
-        """Return a text's vector. There is no time limit. Raises Refused if the reply has none."""
-        reply = await self._get_json("/v1/embeddings", {"input": text}, unlimited=True)
+        """Return a text's vector, or those of its tokens. There is no time limit. Raises Refused if the reply has none.
+
+        llama-server's own path also answers with the pooling type `none`, for which OpenAI's API has no format.
+        """
+        reply = await self._get_json("/embeddings", {"input": text}, unlimited=True)
         try:
-            vector = reply["data"][0]["embedding"]
+            vector = reply[0]["embedding"]
         except (IndexError, KeyError, TypeError):
             vector = None
         if not isinstance(vector, list) or not vector:

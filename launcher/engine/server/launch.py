@@ -13,6 +13,7 @@ from launcher.base.errors import BadOption, EngineUnsuitable, GeometryUnknown, L
 from launcher.base.messages import join_messages, message
 from launcher.engine.arguments import server_arguments
 from launcher.engine.builds.build import BUILT_IN, Device, EngineBuild, find_llama_server_on_path
+from launcher.engine.builds.flags import Flag
 from launcher.engine.builds.installed import engine_in_use, is_built_in_chosen
 from launcher.engine.builds.known_bad import build_number, find_known_fault
 from launcher.engine.builds.probe import list_devices, probe_engine
@@ -33,6 +34,9 @@ from launcher.models.server_settings import ROWS, Value, to_fields
 from launcher.models.situation import Situation
 from launcher.models.weights import read_weights
 
+_ALIAS = Flag(("--alias", "-a"), "NAMES", (), None, "")
+_EMBEDDING = Flag(("--embedding", "--embeddings"), None, (), None, "")
+_RERANKING = Flag(("--reranking", "--rerank"), None, (), None, "")
 _KEEPS_SLOTS = "--no-cache-idle-slots"
 _FILES = ("model", "draft_file", "mmproj", "chat_template_file")
 
@@ -234,8 +238,8 @@ async def prepare_launch(
     options = replace(
         options,
         model=Path(header.parts[0].path),
-        embeddings=header.is_embedding,
-        reranking=header.is_reranker,
+        embeddings=header.is_embedding or any(each.value_in(options.extra) for each in (_EMBEDDING, _RERANKING)),
+        reranking=header.is_reranker or _RERANKING.value_in(options.extra) is not None,
     )
     build = await choose_build(options)
     context = options.context or fallback_context(header.trained_context)
@@ -269,9 +273,21 @@ def _known_fault_note(build: EngineBuild) -> str:
 
 
 def api_model_name(options: ServeOptions) -> str:
-    """Return the model's name in the API: the alias, or the file name, cleaned for use as a command line value."""
-    name = options.alias or options.model.stem.encode("utf-8", "replace").decode()
+    """Return the model's name in the API, cleaned for use as a command line value.
+
+    It is a name after `--alias` among the extra arguments, else the alias, else the file's name.
+    """
+    name = (
+        min(other_names(options), default="") or options.alias or options.model.stem.encode("utf-8", "replace").decode()
+    )
     return name.replace(",", " ").lstrip("-").strip() or "model"
+
+
+def other_names(options: ServeOptions) -> set[str]:
+    """Return the names after `--alias` among the extra arguments. llama-server calls the model by the first in order
+    of the alphabet, and accepts all.
+    """
+    return set(filter(None, (_ALIAS.value_in(options.extra) or "").split(",")))
 
 
 def engine_arguments(
