@@ -101,10 +101,12 @@ def drain_reason(exchange: Exchange) -> DrainReason | None:
 def may_repeat(exchange: Exchange) -> bool:
     """Return whether an engine that gets the same request again would write the same reply.
 
-    That is so at temperature 0 and with a seed. A call of a tool is not compared with what the client has of it.
+    That is so at temperature 0 and with a seed, which llama-server does not take in Anthropic's format (b11549). A call
+    of a tool is not compared with what the client has of it.
     """
     body = exchange.body or {}
-    is_fixed = body.get("temperature") == 0 or body.get("seed") is not None
+    has_seed = body.get("seed") is not None and exchange.path != MESSAGES_PATH
+    is_fixed = body.get("temperature") == 0 or has_seed
     return is_fixed and not exchange.text.calls_tool and exchange.may_go_on and not _has_choices(exchange)
 
 

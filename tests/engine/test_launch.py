@@ -24,7 +24,7 @@ from launcher.engine.diagnosis.explain import explain_exit
 from launcher.engine.environment import added_environment, engine_environment
 from launcher.engine.serve_options import ServeOptions, check_options
 from launcher.engine.server.endpoint import Endpoint
-from launcher.engine.server.launch import check_model, prepare_launch
+from launcher.engine.server.launch import api_model_name, check_model, other_names, prepare_launch
 from launcher.engine.server.process import ProcessExit
 from launcher.machine.gpu import Gpu
 from launcher.machine.host import read_host
@@ -326,3 +326,11 @@ async def test_a_missing_flag_suggests_the_built_in_engine_only_if_it_has_it(fak
     with pytest.raises(EngineUnsuitable) as lacking:
         (await probe_engine(fake_engine)).require_flags("--strange")
     assert "built-in one" in lacking.value.hint
+
+
+def test_a_name_after_alias_among_the_extra_arguments_is_the_name_in_the_api() -> None:
+    options = ServeOptions(Path("bread.gguf"), alias="bread", extra=("--alias", "toast,crumb"))
+    assert api_model_name(options) == "crumb", "llama-server's order"
+    assert other_names(options) == {"toast", "crumb"}
+    assert api_model_name(replace(options, extra=("--alias=toast",))) == "toast"
+    assert api_model_name(replace(options, extra=())) == "bread"

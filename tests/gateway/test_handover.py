@@ -474,6 +474,36 @@ async def test_a_reply_of_a_killed_engine_is_continued_word_for_word(options: Se
         assert record.gaps_s[0] > 0.5
 
 
+REPEATED = (
+    ("/v1/chat/completions", {"grammar": 'root ::= "begin" [a-z ]+'}),
+    ("/v1/chat/completions", {"temperature": 0.8, "seed": 3}),
+    ("/v1/completions", {"grammar": 'root ::= "begin" [a-z ]+'}),
+    ("/v1/completions", {"temperature": 0.8, "seed": 3}),
+    ("/v1/chat/completions", {"chat_template_kwargs": {"enable_thinking": False}}),
+)
+"""Forms of which the text alone is not enough to go on with the same words."""
+
+
+@pytest.mark.cases(3)
+@pytest.mark.parametrize(("path", "fields"), REPEATED)
+async def test_a_reply_with_fixed_words_is_written_again_after_a_crash(
+    options: ServeOptions, path: str, fields: Mapping[str, Any]
+) -> None:
+    async with serve_model(options) as (session, client):
+        broken = ReadReply()
+        reading = asyncio.create_task(read_stream(client, broken, path=path, **fields))
+        await broken.wait_for_parts(40)
+        kill_engine(session)
+        while not session.request_log.records[0].handovers:
+            assert not reading.done()
+            await asyncio.sleep(0.01)
+        broken.most_parts = broken.parts + 100
+        await reading
+        check_same_words(broken, await read_whole(client, broken.most_parts, path, **fields))
+        (record, _) = session.request_log.records
+        assert (record.handovers, len(record.gaps_s)) == (1, 1)
+
+
 async def test_no_slot_file_is_left(options: ServeOptions) -> None:
     async with serve_model(options) as (session, client):
         reply = ReadReply()
