@@ -157,8 +157,10 @@ def test_without_a_server_and_a_model_an_export_is_refused() -> None:
 
 
 def test_a_plan_is_exported_as_it_is_planned() -> None:
-    plan = json.loads(run_text("plan", "--model", "qwen3.6-35b-a3b-mtp", "--gpu-memory", "24", "--json"))["plans"][0]
-    text = run_text("export", "compose", "--model", "qwen3.6-35b-a3b-mtp", "--gpu-memory", "24")
+    plan = json.loads(
+        run_text("plan", "--model", "qwen3.6-35b-a3b-mtp", "--gpu-memory", "24", "--kv", "q8_0", "--json")
+    )["plans"][0]
+    text = run_text("export", "compose", "--model", "qwen3.6-35b-a3b-mtp", "--gpu-memory", "24", "--kv", "q8_0")
     service = yaml.safe_load(text)["services"]["llama-server"]
     command = service["command"]
     assert service["image"].endswith(":server-cuda")
