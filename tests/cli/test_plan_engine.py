@@ -136,7 +136,7 @@ class TestAskEngine:
         folder = hub.folder / "unsloth" / "Qwen3.6-35B-A3B-MTP-GGUF"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "Qwen3.6-35B-A3B-UD-Q3_K_XL.gguf").write_bytes(demo_model.read_bytes())
-        plan = first_plan("--gpu-memory", "24", "--ask-engine")
+        plan = first_plan("--gpu-memory", "24", "--model", "qwen3.6-35b-a3b-mtp:UD-Q3_K_XL", "--ask-engine")
         assert (plan["engine_error"], abs(plan["difference_percent"]) < 3) == (None, True)
         assert 0 < plan["engine"]["model_mib"] < 10
         assert {request["method"] for request in hub.requests()} == {"HEAD", "GET"}
@@ -146,4 +146,4 @@ class TestAskEngine:
         plan = first_plan("--gpu-memory", "16", "--ask-engine", code=1)
         assert plan["engine"] is None
         assert plan["engine_error"]["message"]
-        assert plan["status"] == "TIGHT"
+        assert plan["status"] == "FITS"
