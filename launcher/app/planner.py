@@ -717,13 +717,16 @@ async def compare_with_engine(
     """
     from launcher.engine.engine_estimate import ask_engine, difference_percent
     from launcher.engine.serve_options import ServeOptions
-    from launcher.engine.server.launch import choose_build
+    from launcher.engine.server.launch import choose_build, uses_gpu
+    from launcher.machine.machine import read_machine
 
     if not drafts_from_own_file(source, settings):
         settings = replace(settings, draft=0, draft_model_bytes=0)
     build = await choose_build(ServeOptions(Path(source.model.path), engine=engine))
     gpu = settings.backend != "cpu"
     no_gpu = machine is not None and machine.backend == "cpu"
+    if settings.moe_cache_mib and (no_gpu or not await uses_gpu(build, await asyncio.to_thread(read_machine))):
+        settings = replace(settings, moe_cache_mib=None)  # without a GPU the engine refuses it
     answer = await ask_engine(
         build,
         source.parts,

@@ -62,7 +62,7 @@ async def recipes_of_library(*, port: int | None, backend: str | None) -> Librar
     The names are those by which the gateway serves them. All have the same address and key: those of a running server,
     if one runs and no `port` is named.
     """
-    from launcher.app.servable_models import list_servable_models
+    from launcher.app.servable_models import list_servable_models, list_unreadable_models
     from launcher.app.start_settings import resolve_start
 
     running = await _recipes_of_running(backend)
@@ -71,7 +71,7 @@ async def recipes_of_library(*, port: int | None, backend: str | None) -> Librar
     else:
         endpoint = await _claim_endpoint(port)
     recipes = {recipe.name: recipe for recipe in running}
-    left_out: list[tuple[str, LauncherError]] = []
+    left_out: list[tuple[str, LauncherError]] = [*await asyncio.to_thread(list_unreadable_models)]
     for model in await asyncio.to_thread(list_servable_models):
         if model.name in recipes or any(Path(recipe.model) == model.path for recipe in running):
             continue

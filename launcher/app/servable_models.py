@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from launcher.base.errors import ModelUnknown
-from launcher.base.messages import join_messages, message, suggest_names
+from launcher.base.errors import ModelBroken, ModelUnknown
+from launcher.base.messages import as_message, join_messages, message, suggest_names
 from launcher.engine.demo import DEMO, unpack_demo_model
 from launcher.engine.server import registry
 from launcher.models.catalogue import Catalogue
@@ -63,6 +63,18 @@ def list_servable_models() -> tuple[ServableModel, ...]:
             )
         )
     return tuple(models)
+
+
+def list_unreadable_models() -> tuple[tuple[str, ModelBroken], ...]:
+    """Return the name of each file of the library that cannot be read or is incomplete, with the error.
+
+    Files that are whole and no models, such as projectors, are left out.
+    """
+    return tuple(
+        (local.path.stem, ModelBroken(as_message(local.problem)))
+        for local in list_library(load_catalogue()).models
+        if local.problem and not _can_be_served(local)
+    )
 
 
 def find_absent_model(name: str) -> str | None:

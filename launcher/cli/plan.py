@@ -624,7 +624,7 @@ def _describe_briefly(plan: Plan) -> str:
     if setting.n_cpu_moe:
         words.append(f"{setting.n_cpu_moe} on CPU")
     if setting.moe_cache_mib:
-        words.append(f"expert cache {setting.moe_cache_mib:,} MiB")
+        words.append(f"cache {setting.moe_cache_mib / 1_024:g} GiB")
     if plan.host_short:
         words.append("host memory short")
     return ", ".join(words)

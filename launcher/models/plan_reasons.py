@@ -21,7 +21,7 @@ from launcher.models.fitting import (
 from launcher.models.limits import training_warning
 from launcher.models.memory import ENCODER_MIB, MemoryEstimate, PlanSettings
 from launcher.models.preset import Preset, PublishedRun
-from launcher.models.ranking import Loss, RankedFile, desktop_share_mib
+from launcher.models.ranking import WORTH_MTP, Loss, RankedFile, desktop_share_mib
 from launcher.models.situation import Situation
 from launcher.models.speed import nearest_comparison
 from launcher.models.weights import Weights
@@ -50,6 +50,7 @@ def explain_plan(
     intent: str,
     fixed: Mapping[str, int | str],
     measure: Measure,
+    rate: Rate,
     ranked: RankedFile | None,
 ) -> tuple[str, ...]:
     """Return the reasons for a plan's settings, but not for its file. `fixed` has the settings that the user chose."""
@@ -60,7 +61,7 @@ def explain_plan(
         _concessions_reason(fitted, situation),
         _context_reason(fitted, entry, situation, ranked, fixed, measure),
         "" if "kv" in fixed else _kv_reason(fitted, situation, measure),
-        _draft_reason(setting, entry, file, situation, "draft" in fixed),
+        _draft_reason(setting, entry, file, situation, rate, "draft" in fixed),
         _slots_reason(setting),
         _offload_reason(fitted, weights),
         _chosen_offload_reason(entry, fitted, situation, fixed.get("n_cpu_moe"), measure),
@@ -167,7 +168,9 @@ def _drawback_clause(worse: RankedFile, better: RankedFile, situation: Situation
         return clause
     if worse.rate and better.rate and better.rate < _NOTICEABLE * worse.rate:
         return message("its size gains nothing here")
-    return message("about {rate:.0f} instead of {own:.0f} t/s are expected", rate=worse.rate or 0, own=better.rate or 0)
+    if not worse.rate or not better.rate:  # as on a processor, whose speed is not forecast
+        return message("more of it is read for each token")
+    return message("about {rate:.0f} instead of {own:.0f} t/s are expected", rate=worse.rate, own=better.rate)
 
 
 def describe_alternative(
@@ -380,7 +383,9 @@ _USUAL = 0.4
 """Least share of the published runs with which a draft length is called usual."""
 
 
-def _draft_reason(setting: PlanSettings, entry: ModelEntry, file: ModelFile, situation: Situation, chosen: bool) -> str:
+def _draft_reason(
+    setting: PlanSettings, entry: ModelEntry, file: ModelFile, situation: Situation, rate: Rate, chosen: bool
+) -> str:
     if entry.embedding:
         return ""
     if not setting.draft and entry.speculation == "ngram-mod":
@@ -404,6 +409,9 @@ def _draft_reason(setting: PlanSettings, entry: ModelEntry, file: ModelFile, sit
                 gpu=run.gpu,
                 without=run.baseline,
             )
+        with_drafts = [rate(replace(setting, draft=draft)) or 0.0 for draft in (1, _ASSUMED_DRAFT)]
+        if (without := rate(setting)) and max(with_drafts) < WORTH_MTP * without:
+            return message("MTP is off: no gain is expected from it here.")
         return message("MTP is off: its memory is better used for the context here.")
     if chosen or setting.backend == "cpu":
         return ""

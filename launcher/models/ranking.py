@@ -119,7 +119,7 @@ _USUAL_BANDWIDTH_GB_S = 400.0
 _LONGEST_DRAFT, _USUAL_DRAFT = 6, 2
 _SAME_SPEED = 1.05
 """Ratio of speeds up to which the draft length nearest to the usual one is taken: that of most published settings."""
-_WORTH_MTP = 1.03
+WORTH_MTP = 1.03
 """Least ratio of the speed with MTP to the one without for MTP to be on."""
 _SAFER_CONTEXT = 0.6
 """A context that leaves the margin free is preferred if it has at least this share of the longest one that fits."""
@@ -503,7 +503,7 @@ class _Ranker:
         best = max(rates)
         alike = [draft for draft, rate in enumerate(rates) if rate * _SAME_SPEED >= best]
         usual = min(alike, key=lambda draft: abs(draft - _USUAL_DRAFT))
-        if best < rates[0] * _WORTH_MTP:
+        if best < rates[0] * WORTH_MTP:
             return (0,)
         must_move = self.geometry.experts and weights.on_device(0, mtp=False) > self.situation.free_mib * _MIB
         return (usual, 1, 0) if usual > 1 and must_move else (usual, 0)

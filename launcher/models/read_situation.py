@@ -94,7 +94,7 @@ def make_situation(
     """
     host, read_at = machine.host, time.time()
     host_mib = host.available_bytes // _MIB if host_gib is None else available_mib(host_gib)
-    memory_gib, host_free_mib = host.memory_bytes / _GIB, host_mib if free_mib is None else free_mib
+    memory_gib, host_free_mib = host_gib or host.memory_bytes / _GIB, host_mib if free_mib is None else free_mib
     if backend == "cpu":
         notes = host_notes(host_gib) if free_mib is None else ()
         situation = replace(processor_situation(memory_gib, host_free_mib, notes=notes), read_at=read_at)

@@ -117,7 +117,8 @@ class TestJson:
         assert warnings == ([text] if too_long else [])
 
     def test_experts_on_the_host_count_as_host_memory(self, sparse_model: Path) -> None:
-        plain, moved = (read_json(sparse_model, "--gpu-memory", "24", "--n-cpu-moe", count) for count in ("0", "20"))
+        machine = ("--gpu-memory", "24", "--ctx", "65536")
+        plain, moved = (read_json(sparse_model, *machine, "--n-cpu-moe", count) for count in ("0", "20"))
         gone = plain["parts"]["weights"] - moved["parts"]["weights"]
         assert gone > 6_000
         assert moved["host_mib"] - plain["host_mib"] == pytest.approx(gone, rel=0.01)

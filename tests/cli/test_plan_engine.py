@@ -47,7 +47,7 @@ def llama_server(folder: Path, help_text: str) -> Path:
 class TestInstalledEngine:
     FLAGS = (
         "--model --ctx-size --parallel --gpu-layers --cache-type-k --cache-type-v --flash-attn --ubatch-size"
-        " --n-cpu-moe --device --spec-type --spec-draft-n-max"
+        " --n-cpu-moe --device --spec-type --spec-draft-n-max --cache-ram"
     )
 
     def test_the_plan_uses_the_path_and_flags_of_the_engine(self, tmp_path: Path) -> None:

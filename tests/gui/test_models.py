@@ -164,7 +164,7 @@ def test_each_model_has_its_best_file_for_the_card_first(open_page: OpenPage, qt
     assert row.action == "download"
     assert row.speed.isdecimal()
     assert row.quant == first.best.quant  # type: ignore[union-attr]
-    too_big = [model.first.is_too_big for model in page.list.models if model.first]
+    too_big = [model.first.is_too_big for model in page.list.models if model.first and model.first.plan]
     assert too_big == sorted(too_big)
     for model in page.list.models:
         if model.is_built_in or model.first is None or model.first.plan is None:

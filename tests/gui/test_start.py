@@ -382,7 +382,7 @@ def test_plans_for_a_described_computer_are_chosen_by_keyboard(planned_page: Sta
     wait_until_settled(planned_page, qtbot)
     assert planned_page.plan is not None
     first = planned_page.card.accessibleName()
-    assert first.startswith("Recommended · balanced. FITS. Qwen3.6-35B-A3B, UD-Q3_K_XL, 256K context, draft 2")
+    assert first.startswith("Recommended · balanced. FITS. Qwen3.6-35B-A3B, UD-IQ4_NL, 128K context, draft 2")
     assert planned_page.card.primary.text() == "Download and start"
     assert planned_page.table.model().rowCount() > 3
     planned_page.table.setFocus()

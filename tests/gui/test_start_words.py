@@ -159,13 +159,13 @@ def test_the_report_has_the_warnings_and_the_plan() -> None:
     text = format_report(plans_for(card(driver="560.94")))
     assert "GPU: NVIDIA GeForce RTX 4090 (24,564 MiB" in text
     assert "  ! With NVIDIA driver 580" in text
-    assert text.rstrip().splitlines()[-1].startswith("Recommended: Qwen3.6-35B-A3B, ")
+    assert text.rstrip().splitlines()[-1].startswith("Recommended: Qwen3.8-27B, ")
 
 
 def test_a_plan_is_described_in_words_and_parts() -> None:
     about = plans_for(card())
     plan = about.plans[0]
-    assert plan_title(plan) == "Qwen3.6-35B-A3B, UD-IQ4_NL, 256K context, draft 3"
+    assert plan_title(plan) == "Qwen3.8-27B, UD-Q5_K_S, 96K context, draft 3"
     assert "of 22.4 GiB free GPU memory" in memory_needs_text(plan, None)
     assert "the header is not read yet" in memory_needs_text(plan, None)
     assert sum(size for _, _, size in memory_parts(plan)) == plan.estimate.parts.total
