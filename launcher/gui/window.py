@@ -54,7 +54,7 @@ from launcher.gui.translation import find_locale, ntr, render, tr
 from launcher.gui.viewmodel import View
 from launcher.gui.widgets.banner import Banner
 from launcher.gui.widgets.drop_target import DropTarget, dropped_models
-from launcher.gui.widgets.focus import FocusKeeper
+from launcher.gui.widgets.focus import FocusKeeper, takes_focus
 from launcher.gui.widgets.scrolling import make_scroll_area
 from launcher.gui.window_settings import open_window_settings
 
@@ -183,7 +183,7 @@ class Window(QMainWindow):
         self._prebuild_steps = self._prebuild_pages()
         self._build_body()
         self._connect_signals()
-        FocusKeeper(self)
+        self._focus_keeper = FocusKeeper(self)
         geometry = open_window_settings().value("window/geometry") if remember else None
         if geometry is not None:
             self.restoreGeometry(geometry)
@@ -317,9 +317,12 @@ class Window(QMainWindow):
         self._notify_page("on_hidden")
         self._previous_name, self._page_name = self._page_name, name
         page = self.page(name)
-        if page.focusWidget() is None:
+        focused = page.focusWidget()
+        if focused is None:
             page.setFocus()  # Tab then goes to the first control, which is not highlighted before
         self._stack.setCurrentWidget(page)
+        if focused is not None and not takes_focus(focused):
+            self._focus_keeper.wait_for(focused)  # else the keys would still go to the page that is hidden now
         self.rail.show_page(name)
         if self.isVisible() and not self._awaits_paint:
             QTimer.singleShot(0, self, lambda: self._notify_page("on_shown"))

@@ -12,6 +12,7 @@ from pytestqt.qtbot import QtBot
 from launcher.engine.server.state import ServerState
 from launcher.gui.models.page import ModelsPage
 from launcher.gui.tune.page import TunePage
+from launcher.gui.widgets.focus import find_page
 from launcher.gui.window import Window
 from tests.conftest import Hub
 from tests.gui.trials import tune_view, with_draft
@@ -98,6 +99,18 @@ def test_start_in_models(models: ModelsPage, press: Press, window: Window, qtbot
     show(window, "models", qtbot)
     assert models.details.start.text() == "Open the chat"
     assert window.focusWidget() is models.details.start
+
+
+def test_a_page_has_the_focus_until_its_control_can_have_it(models: ModelsPage, window: Window, qtbot: QtBot) -> None:
+    start = models.details.start
+    models.list.choose("demo")
+    start.setFocus()
+    show(window, "cockpit", qtbot)
+    start.setEnabled(False)
+    window.show_page("models")
+    assert window.focusWidget() is find_page(start)
+    start.setEnabled(True)
+    assert window.focusWidget() is start
 
 
 def test_the_answer_to_the_search_question(

@@ -663,7 +663,12 @@ class CockpitPage(QWidget):
         in_controls = focused is self.controls or (focused is not None and self.controls.isAncestorOf(focused))
         may_focus = self.panes.is_shown("chat") and not in_controls
         if launch is not None and self.isVisible() and may_focus:
-            QTimer.singleShot(0, self.chat.prompt, self.chat.prompt.setFocus)
+            QTimer.singleShot(0, self, self._focus_prompt)
+
+    @Slot()
+    def _focus_prompt(self) -> None:
+        if self.isVisible():  # a page that was left must not take the keys from the one that is shown
+            self.chat.prompt.setFocus()
 
     def _show_texts(self, view: View) -> None:
         """Show the subtitle and the note above the memory bar, where there is room for them."""

@@ -69,11 +69,15 @@ class FocusKeeper(QObject):
             self._forget()
         if before is None or before is now or not isValid(before) or takes_focus(before):
             return
-        rest = find_rest(before)
+        self.wait_for(before)
+
+    def wait_for(self, widget: QWidget) -> None:
+        """Let the page of a widget have the focus until the widget, which is disabled or hidden now, can have it."""
+        rest = find_rest(widget)
         if rest is not None:
             self._forget()
-            self._lost = before
-            before.installEventFilter(self)
+            self._lost = widget
+            widget.installEventFilter(self)
             rest.setFocus()
 
     def _end_absence(self) -> None:
