@@ -121,14 +121,12 @@ def _find_problems(
 
 def describe_differences(model: GgufModel, wanted: Geometry) -> str:
     """Return, in words, the differences of a model's geometry from `wanted`, MTP heads aside; "" if there are none."""
+    if model.architecture != wanted.architecture:
+        return message("its architecture is {architecture}", architecture=model.architecture)
     try:
         found = read_geometry(model)
     except GeometryUnknown:
-        return (
-            ""
-            if model.architecture == wanted.architecture
-            else message("its architecture is {architecture}", architecture=model.architecture)
-        )
+        return ""
     names = [each.name for each in fields(Geometry) if each.name not in _EDITED_FIELDS | {"mtp_layers"}]
     lines = [
         f"{name.replace('_', ' ')} {getattr(found, name)} in place of {getattr(wanted, name)}"

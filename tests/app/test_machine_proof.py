@@ -2,7 +2,8 @@
 
 import pytest
 
-from launcher.app.machine_proof import find_doubts
+from launcher.app.machine_proof import check_nothing_runs, find_doubts
+from launcher.app.saved_tunes import TuneUnderWay, hold_tune_lock
 from launcher.tuning.records import Run
 from launcher.tuning.statistics import Pair
 
@@ -34,3 +35,9 @@ def test_doubts_name_unsteady_disturbed_and_single_replies(
     replies: list[list[Run]], pairs: list[Pair], doubt: str
 ) -> None:
     assert doubt in find_doubts(replies, pairs)
+
+
+def test_nothing_is_measured_beside_a_tune() -> None:
+    with hold_tune_lock(), pytest.raises(TuneUnderWay):
+        check_nothing_runs()
+    check_nothing_runs()

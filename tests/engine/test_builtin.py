@@ -109,6 +109,15 @@ def test_flags_of_llama_server_are_accepted(demo_model: Path, flags: list[str]) 
         assert len(slots) == (2 if "-np" in flags else 1)
 
 
+def test_the_sampling_of_requests_that_set_none_follows_the_flags(demo_model: Path) -> None:
+    wanted = {"temperature": 0.25, "top_k": 7, "top_p": 0.5, "min_p": 0.125, "presence_penalty": 0.75}
+    flags = ["--temp", "0.25", "--top-k", "7", "--top-p", "0.5", "--min-p", "0.125", "--presence-penalty", "0.75"]
+    with serve_model(demo_model, *flags) as (_, client):
+        properties = client.get("/props", headers={"Authorization": f"Bearer {KEY}"}).json()
+    used = properties["default_generation_settings"]["params"]
+    assert {name: used[name] for name in wanted} == pytest.approx(wanted)
+
+
 def stream_forever(client: httpx.Client) -> httpx.Response:
     body = {"prompt": "A", "n_predict": 100_000, "stream": True, "ignore_eos": True}
     request = client.build_request("POST", "/completion", json=body, headers={"Authorization": f"Bearer {KEY}"})

@@ -1,8 +1,10 @@
 """Finding engines and probing their features."""
 
+import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,11 +45,16 @@ async def test_a_probe_is_kept_until_the_program_changes(fake_engine: Path, tmp_
     assert len(calls.read_text()) > times
 
 
-async def test_a_damaged_stored_probe_is_repeated(fake_engine: Path, home: Path) -> None:
-    await probe.probe_engine(fake_engine)
+@pytest.mark.parametrize(
+    "damage",
+    ["{", "[]", "{}", {"version": 7}, {"flags": "--model"}, {"flags": [1]}, {"kv_types": None}, {"offers_mtp": "no"}],
+    ids=str,
+)
+async def test_a_damaged_stored_probe_is_repeated(fake_engine: Path, home: Path, damage: str | dict[str, Any]) -> None:
+    wanted = await probe.probe_engine(fake_engine)
     (kept,) = (home / "cache" / "probes").iterdir()
-    kept.write_text("{")
-    assert (await probe.probe_engine(fake_engine)).version == "0.0.0 (build 1, fake)"
+    kept.write_text(damage if isinstance(damage, str) else json.dumps(json.loads(kept.read_text()) | damage))
+    assert await probe.probe_engine(fake_engine) == wanted
 
 
 async def test_the_gpus_that_an_engine_lists_are_read(fake_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from launcher.tuning.statistics import (
     mean_interval,
     paired_speedup,
     pairs_needed,
+    rate_interval,
     speedup_among,
     t_quantile,
     t_two_sided,
@@ -154,3 +155,15 @@ def test_a_shared_spread_contains_the_truth_as_often_as_stated() -> None:
         found = speedup_among(pairs[1], pairs)
         held += math.log(found.low) <= -0.05 <= math.log(found.high)
     assert 930 <= held <= 970
+
+
+@given(st.lists(st.floats(1, 1_000), min_size=2, max_size=40))
+def test_the_interval_of_rates_equals_that_of_their_logarithms_by_scipy(rates: list[float]) -> None:
+    found, mean, logs = rate_interval(rates), statistics.fmean(rates), np.log(rates)
+    assert (found.estimate, found.n) == (pytest.approx(mean), len(rates))
+    assert found.low > 0
+    if logs.std() > 1e-6:
+        _, high = scipy.stats.t.interval(0.95, len(rates) - 1, loc=0, scale=scipy.stats.sem(logs))
+        assert found.low == pytest.approx(mean * math.exp(-high), rel=1e-6)
+        if high < 500:  # beyond that the factor is no number
+            assert found.high == pytest.approx(mean * math.exp(high), rel=1e-6)

@@ -8,7 +8,14 @@ from launcher.tuning.goal import Goal
 from launcher.tuning.records import RunSettings
 from launcher.tuning.statistics import Interval
 from launcher.tuning.tune_state import TuneState
-from launcher.tuning.tuner import Question, Questions, TrialRunner, build_verdict, probe_drafts
+from launcher.tuning.tuner import (
+    Question,
+    Questions,
+    TrialRunner,
+    build_verdict,
+    probe_drafts,
+    verdict_without_baseline,
+)
 from launcher.tuning.verdict import Comparison
 from tools.tuner_simulation.bench import SimulatedBench
 from tools.tuner_simulation.machine import draw_machine
@@ -100,3 +107,9 @@ async def test_without_other_settings_mtp_is_compared_with_the_baseline(
 async def test_an_uncompared_setting_is_undecided(trial_runner: TrialRunner) -> None:
     verdict = build_verdict(trial_runner, Questions(Question(ON, BASELINE)))
     assert (verdict.mtp, verdict.settings, verdict.speedup) == ("undecided", BASELINE, None)
+
+
+async def test_an_uncompared_verdict_is_as_sure_as_a_compared_one_must_be(trial_runner: TrialRunner) -> None:
+    for questions in (Questions(None), Questions(Question(ON, BASELINE))):
+        assert build_verdict(trial_runner, questions).confidence == 0.95
+    assert verdict_without_baseline(trial_runner).confidence == 0.95
