@@ -122,7 +122,9 @@ def _find_problems(
 def describe_differences(model: GgufModel, wanted: Geometry) -> str:
     """Return, in words, the differences of a model's geometry from `wanted`, MTP heads aside; "" if there are none."""
     if model.architecture != wanted.architecture:
-        return message("its architecture is {architecture}", architecture=model.architecture)
+        return message(
+            "its architecture is {found} in place of {wanted}", found=model.architecture, wanted=wanted.architecture
+        )
     try:
         found = read_geometry(model)
     except GeometryUnknown:

@@ -92,7 +92,7 @@ class TestAnotherModelUnderItsName:
             named = find_named(self.NAME, self.SHIPPED)
             assert named is not None
             assert named.local is None
-            with pytest.raises(ModelUnexpected, match=r"architecture qwen35moe in place of qwen35") as error:
+            with pytest.raises(ModelUnexpected, match=r"its architecture is qwen35moe in place of qwen35\.") as error:
                 _ = named.path
             assert str(lying) in error.value.title
             assert "`mtp-launcher pull qwen3.5-9b-mtp:Q4_K_M` downloads the right one." in error.value.hint

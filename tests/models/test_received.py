@@ -23,4 +23,4 @@ def test_of_another_architecture_nothing_else_is_listed(tmp_path: Path) -> None:
     wanted = read_geometry(read_model(tmp_path / "known.gguf"))
     write_decoder(tmp_path / "new.gguf", architecture="newer-than-the-engine")
     new = read_model(tmp_path / "new.gguf")
-    assert describe_differences(new, wanted) == "its architecture is newer-than-the-engine"
+    assert describe_differences(new, wanted) == "its architecture is newer-than-the-engine in place of qwen3"

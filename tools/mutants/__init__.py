@@ -1,0 +1,1 @@
+"""Small faults put into copies of the program, and whether the tests notice."""

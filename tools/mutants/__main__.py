@@ -1,0 +1,192 @@
+"""Command line: `python -m tools.mutants [PACKAGE ...]`. Exit code 1 when a fault was not noticed.
+
+    python -m tools.mutants --count 150 --seed 7 --out faults.jsonl     draws 150 faults; run again, it goes on
+
+Each fault is put into a copy of the checkout, in which the nearest tests run: those that load the changed module, the
+most special ones first. What they do not notice is tried against the other tests that load it, as long as there is
+time for it. A fault that makes a test wait without end is noticed by the limit of each test. Faults in logs, texts and
+annotations are not drawn. One that no test can notice does no harm: a search that begins earlier, a smaller cache.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tools.mutants.faults import Fault, find_faults
+from tools.mutants.nearest import order_tests, read_imports
+
+_PACKAGES = ("app", "gateway", "engine", "models", "fetch", "monitor", "tuning", "machine", "base")
+_AT_ONCE = 6
+"""The test files that run in one process: the nearest ones first."""
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a fault: the test that noticed it, or "" if none did. `tests` is the number of files tried."""
+
+    file: str
+    line: int
+    kind: str
+    before: str
+    after: str
+    noticed_by: str
+    tests: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A fault, and the test files to try it against, nearest first."""
+
+    file: Path
+    fault: Fault
+    tests: Sequence[str]
+
+    @property
+    def key(self) -> tuple[str, int, str, str]:
+        """What the fault is found by in a file of verdicts."""
+        return self.file.as_posix(), self.fault.line, self.fault.kind, " ".join(self.fault.before.split())[:120]
+
+
+def draw_trials(root: Path, packages: Sequence[str], count: int, seed: int) -> list[Trial]:
+    """Return faults at random places of the packages; the same ones for the same program and seed."""
+    files = [each for package in packages for each in sorted((root / "launcher" / package).rglob("*.py"))]
+    pool = [(file, fault) for file in files for fault in find_faults(file.read_bytes())]
+    print(f"{len(pool):,} places in {len(files)} files", flush=True)
+    imports = read_imports(root)
+    return [
+        Trial(file.relative_to(root), fault, order_tests(root, _module_of(root, file), imports))
+        for file, fault in random.Random(seed).sample(pool, min(count, len(pool)))
+    ]
+
+
+def _module_of(root: Path, file: Path) -> str:
+    return file.relative_to(root).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
+
+
+class Copy:
+    """A copy of a checkout in which tests run with a fault, apart from those in other copies."""
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        self.root, self._temporary = folder / "checkout", folder / "temporary"
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True).stdout
+        for name in filter(None, listed.split("\0")):
+            if (root / name).exists():
+                (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(root / name, self.root / name)
+
+    def try_fault(self, trial: Trial, limit_s: float) -> Verdict:
+        """Run the tests with a fault until one fails; no further ones `limit_s` after the start."""
+        began_s, path, noticed_by, tried = time.monotonic(), self.root / trial.file, "", 0
+        source = path.read_bytes()
+        path.write_bytes(trial.fault.put_into(source))
+        try:
+            while not noticed_by and tried < len(trial.tests) and time.monotonic() - began_s < limit_s:
+                noticed_by = self._run_tests(trial.tests[tried : tried + _AT_ONCE])
+                tried += _AT_ONCE
+        finally:
+            path.write_bytes(source)
+        before, after = (" ".join(text.split())[:120] for text in (trial.fault.before, trial.fault.after))
+        return Verdict(
+            trial.file.as_posix(),
+            trial.fault.line,
+            trial.fault.kind,
+            before,
+            after,
+            noticed_by,
+            min(tried, len(trial.tests)),
+            round(time.monotonic() - began_s, 1),
+        )
+
+    def _run_tests(self, names: Sequence[str]) -> str:
+        """Return the first test that failed; "" if none did."""
+        shutil.rmtree(self._temporary, ignore_errors=True)  # what a faulty program computed and kept
+        self._temporary.mkdir()
+        environment = os.environ | {
+            "PYTHONPATH": str(self.root),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "QT_QPA_PLATFORM": "offscreen",
+            "TMPDIR": str(self._temporary),
+        }
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *names]
+        done = subprocess.run(
+            command, cwd=self.root, env=environment, capture_output=True, text=True, errors="replace", check=False
+        )
+        if done.returncode in (0, 5):
+            return ""
+        found = _FAILED.search(done.stdout)
+        return found[1] if found else f"exit code {done.returncode}"
+
+
+def read_verdicts(file: Path) -> dict[tuple[str, int, str, str], Verdict]:
+    """Return the verdicts that an earlier run wrote, by what identifies a fault."""
+    if not file.exists():
+        return {}
+    found = [Verdict(**json.loads(line)) for line in file.read_text("utf-8").splitlines()]
+    return {(each.file, each.line, each.kind, each.before): each for each in found}
+
+
+def report_verdicts(verdicts: Sequence[Verdict]) -> str:
+    """Return the share of faults that were noticed, by package, and the others one by one."""
+    lines = []
+    packages = sorted({each.file.split("/")[1] for each in verdicts})
+    for package in packages:
+        own = [each for each in verdicts if each.file.split("/")[1] == package]
+        lines.append(f"{package:<10} {sum(bool(each.noticed_by) for each in own):>3} of {len(own)}")
+    lines.append(f"{'all':<10} {sum(bool(each.noticed_by) for each in verdicts):>3} of {len(verdicts)}")
+    missed = [each for each in verdicts if not each.noticed_by]
+    lines += [f"{each.file}:{each.line} {each.kind}: {each.before} -> {each.after}" for each in missed]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Try the faults and print the report."""
+    parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=__doc__.split("\n\n")[0])
+    parser.add_argument("packages", nargs="*", default=list(_PACKAGES), metavar="PACKAGE")
+    parser.add_argument("--count", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--copies", type=int, default=max(1, (os.cpu_count() or 2) - 1))
+    parser.add_argument("--limit", type=float, default=240, metavar="SECONDS", help="for tests beyond the nearest ones")
+    parser.add_argument("--out", type=Path, help="file that each verdict is added to; those in it are not tried again")
+    options = parser.parse_args()
+    root = Path(__file__).parents[2]
+    trials = draw_trials(root, options.packages, options.count, options.seed)
+    known = read_verdicts(options.out) if options.out else {}
+    waiting = [each for each in trials if each.key not in known]
+    verdicts = [known[each.key] for each in trials if each.key in known]
+
+    def try_all(copy: Copy) -> None:
+        while waiting:
+            handle(copy.try_fault(waiting.pop(0), options.limit))
+
+    def handle(verdict: Verdict) -> None:
+        verdicts.append(verdict)
+        noticed = sum(bool(each.noticed_by) for each in verdicts)
+        change = f"{verdict.file}:{verdict.line} {verdict.before} -> {verdict.after}"
+        print(f"{noticed}/{len(verdicts)} {change}: {verdict.noticed_by or 'NOT NOTICED'}", flush=True)
+        if options.out:
+            with options.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(verdict)) + "\n")
+
+    with tempfile.TemporaryDirectory(prefix="mtp-mutants-") as folder, ThreadPoolExecutor(options.copies) as pool:
+        copies = [Copy(root, Path(folder, str(number))) for number in range(options.copies)]
+        for done in [pool.submit(try_all, copy) for copy in copies]:
+            done.result()
+    print(report_verdicts(verdicts))
+    return int(not all(each.noticed_by for each in verdicts))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
