@@ -412,7 +412,7 @@ async def test_a_file_with_the_name_of_another_model_of_the_catalogue_is_not_sta
         Record(paths=(path,), bytes=path.stat().st_size, model=nine.id, quant="Q4_K_M", repo=nine.repo, file=file.file)
     )
     for named in ("qwen3.5-9b-mtp:Q4_K_M", "qwen3.5-9b-mtp", f"{nine.repo}:{file.file}"):
-        with pytest.raises(ModelUnexpected, match="architecture qwen35moe in place of qwen35"):
+        with pytest.raises(ModelUnexpected, match="its architecture is qwen35moe in place of qwen35"):
             await resolve_start(named)
     start = await resolve_start(str(path))  # the file itself is a valid model
     assert start.options.model == path
