@@ -105,6 +105,8 @@ _FEWEST_TOKENS, _REPLY_SHARE = 16, 0.05
 """Fewest tokens of a timed reply, and the share of the time that one may take."""
 _MOST_SPREAD = 0.1
 """Standard deviation of equal replies, as a share of their mean, above which their speed is no evidence."""
+_SHORT_LOAD_S = 1.0
+"""Seconds of load where only the time of the load itself can be judged."""
 _SHORTEST_LOAD_S = 30.0
 """Seconds of load from which a spill or throttling would have been seen: detectors take ten checks."""
 _SMI_TRIES = 3
@@ -130,13 +132,20 @@ _TIME_OVER = message("The time ran out before this check.")
 _ON_PROCESSOR = message("The model runs on the processor.")
 
 OnStep = Callable[[str], object]
+OnOutcome = Callable[[Outcome], object]
 
 
 class MachineProof:
-    """Runs the checks. `report` may be called at any time; checks that were not reached count as not tried."""
+    """Runs the checks. `report` may be called at any time; checks that were not reached count as not tried.
 
-    def __init__(self, model: SweepModel, workload: Workload, seconds: float, on_step: OnStep) -> None:
-        self._model, self._on_step = model, on_step
+    `seconds` is about the longest time. `on_step` gets a text for what is done next, `on_outcome` each outcome as it
+    is known; a later one replaces that of the same check.
+    """
+
+    def __init__(
+        self, model: SweepModel, workload: Workload, seconds: float, on_step: OnStep, on_outcome: OnOutcome
+    ) -> None:
+        self._model, self._on_step, self._on_outcome = model, on_step, on_outcome
         self._workload, self._prompt = workload, workload.prompts[0]
         self._began_s, self._seconds = time.monotonic(), seconds
         self._session = ServerSession(on_event=self._handle_event, on_health=self._handle_health)
@@ -202,12 +211,15 @@ class MachineProof:
 
     def _judge(self, name: str, is_true: bool, expected: str | None, measured: str | None) -> None:
         result = CheckResult.CONFIRMED if is_true else CheckResult.REFUTED
-        self._outcomes[name] = self._make_outcome(name, result, expected=expected, measured=measured)
+        self._note_outcome(self._make_outcome(name, result, expected=expected, measured=measured))
 
     def _skip(self, name: str, reason: str, *, expected: str | None = None, measured: str | None = None) -> None:
-        self._outcomes[name] = self._make_outcome(
-            name, CheckResult.NOT_TRIED, expected=expected, measured=measured, reason=reason
-        )
+        result = CheckResult.NOT_TRIED
+        self._note_outcome(self._make_outcome(name, result, expected=expected, measured=measured, reason=reason))
+
+    def _note_outcome(self, outcome: Outcome) -> None:
+        self._outcomes[outcome.check.id] = outcome
+        self._on_outcome(outcome)
 
     # Events of the session
 
@@ -413,7 +425,8 @@ class MachineProof:
 
     async def _measure_monitoring(self, runs: Sequence[Run]) -> None:
         """Compare the tokens/s with and without the monitor, in pairs, each in the other order than the last."""
-        self._on_step(message("Measuring what monitoring costs"))
+        minutes = _MONITORING_SHARE * self._seconds / 60
+        self._on_step(message("Measuring what monitoring costs, for {minutes:.1f} min", minutes=minutes))
         speed = Figure.from_values(run.decode_rate for run in runs)
         if speed is None:
             self._skip("monitoring", message("The replies have no speed."))
@@ -450,19 +463,23 @@ class MachineProof:
     # Load
 
     async def _keep_busy(self) -> None:
-        """Load the model again as it is served, and keep it busy for the rest of the time."""
+        """Load the model again as it is served; if a load can show anything, keep it busy for the rest of the time."""
         seconds = self._seconds - self.spent_s
         if seconds <= 0:
             self._untried_reason = _TIME_OVER
             return
-        self._on_step(message("Keeping the model busy for {minutes:.1f} min", minutes=seconds / 60))
+        throttling_known, spill_known = await asyncio.to_thread(self._read_signs)
+        if throttling_known or spill_known:
+            self._on_step(message("Keeping the model busy for {minutes:.1f} min", minutes=seconds / 60))
+        else:
+            self._on_step(message("Loading the model again"))
+            seconds = min(seconds, _SHORT_LOAD_S)
         expected = await asyncio.to_thread(expected_load_time, self._launches[SERVED])
         self._load_timer.take_seconds()
         runs: list[Run] = []
         model = self._model
         try:
             await run_endurance(self._session, model, model.options.draft, self._workload, seconds, runs.append)
-            throttling_known, spill_known = await asyncio.to_thread(self._read_signs)
         except LauncherError as error:
             self._untried_reason = error.title
             return
@@ -477,7 +494,9 @@ class MachineProof:
         self._judge_sleep(runs)
 
     def _read_signs(self) -> tuple[bool, bool]:
-        """Return whether the driver reports the limits of the clocks, and the readings that show a spill."""
+        """Return whether a GPU computes whose driver reports the limits of the clocks, and what shows a spill."""
+        if self._backend == "cpu":
+            return False, False
         sensors = GpuSensors()
         try:
             sensors.sample(engine_runs=True)

@@ -7,17 +7,20 @@ import asyncio
 import csv
 import io
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
 from launcher.cli.layout import UNKNOWN, format_path, format_table, wrap_text
 from launcher.cli.machine_options import add_engine_option
-from launcher.cli.output import Note
 from launcher.cli.progress import Reporter
 from launcher.cli.quantities import parse_minutes
 from launcher.cli.subject_options import add_start_options, resolve_model_and_options
+
+if TYPE_CHECKING:
+    from launcher.app.proof_checks import Outcome
 
 _DEFAULT_MINUTES = 10.0
 _DEMO = "demo"
@@ -63,12 +66,17 @@ async def run(options: argparse.Namespace) -> int:
     reporter = Reporter(as_json=options.json)
     name, serve_options = await resolve_model_and_options(options, reporter)
     model = await prepare_model(serve_options, name)
-    reporter.show_event(None, [Note(f"{one_line(name)}: about {options.minutes:g} min. Ctrl-C ends it.")])
+    show_note(f"{one_line(name)}: at most about {options.minutes:g} min. Ctrl-C ends it.")
     if options.output is None and not options.json:
-        reporter.show_event(None, [Note("With --output FILE it also writes a report that you can send.")])
+        show_note("With --output FILE it also writes a report that you can send.")
 
     def show_step(text: str) -> None:
-        reporter.show_event(None, [Note(f"{proof.spent_s / 60:4.1f} min  {text} ...")])
+        show_note(f"{proof.spent_s / 60:4.1f} min  {text} ...")
+
+    def show_outcome(outcome: Outcome) -> None:
+        check = outcome.as_json()
+        result, _, measured = _result_cells(check)
+        show_note(f"{proof.spent_s / 60:4.1f} min    {check['id']}: {result}, {measured}")
 
     def show_report() -> int:
         reporter.close()
@@ -77,16 +85,21 @@ async def run(options: argparse.Namespace) -> int:
         reporter.show_event(data, _format_report(data))
         if options.output is not None:  # after the report is printed, which a full disk must not lose
             write_atomically(options.output, format_markdown(data).encode())
-            reporter.show_event(None, [Note(f"Wrote {format_path(options.output)}.")])
+            show_note(f"Wrote {format_path(options.output)}.")
         return 1 if report.refuted else 0
 
-    proof = MachineProof(model, workload, 60 * options.minutes, show_step)
+    proof = MachineProof(model, workload, 60 * options.minutes, show_step, show_outcome)
     try:
         await proof.run()
     except (asyncio.CancelledError, KeyboardInterrupt):
         show_report()
         raise
     return show_report()
+
+
+def show_note(text: str) -> None:
+    """Print a line on stderr, also beside JSON: what is done and found during minutes without a result."""
+    print(wrap_text(text), file=sys.stderr, flush=True)
 
 
 def _check_output(path: Path | None) -> None:

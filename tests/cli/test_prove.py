@@ -67,6 +67,10 @@ def test_the_demo_passes_and_the_report_names_nobody(tmp_path: Path) -> None:
     for name in ("plan-served", "engine-ends"):
         assert results(report)[name] == "confirmed", report
     assert "refuted" not in results(report).values()
+    noted = re.findall(r"(?m)^ *[\d.]+ min    ([\w-]+): (confirmed|not tried), ", done.stderr)
+    assert ("plan-served", "confirmed") in noted
+    assert noted[-1] == ("engine-ends", "confirmed")
+    assert {name: result.replace(" ", "_") for name, result in noted}.items() <= results(report).items()
     for check in report["checks"]:
         assert (check["result"] == "not_tried") == (check["reason"] is not None), check
     assert report["machine"]["model"]["name"] == "MTP demo"
@@ -205,3 +209,12 @@ def test_ctrl_c_reports_the_finished_checks() -> None:
     lines = {line.split()[0]: line for line in printed.splitlines() if line}
     assert "confirmed" in lines["plan-served"]
     assert "The run was interrupted before this check." in lines["plan-kv"]
+
+
+@pytest.mark.thorough
+def test_on_a_processor_a_long_load_shows_nothing() -> None:
+    done = forked.run("prove", "--minutes", "1", "--json", timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert results(json.loads(done.stdout))["load-time"] == "confirmed"
+    assert "Loading the model again" in done.stderr
+    assert "Keeping the model busy" not in done.stderr
