@@ -546,7 +546,7 @@ def _preset_settings(
         "ubatch": preset.ubatch,
         "slots": preset.slots,
         "n_cpu_moe": preset.n_cpu_moe,
-        "threads": preset.threads,
+        "threads": preset.threads or situation.threads,
         **to_fields(criteria.chosen()),
     }
     mmproj_bytes = criteria.mmproj_bytes
@@ -687,7 +687,9 @@ def _make_plan(
         margin_mib=situation.margin_mib,
         mark=preset.mark,
         reasons=(
-            *explain_plan(entry, file, weights, fitted, preset, situation, intent, fixed, measure, forecast_rate, ranked),
+            *explain_plan(
+                entry, file, weights, fitted, preset, situation, intent, fixed, measure, forecast_rate, ranked
+            ),
             *explain_expert_cache(uncached, cached.setting, forecast_rate, can_use=situation.has_expert_cache),
         ),
         cautions=list_cautions(entry, file, weights, fitted, situation, evidence, limits, measure),
