@@ -25,8 +25,8 @@ _NOT_A_LOG = "This is not a log: it is not a text file."
 _REQUESTS_READ = 100
 """How many of the last requests are searched for failures."""
 _STARTING_STATES = ("preparing", "loading", "warming up")
-_EXIT_CODES = range(-(2**31), 2**32)
-"""Exit codes of Windows have 32 bits and are written with or without a sign."""
+_EXIT_CODES = (range(-(2**31), 2**32), range(2**64 - 2**32, 2**64))
+"""Exit codes of Windows are written with or without a sign, and with 64 bits, which some programs round."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -49,10 +49,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _parse_exit_code(text: str) -> int:
     try:
-        code: int | None = int(text)
+        code: int | None = int(text, 0)
     except ValueError:
         code = None
-    if code is None or code not in _EXIT_CODES:
+    if code is None or not any(code in codes for codes in _EXIT_CODES):
         raise argparse.ArgumentTypeError(f"{text} is not an exit code, such as 1, 137 or -11")
     return code
 
