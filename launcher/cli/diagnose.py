@@ -58,12 +58,16 @@ def _parse_exit_code(text: str) -> int:
 
 
 async def run(options: argparse.Namespace) -> Result:
-    """Return the first known cause in the log, or the error of the last start. Exit code 1 if no cause is known."""
+    """Return the first known cause in the log, the error of the last start, or that the server is healthy.
+
+    Exit code 1 if no cause is known.
+    """
     from launcher.base.threads import run_in_thread
     from launcher.engine.diagnosis.explain import diagnose_log, find_error_line
     from launcher.engine.diagnosis.log_reading import is_text
 
-    last_start, starting_server = await asyncio.to_thread(_find_last_start, options.log, options.url)
+    last_start, server = await asyncio.to_thread(_find_last_start, options.log, options.url)
+    starting_server = server if server is not None and server.state in _STARTING_STATES else None
     has_input = options.log is not None or options.exit_code is not None
     if last_start is not None and last_start.error is not None and not last_start.explained_by_log and not has_input:
         return _make_report(_diagnose_failed_start(last_start, last_start.error), last_start, options)
@@ -79,6 +83,10 @@ async def run(options: argparse.Namespace) -> Result:
         return _make_report(failed.diagnosis, last_start, options, failed=failed)
     if diagnosis is not None and (starting_server is None or diagnosis.severity == "fatal"):
         return _make_report(diagnosis, last_start, options, error_line=diagnosis.line or find_error_line(text) or "")
+    if server is not None and starting_server is None and not has_input and failed is None:
+        healthy = await _check_health(server.url, log_name)
+        if healthy is not None:
+            return healthy
     title, error_line = (_NO_KNOWN_CAUSE, find_error_line(text)) if is_text(text) else (_NOT_A_LOG, None)
     if failed is not None:
         times = "request" if failed.count == 1 else f"{failed.count} requests"
@@ -93,6 +101,24 @@ async def run(options: argparse.Namespace) -> Result:
         [*lines, *_describe_source(log_name, options)],
         exit_code=1,
     )
+
+
+async def _check_health(url: str, log: str) -> Result | None:
+    """Return the result for a running server whose log and requests show no failure; None if it does not answer."""
+    from launcher.app.running_servers import read_running_servers
+    from launcher.cli.layout import health_line
+    from launcher.engine.server.state import SERVING
+
+    (server,) = await read_running_servers(url)
+    if server.state not in [state.value for state in SERVING] or server.problem:
+        return None
+    findings = server.entry.health
+    title = f"The server at {url} {'runs, but its health checks have findings' if findings else 'is healthy'}."
+    checked = f"it answers (state: {server.state}), its log shows no failure, none of its last requests failed"
+    checked += "" if findings else ", and its health checks have found nothing"
+    data = {**dict.fromkeys(("code", "cause", "action", "line")), "title": title, "actions": [], "log": log}
+    lines = [title, wrap_text(f"{checked}.", "  Checked: "), *(wrap_text(health_line(each), "  ") for each in findings)]
+    return Result({**data, "checked": checked, "health": list(findings)}, [*lines, f"  Read: {log}"])
 
 
 async def _find_failed_requests(url: str | None) -> FailureGroup | None:
@@ -167,7 +193,7 @@ def _diagnose_failed_start(last_start: LastStart, error: LauncherError) -> Diagn
 
 
 def _find_last_start(log_name: str | None, url: str | None) -> tuple[LastStart | None, ServerEntry | None]:
-    """Return the start to diagnose, and its server if that is still starting.
+    """Return the start to diagnose, and its server if that runs.
 
     With `log_name`, the start is the last one if it wrote that log, else None. With `url` it is the start of that
     server. Without both it is the last start, or if none is recorded, one that has only the newest log. Raises
@@ -196,8 +222,7 @@ def _find_last_start(log_name: str | None, url: str | None) -> tuple[LastStart |
             last_start = LastStart(None, files[0].path)
     if last_start is None:
         raise ServerNotFound("No server has run yet, so there is no log.", "Give the engine's log file.")
-    is_starting = entry is not None and entry.state in _STARTING_STATES
-    return last_start, entry if is_starting else None
+    return last_start, entry
 
 
 def _find_server_of_log(log: Path | None) -> ServerEntry | None:
