@@ -116,9 +116,12 @@ async def _check_health(url: str, log: str) -> Result | None:
     title = f"The server at {url} {'runs, but its health checks have findings' if findings else 'is healthy'}."
     checked = f"it answers (state: {server.state}), its log shows no failure, none of its last requests failed"
     checked += "" if findings else ", and its health checks have found nothing"
-    data = {**dict.fromkeys(("code", "cause", "action", "line")), "title": title, "actions": [], "log": log}
+    unknown = dict.fromkeys(("code", "cause", "action", "line"))
     lines = [title, wrap_text(f"{checked}.", "  Checked: "), *(wrap_text(health_line(each), "  ") for each in findings)]
-    return Result({**data, "checked": checked, "health": list(findings)}, [*lines, f"  Read: {log}"])
+    return Result(
+        {**unknown, "title": title, "actions": [], "log": log, "checked": checked, "health": list(findings)},
+        [*lines, f"  Read: {log}"],
+    )
 
 
 async def _find_failed_requests(url: str | None) -> FailureGroup | None:
