@@ -109,7 +109,7 @@ def _describe_processor(host: Host) -> str:
     lacks = f"; lacks {', '.join(host.missing_features).upper()}" if host.missing_features else ""
     cores = f"{host.physical_cores or 'unknown'} cores"
     if host.cpu_limit is not None:
-        cores += f" ({host.cpu_limit:g} CPUs by the limit of its control group)"
+        cores += f", {host.cpu_limit:g} usable (the limit of its control group)"
     return f"{host.cpu or host.machine}, {cores}, {features}{lacks}"
 
 

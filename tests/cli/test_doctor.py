@@ -52,7 +52,7 @@ def test_fewer_processors_than_cores_are_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     done = in_process.run("doctor")
-    assert " cores (1 CPUs by the limit of its control group)" in done.stdout
+    assert " cores, 1 usable (the limit of its control group)" in done.stdout
 
 
 def report(*arguments: str, **environment: str) -> Any:  # noqa: ANN401 -- any JSON value
