@@ -63,6 +63,7 @@ def card(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     if request.param != "a card":
         return None
+    monkeypatch.setattr("launcher.machine.host.read_cpu_limit", lambda _: 1.0)  # so that threads are chosen
     result, program = tmp_path / "arguments", tmp_path / "llama-server"
     others = "--model --metrics --cors-origins --gpu-layers --flash-attn --batch-size --device --spec-type"
     row_flags = (flag for row in ROWS.values() for flag in row.flags)

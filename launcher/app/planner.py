@@ -180,7 +180,7 @@ def _may_servers_run() -> bool:
 
 def _describe_card(description: MachineDescription) -> Situation:
     """Return the situation of a machine with a card known by name, or with unified memory. Raises BadOption."""
-    from launcher.machine.cards import find_card
+    from launcher.machine.cards import find_card, match_card
 
     if description.unified_memory_gib is not None and description.host_memory_gib is not None:
         raise BadOption(
@@ -190,6 +190,7 @@ def _describe_card(description: MachineDescription) -> Situation:
     card = find_card(description.gpu, sum(description.gpu_memory_gib) or None) if description.gpu else None
     if description.unified_memory_gib is not None or (card and card.unified):
         memory_gib = description.unified_memory_gib or description.host_memory_gib or (card.memory_gb if card else 0)
+        card = match_card(card.name, memory_gib) if card else None  # of a Jetson Orin, the module with this memory
         return describe_unified_machine(
             memory_gib, card=card, free_mib=description.free_mib, backend=description.backend
         )

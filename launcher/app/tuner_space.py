@@ -20,6 +20,7 @@ from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import Launch, prepare_launch
 from launcher.machine.gpu import ASLEEP, TOO_SHORT
 from launcher.machine.gpus import find_gpus, read_gpu_states
+from launcher.machine.surroundings import read_cpu_limit
 from launcher.models.limits import check_writes_text
 from launcher.models.plan import Status
 from launcher.models.server_settings import ROWS, Likely, ServerSetting, Value
@@ -277,7 +278,7 @@ class SpaceBuilder:
         for name in VARIED:
             own = ROWS[name].value_in(options)
             baseline[name] = _default_value(ROWS[name]) if own is None else own
-        baseline["threads"] = options.threads or _physical_cores()
+        baseline["threads"] = options.threads or _usable_cores()
         if expert_layer_counts and options.n_cpu_moe is None:
             baseline["n_cpu_moe"] = expert_layer_counts[-1]
         return baseline
@@ -296,7 +297,7 @@ class SpaceBuilder:
 
     def _thread_counts_to_try(self, own: Value) -> Sequence[Value]:
         """Return the thread numbers to try: the user's, one per core, and one per logical processor."""
-        return sorted({int(own or 1), _physical_cores(), os.cpu_count() or 1})
+        return sorted({int(own or 1), _usable_cores(), _usable_cpus()})
 
     def _expert_layers_to_try(self, *, caches: bool) -> list[int]:
         """Return the numbers of layers with experts in host memory to try, highest first.
@@ -374,8 +375,12 @@ def _check_power() -> None:
     )
 
 
-def _physical_cores() -> int:
-    return min(psutil.cpu_count(logical=False) or os.cpu_count() or 1, os.cpu_count() or 1)
+def _usable_cpus() -> int:
+    return max(1, int(read_cpu_limit() or os.cpu_count() or 1))
+
+
+def _usable_cores() -> int:
+    return min(psutil.cpu_count(logical=False) or _usable_cpus(), _usable_cpus())
 
 
 def _expected_rate(launch: Launch, basis: PreviewBasis) -> float:

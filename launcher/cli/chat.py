@@ -9,10 +9,19 @@ from launcher.cli.key_options import add_key_options, read_api_key
 from launcher.cli.output import Note, Result, round_figure
 from launcher.cli.quantities import parse_int, parse_number
 
+_FROM_PIPE = "\0"
+"""Stands for no prompt: no argument can be this."""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument("prompt", type=_parse_prompt, help="what to ask; - reads it from standard input")
+    parser.add_argument(
+        "prompt",
+        nargs="?",
+        default=_FROM_PIPE,
+        type=_parse_prompt,
+        help="what to ask; - reads it from standard input, as happens without it if that is a pipe or file",
+    )
     parser.add_argument("--url", help="the server's address, if more than one runs, or if it is another program's")
     add_key_options(parser)
     parser.add_argument("--system", type=_parse_text, metavar="TEXT", help="a system prompt")
@@ -25,7 +34,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _parse_prompt(text: str) -> str:
     """Return the prompt. Standard input is read here, before the loop runs, so that Ctrl-C can end it."""
-    if text != "-":
+    if text == _FROM_PIPE and sys.stdin is not None and sys.stdin.isatty():
+        raise argparse.ArgumentTypeError("what to ask is missing")
+    if text not in ("-", _FROM_PIPE):
         return _parse_text(text)
     if sys.stdin is None:
         raise argparse.ArgumentTypeError("standard input is closed")

@@ -25,8 +25,8 @@ _NOT_A_LOG = "This is not a log: it is not a text file."
 _REQUESTS_READ = 100
 """How many of the last requests are searched for failures."""
 _STARTING_STATES = ("preparing", "loading", "warming up")
-_EXIT_CODES = range(-(2**31), 2**32)
-"""Exit codes of Windows have 32 bits and are written with or without a sign."""
+_EXIT_CODES = (range(-(2**31), 2**32), range(2**64 - 2**32, 2**64))
+"""Exit codes of Windows are written with or without a sign, and with 64 bits, which some programs round."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -49,21 +49,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _parse_exit_code(text: str) -> int:
     try:
-        code: int | None = int(text)
+        code: int | None = int(text, 0)
     except ValueError:
         code = None
-    if code is None or code not in _EXIT_CODES:
+    if code is None or not any(code in codes for codes in _EXIT_CODES):
         raise argparse.ArgumentTypeError(f"{text} is not an exit code, such as 1, 137 or -11")
     return code
 
 
 async def run(options: argparse.Namespace) -> Result:
-    """Return the first known cause in the log, or the error of the last start. Exit code 1 if no cause is known."""
+    """Return the first known cause in the log, the error of the last start, or that the server is healthy.
+
+    Exit code 1 if no cause is known.
+    """
     from launcher.base.threads import run_in_thread
     from launcher.engine.diagnosis.explain import diagnose_log, find_error_line
     from launcher.engine.diagnosis.log_reading import is_text
 
-    last_start, starting_server = await asyncio.to_thread(_find_last_start, options.log, options.url)
+    last_start, server = await asyncio.to_thread(_find_last_start, options.log, options.url)
+    starting_server = server if server is not None and server.state in _STARTING_STATES else None
     has_input = options.log is not None or options.exit_code is not None
     if last_start is not None and last_start.error is not None and not last_start.explained_by_log and not has_input:
         return _make_report(_diagnose_failed_start(last_start, last_start.error), last_start, options)
@@ -79,6 +83,10 @@ async def run(options: argparse.Namespace) -> Result:
         return _make_report(failed.diagnosis, last_start, options, failed=failed)
     if diagnosis is not None and (starting_server is None or diagnosis.severity == "fatal"):
         return _make_report(diagnosis, last_start, options, error_line=diagnosis.line or find_error_line(text) or "")
+    if server is not None and starting_server is None and not has_input and failed is None:
+        healthy = await _check_health(server.url, log_name)
+        if healthy is not None:
+            return healthy
     title, error_line = (_NO_KNOWN_CAUSE, find_error_line(text)) if is_text(text) else (_NOT_A_LOG, None)
     if failed is not None:
         times = "request" if failed.count == 1 else f"{failed.count} requests"
@@ -92,6 +100,27 @@ async def run(options: argparse.Namespace) -> Result:
         {**unknown, "title": title, "actions": [], "line": error_line, "log": log_name},
         [*lines, *_describe_source(log_name, options)],
         exit_code=1,
+    )
+
+
+async def _check_health(url: str, log: str) -> Result | None:
+    """Return the result for a running server whose log and requests show no failure; None if it does not answer."""
+    from launcher.app.running_servers import read_running_servers
+    from launcher.cli.layout import health_line
+    from launcher.engine.server.state import SERVING
+
+    (server,) = await read_running_servers(url)
+    if server.state not in [state.value for state in SERVING] or server.problem:
+        return None
+    findings = server.entry.health
+    title = f"The server at {url} {'runs, but its health checks have findings' if findings else 'is healthy'}."
+    checked = f"it answers (state: {server.state}), its log shows no failure, none of its last requests failed"
+    checked += "" if findings else ", and its health checks have found nothing"
+    unknown = dict.fromkeys(("code", "cause", "action", "line"))
+    lines = [title, wrap_text(f"{checked}.", "  Checked: "), *(wrap_text(health_line(each), "  ") for each in findings)]
+    return Result(
+        {**unknown, "title": title, "actions": [], "log": log, "checked": checked, "health": list(findings)},
+        [*lines, f"  Read: {log}"],
     )
 
 
@@ -167,7 +196,7 @@ def _diagnose_failed_start(last_start: LastStart, error: LauncherError) -> Diagn
 
 
 def _find_last_start(log_name: str | None, url: str | None) -> tuple[LastStart | None, ServerEntry | None]:
-    """Return the start to diagnose, and its server if that is still starting.
+    """Return the start to diagnose, and its server if that runs.
 
     With `log_name`, the start is the last one if it wrote that log, else None. With `url` it is the start of that
     server. Without both it is the last start, or if none is recorded, one that has only the newest log. Raises
@@ -196,8 +225,7 @@ def _find_last_start(log_name: str | None, url: str | None) -> tuple[LastStart |
             last_start = LastStart(None, files[0].path)
     if last_start is None:
         raise ServerNotFound("No server has run yet, so there is no log.", "Give the engine's log file.")
-    is_starting = entry is not None and entry.state in _STARTING_STATES
-    return last_start, entry if is_starting else None
+    return last_start, entry
 
 
 def _find_server_of_log(log: Path | None) -> ServerEntry | None:

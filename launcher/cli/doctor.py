@@ -107,7 +107,10 @@ def _describe_processor(host: Host) -> str:
     else:
         features = ", ".join(name.upper() for name in host.cpu_features) or "no useful instructions"
     lacks = f"; lacks {', '.join(host.missing_features).upper()}" if host.missing_features else ""
-    return f"{host.cpu or host.machine}, {host.physical_cores or 'unknown'} cores, {features}{lacks}"
+    cores = f"{host.physical_cores or 'unknown'} cores"
+    if host.cpu_limit is not None:
+        cores += f", {host.cpu_limit:g} usable (the limit of its control group)"
+    return f"{host.cpu or host.machine}, {cores}, {features}{lacks}"
 
 
 def _describe_host_memory(host: Host) -> str:

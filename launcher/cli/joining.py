@@ -98,7 +98,7 @@ def _describe_ready(ready: Mapping[str, Any]) -> Iterator[str]:
         "API key": ready["api_key"],
         "settings": f"{mode}, context {settings.get('ctx')}, {slots} slot{'' if slots == 1 else 's'}",
         "memory": f"KV cache {settings.get('kv') or 'f16'}, ubatch {settings.get('ubatch')}",
-        "limits": ready["limits"] and f"{ready['limits']}, to fit into host memory",
+        "limits": ready["limits"] and f"{ready['limits']}, as this computer allows",
         "tuned": ready["tuned"],
         "kept": ready["kept"] and f"{ready['kept']}, from the last start; --defaults ignores that",
         "note": ready["note"],

@@ -307,7 +307,7 @@ def _describe_server(session: ServerSession, start: ResolvedStart, options: argp
         "context": "" if texts_path else _describe_full_context(plan_settings, launch.options.extra),
         "texts": texts_path and _describe_longest_text(plan_settings, splits=launch.header.splits_texts),
         "memory": f"KV cache {plan_settings.kv}, ubatch {plan_settings.ubatch}",
-        "limits": limits and f"{limits}, to fit into host memory",
+        "limits": limits and f"{limits}, as this computer allows",
         "workers": launch.options.rpc and f"{', '.join(launch.options.rpc)} (RPC)",
         "tuned": start.tuned_line,
         "kept": kept and f"{kept}, from the last start; --defaults ignores that",

@@ -15,7 +15,7 @@ from launcher.base.paths import cache_dir, explain_os_error
 from launcher.engine.builds.flags import Flag
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import Launch
-from launcher.engine.server.state import FailedReplies, ReplyProgress
+from launcher.engine.server.state import FailedReplies, OpenReply, ReplyProgress
 from launcher.gateway.engine_link import EngineLink
 from launcher.gateway.exchange import HandoverOutlook
 from launcher.gateway.request_log import RequestLog
@@ -58,6 +58,11 @@ class GateClientSide:
     def reply_progress(self) -> ReplyProgress:
         """See ClientSide."""
         return self.gate.reply_progress if self.gate else ReplyProgress()
+
+    @property
+    def open_replies(self) -> list[OpenReply]:
+        """See ClientSide."""
+        return self.gate.open_replies if self.gate else []
 
     @property
     def failed_replies(self) -> FailedReplies:

@@ -243,6 +243,10 @@ class Exchange:
     started: float = field(default_factory=time.time)
     first_token: float | None = None
     last_token: float | None = None
+    heard_s: float = 0.0
+    """When the engine last sent anything of the reply, by time.monotonic()."""
+    writes: bool = False
+    """The engine has begun to write: it has read the prompt."""
     parts: int = 0
     """Parts of the stream that were delivered. A part is a token, or several that make a character."""
     text: DeliveredText = field(default_factory=DeliveredText)
@@ -298,9 +302,16 @@ class Exchange:
         self.last_token = time.time()
         self.first_token = None if generating_s is None else self.last_token - generating_s
 
+    def note_run(self) -> None:
+        """Record that the request goes to an engine now, which may have to read its prompt first."""
+        self.state = ExchangeState.RUNNING
+        self.left_engine.clear()
+        self.heard_s, self.writes = time.monotonic(), False
+
     def note_token(self) -> None:
         """Record that a part of the reply is being delivered now."""
         now = time.time()
+        self.heard_s, self.writes = time.monotonic(), True
         if self.first_token is None:
             self.first_token = now
         self.last_token = now

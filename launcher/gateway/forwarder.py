@@ -150,8 +150,7 @@ class Forwarder:
 
         Raises EngineLost if the engine ends, ClientGone if the client leaves.
         """
-        self.exchange.state = ExchangeState.RUNNING
-        self.exchange.left_engine.clear()
+        self.exchange.note_run()
         self._task = task = asyncio.current_task()
         assert task is not None  # noqa: S101 -- a coroutine always runs in a task
         cancelled_before = task.cancelling()
@@ -372,6 +371,7 @@ class Forwarder:
                 self._note_part()
             return frame
         exchange, continuation = self.exchange, self.continuation
+        exchange.heard_s = time.monotonic()
         if isinstance(event.get("prompt_progress"), dict):
             exchange.figures.add_progress(event["prompt_progress"])
         if self._asks_progress:

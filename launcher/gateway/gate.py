@@ -12,7 +12,7 @@ from aiohttp import web
 
 from launcher.base.errors import GAVE_WAY
 from launcher.engine.diagnosis.explain import diagnose_reply_error
-from launcher.engine.server.state import FailedReplies, ReplyProgress
+from launcher.engine.server.state import FailedReplies, OpenReply, ReplyProgress
 from launcher.gateway.access import GENERATING_PATHS, Refusal
 from launcher.gateway.continuation import TOKENS, drain_reason, is_canonical, make_continuation
 from launcher.gateway.engine_connection import EngineLost, EngineUnreached
@@ -408,6 +408,12 @@ class Gate:
         running = sum(each.state is ExchangeState.RUNNING for each in replies)
         parts = self._ended_parts + sum(each.parts for each in replies)
         return ReplyProgress(parts, running, self._ended_requests, time.monotonic())
+
+    @property
+    def open_replies(self) -> list[OpenReply]:
+        """The replies that the engine owes now."""
+        running = (each.exchange for each in self._running() if each.exchange.path in GENERATING_PATHS)
+        return [OpenReply(each.heard_s, each.writes, each.streams) for each in running]
 
     @property
     def is_in_use(self) -> bool:

@@ -1,12 +1,12 @@
 """Advice for users on running models better on this computer, derived from its facts."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from launcher.base.messages import Message, fill_template, join_messages, message
 from launcher.machine.disks import Disk
 from launcher.machine.gpu import RESIZABLE_BAR_CURE
-from launcher.machine.gpus import UnusableCard
+from launcher.machine.gpus import DRIVERS, UnusableCard
 from launcher.machine.host import LINUX_DRIVER, REMOVE_LINUX_DRIVER, Host
 from launcher.machine.machine import Machine
 from launcher.machine.nvidia import LOST_IN_CONTAINER
@@ -78,8 +78,17 @@ def _driver_hint(card: UnusableCard, host: Host) -> str:
         return message("It is reserved for a virtual machine. Release it to use it here.")
     if host.container is not None:
         if card.vendor == "nvidia":
-            return message("Start the container with --gpus all (the host needs the NVIDIA Container Toolkit).")
-        return message("Start the container with --device /dev/dri (for ROCm also --device /dev/kfd).")
+            start = message("Start the container with --gpus all (the host needs the NVIDIA Container Toolkit).")
+        else:
+            start = message("Start the container with --device /dev/dri (for ROCm also --device /dev/kfd).")
+        if card.kernel_driver in DRIVERS[card.vendor]:
+            return start
+        # A container uses the driver of its host, which no option can replace.
+        return join_messages(
+            message("The driver is the host's: do this there, not in the container."),
+            _driver_hint(card, replace(host, container=None)),
+            start,
+        )
     if card.kernel_driver == "nvidia":
         return message(
             "Restart the computer: an older driver may still be loaded. If that does not help, reinstall the driver."

@@ -27,7 +27,8 @@ class Card:
 
     `memory_gb` is the advertised size, `bandwidth_gb_s` in 10^9 bytes per second, `tflops` the rate of 32-bit floating
     point operations, `watts` the power of the board, `multiprocessors` their number (NVIDIA only, else 0). `typical`
-    cards stand for their memory size. A card with `unified` memory shares the host's.
+    cards stand for their memory size. A card with `unified` memory shares the host's. `also` are names of the computer
+    or module that it is in.
     """
 
     name: str
@@ -39,13 +40,19 @@ class Card:
     multiprocessors: int = 0
     typical: bool = False
     unified: bool = False
+    also: tuple[str, ...] = ()
+
+    def count_words(self, wanted: frozenset[str]) -> int | None:
+        """Return how many words the shortest of its names has that contains all that are wanted; None without one."""
+        names = [words for name in (self.name, *self.also) if wanted <= (words := _name_words(name))]
+        return min(map(len, names), default=None)
 
 
 @cache
 def list_cards() -> tuple[Card, ...]:
     """Return all known cards."""
     with shipped_file("presets", "gpus.toml").open("rb") as file:
-        return tuple(Card(**row) for row in tomllib.load(file)["gpus"])
+        return tuple(Card(**{**row, "also": tuple(row.get("also", ()))}) for row in tomllib.load(file)["gpus"])
 
 
 def find_card(name: str, memory_gb: float | None = None) -> Card:
@@ -57,15 +64,16 @@ def find_card(name: str, memory_gb: float | None = None) -> Card:
         name, memory_gb = name.replace(size[0], " "), float(size[1])
     wanted = _name_words(name)
     cards = [
-        card
+        (count, card)
         for card in list_cards()
-        if wanted
-        and wanted <= _name_words(card.name)
+        if (count := card.count_words(wanted) if wanted else None) is not None
         and (memory_gb is None or card.unified or card.memory_gb == memory_gb)
     ]
-    fewest = min((len(_name_words(card.name)) for card in cards), default=0)
-    meant = [card for card in cards if len(_name_words(card.name)) == fewest]
+    fewest = min((count for count, _ in cards), default=0)
+    meant = [card for count, card in cards if count == fewest]
     if len({card.name for card in meant}) == 1:  # if a card has two sizes, the usual one is meant
+        if memory_gb is not None:
+            return _nearest_size(meant, memory_gb)
         return max(meant, key=lambda card: (card.typical, card.memory_gb))
     raise _card_error(name.strip(), [_label(card) for card in meant])
 
@@ -100,9 +108,16 @@ def match_card(name: str | None, memory_gb: float | None) -> Card | None:
         and (memory_gb is None or card.unified or is_same_memory(card.memory_gb, memory_gb))
     ]
     best = max(same, key=lambda card: len(_name_words(card.name)), default=None)
-    if memory_gb is None and best is not None and any(card.name == best.name for card in same if card is not best):
+    if best is None:
         return None
-    return best
+    sizes = [card for card in same if card.name == best.name]
+    if memory_gb is None:
+        return best if len(sizes) == 1 else None
+    return _nearest_size(sizes, memory_gb)
+
+
+def _nearest_size(cards: Sequence[Card], memory_gb: float) -> Card:
+    return min(cards, key=lambda card: abs(card.memory_gb - memory_gb))
 
 
 def typical_card(memory_gb: float, *, unified: bool = False) -> Card | None:
@@ -111,9 +126,8 @@ def typical_card(memory_gb: float, *, unified: bool = False) -> Card | None:
     With `unified` it is the chip whose largest memory is nearest, because these chips come with many sizes.
     """
     if unified:
-        return min((card for card in list_cards() if card.unified), key=lambda card: abs(card.memory_gb - memory_gb))
-    cards = [card for card in list_cards() if card.typical and not card.unified]
-    near = min(cards, key=lambda card: abs(card.memory_gb - memory_gb))
+        return _nearest_size([card for card in list_cards() if card.typical and card.unified], memory_gb)
+    near = _nearest_size([card for card in list_cards() if card.typical and not card.unified], memory_gb)
     return near if is_same_memory(near.memory_gb, memory_gb) else None
 
 

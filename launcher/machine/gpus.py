@@ -15,7 +15,7 @@ from launcher.machine.surroundings import container_name
 from launcher.machine.sysfs import ROOT, PciGpu, list_pci_gpus
 
 _VENDORS: tuple[Vendor, ...] = ("nvidia", "amd", "intel")
-_DRIVERS: dict[Vendor, tuple[str, ...]] = {"nvidia": ("nvidia",), "amd": ("amdgpu",), "intel": ("i915", "xe")}
+DRIVERS: dict[Vendor, tuple[str, ...]] = {"nvidia": ("nvidia",), "amd": ("amdgpu",), "intel": ("i915", "xe")}
 _WITHHELD = message("This container was not given its device below /dev/dri.")
 _NOT_WOKEN = message("Not read while no engine is running, so that the GPU can sleep.")
 
@@ -50,7 +50,7 @@ class DetectedGpus:
         if self.gpus:
             return None
         for card in self.unusable_cards:
-            if card.kernel_driver in _DRIVERS[card.vendor]:  # its driver says why
+            if card.kernel_driver in DRIVERS[card.vendor]:  # its driver says why
                 return card.reason
             return message("The {name} cannot be used: {reason}", name=card.name, reason=card.reason)
         return self.absent["nvidia"]
@@ -190,7 +190,7 @@ def _find_unusable_cards(cards: Sequence[PciGpu], absent: Mapping[Vendor, str]) 
     """
     found = []
     for card in cards:
-        if card.kernel_driver in _DRIVERS[card.vendor]:
+        if card.kernel_driver in DRIVERS[card.vendor]:
             why = absent.get("nvidia") if card.vendor == "nvidia" else None
         elif card.kernel_driver is None:
             why = message("No driver is loaded for it.")
@@ -212,7 +212,7 @@ def _find_withheld_cards(cards: Sequence[PciGpu], root: Path) -> list[PciGpu]:
     if container_name(root) is None:
         return []
     devices = root / "dev/dri"
-    driven = [card for card in cards if card.vendor != "nvidia" and card.kernel_driver in _DRIVERS[card.vendor]]
+    driven = [card for card in cards if card.vendor != "nvidia" and card.kernel_driver in DRIVERS[card.vendor]]
     return [
         card for card in driven if not any((devices / node.name).exists() for node in card.folder.glob("drm/renderD*"))
     ]

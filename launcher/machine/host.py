@@ -16,6 +16,7 @@ from launcher.machine.surroundings import (
     container_name,
     find_linux_driver,
     read_available_bytes,
+    read_cpu_limit,
     read_memory_limit,
     read_on_battery,
     wsl_version,
@@ -50,7 +51,8 @@ class Host:
 
     `kind` is the operating system, `system` its name and version, `machine` the CPU architecture, such as x86_64.
     `cpu_features` are those that matter to an engine. `memory_bytes` and `available_bytes` are at most what a
-    container allows; `memory_limit_bytes` is that limit, None without one. `memory_bandwidth_gb_s` is what its modules
+    container allows; `memory_limit_bytes` is that limit, None without one. `cpu_limit` is how many CPUs a container
+    leaves to this process, None for all. `memory_bandwidth_gb_s` is what its modules
     state, in 10^9 bytes per second. `wsl` is WSL's version, 1 or 2, and None outside WSL. `wsl_gpu` is True if WSL
     provides a GPU; `linux_driver` is the file of a driver of NVIDIA that was installed inside WSL. `on_battery` is True
     if the computer runs on battery power.
@@ -73,6 +75,21 @@ class Host:
     linux_driver: str | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
     memory_bandwidth_gb_s: float | None = None
+    cpu_limit: float | None = None
+
+    @property
+    def usable_cores(self) -> int | None:
+        """The cores that an engine can use at once, at least 1; None if unknown."""
+        known = [each for each in (self.physical_cores, self.cpu_limit) if each is not None]
+        return max(1, int(min(known))) if known else None
+
+    @property
+    def threads(self) -> int | None:
+        """The threads that an engine has to be told to start; None if its own choice, one per core, is right.
+
+        llama.cpp counts the computer's cores, and its threads wait for those that a container does not let run.
+        """
+        return self.usable_cores if self.usable_cores != self.physical_cores else None
 
     @property
     def avx2(self) -> bool | None:
@@ -104,6 +121,7 @@ def read_host(root: Path = ROOT) -> Host:
         "physical_cores": None if cores else message("The system does not report the number of CPU cores."),
         "cpu_features": None if features is not None else _no_features_reason(),
         "memory_limit_bytes": None if limit else message("No control group limits it."),
+        "cpu_limit": message("No control group limits it."),
         "memory_bandwidth_gb_s": message("The system does not tell its memory modules to programs."),
         "wsl": message("This is not the Windows Subsystem for Linux."),
         "container": message("No sign of a container was found."),
@@ -115,6 +133,7 @@ def read_host(root: Path = ROOT) -> Host:
         "physical_cores": cores,
         "cpu_features": features,
         "memory_limit_bytes": limit.limit_bytes if limit else None,
+        "cpu_limit": read_cpu_limit(root),
         "memory_bandwidth_gb_s": read_host_bandwidth(root),
         "wsl": wsl,
         "container": container_name(root),

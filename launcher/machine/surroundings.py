@@ -1,8 +1,9 @@
-"""The environment that this system runs in: WSL, a container and its memory limit, a battery. Nothing here raises."""
+"""The environment that this system runs in: WSL, a container and its limits, a battery. Nothing here raises."""
 
 import os
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,20 +77,46 @@ def read_memory_limit(root: Path = ROOT, pid: int | None = None) -> MemoryLimit 
 
     `pid` is the process whose groups count; None is this one.
     """
-    limits = []
+    groups = _list_own_groups(root, "memory", pid)
+    limits = [limit for group, version in groups if (limit := _read_group_limit(group, version=version)) is not None]
+    return min(limits, key=lambda limit: limit.left_bytes, default=None)
+
+
+def read_cpu_limit(root: Path = ROOT) -> float | None:
+    """Return how many CPUs this process may use at once; None for all of them.
+
+    That is the least of the quotas of its control groups, and of the CPUs on which it may run at all.
+    """
+    quotas = [_read_quota(group, version=version) for group, version in _list_own_groups(root, "cpu")]
+    limits = [quota for quota in quotas if quota is not None]
+    if sys.platform == "linux":
+        limits.append(len(os.sched_getaffinity(0)))
+    limit = min(limits, default=None)
+    return None if limit is None or limit >= (os.cpu_count() or 1) else limit
+
+
+def _read_quota(group: Path, *, version: int) -> float | None:
+    """Return one group's quota in CPUs: its time in each period, divided by the period. None without one."""
+    if version == 1:
+        quota, period = read_number(group / "cpu.cfs_quota_us"), read_number(group / "cpu.cfs_period_us")
+    else:
+        words = (read_text(group / "cpu.max") or "").split()  # such as "400000 100000", or "max 100000"
+        quota, period = (int(word) for word in words) if "".join(words).isdigit() and len(words) == 2 else (None, None)
+    return quota / period if quota and period and quota > 0 else None
+
+
+def _list_own_groups(root: Path, controller: str, pid: int | None = None) -> Iterator[tuple[Path, int]]:
+    """Yield the folders of a process's control groups and of the groups around them, each with its version, 2 or 1."""
     for line in (read_text(root / f"proc/{pid or 'self'}/cgroup") or "").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        if controllers and "memory" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        base = root / ("sys/fs/cgroup/memory" if controllers else "sys/fs/cgroup")
+        base = root / (f"sys/fs/cgroup/{controller}" if controllers else "sys/fs/cgroup")
         inside = Path(path.lstrip("/"))
         # Inside a container, its own group is the root of the mounted file system.
         for group in (inside, *inside.parents):
-            found = _read_group_limit(base / group, version=1 if controllers else 2)
-            if found is not None:
-                limits.append(found)
-    return min(limits, key=lambda limit: limit.left_bytes, default=None)
+            yield base / group, 1 if controllers else 2
 
 
 def _read_group_limit(group: Path, *, version: int) -> MemoryLimit | None:

@@ -57,7 +57,7 @@ GENERATIONS = {
     "volta": GenerationFactors(0.716, 98.6, 0.350),
     "xe2": GenerationFactors(0.873, 196.3, 0.250),
 }
-_STAND_INS = {"rdna2": "rdna3", "cdna": "rdna3", "xe": "xe2"}
+_STAND_INS = {"rdna2": "rdna3", "cdna": "rdna3", "xe": "xe2", "orin": "ampere", "thor": "gb10"}
 """Generations without published runs, and the generation whose factors are used for them."""
 MEASURED = frozenset(GENERATIONS)
 """Generations with published runs."""

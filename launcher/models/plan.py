@@ -546,7 +546,7 @@ def _preset_settings(
         "ubatch": preset.ubatch,
         "slots": preset.slots,
         "n_cpu_moe": preset.n_cpu_moe,
-        "threads": preset.threads,
+        "threads": preset.threads or situation.threads,
         **to_fields(criteria.chosen()),
     }
     mmproj_bytes = criteria.mmproj_bytes

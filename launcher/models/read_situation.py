@@ -97,7 +97,8 @@ def make_situation(
     memory_gib, host_free_mib = host_gib or host.memory_bytes / _GIB, host_mib if free_mib is None else free_mib
     if backend == "cpu":
         notes = host_notes(host_gib) if free_mib is None else ()
-        situation = replace(processor_situation(memory_gib, host_free_mib, notes=notes), read_at=read_at)
+        situation = processor_situation(memory_gib, host_free_mib, notes=notes)
+        situation = replace(situation, threads=host.threads, read_at=read_at)
         return situation if host_gib or free_mib is not None else _add_own_host_memory(situation, servers)
     gpus, left_out = _choose_gpus(machine.gpus, backend, os.environ if environ is None else environ)
     notes = (*machine.failures, *left_out, *host_notes(host_gib))
@@ -113,7 +114,7 @@ def make_situation(
     if not gpus:
         all_notes = tuple(filter(None, [machine.no_gpu_reason, *notes]))
         situation = processor_situation(memory_gib, host_free_mib, no_gpu=True, notes=all_notes)
-        situation = replace(situation, read_at=read_at)
+        situation = replace(situation, threads=host.threads, read_at=read_at)
         return situation if host_gib or free_mib is not None else _add_own_host_memory(situation, servers)
     first = gpus[0]
     backend = backend or choose_gpu_backend(first)
@@ -179,6 +180,7 @@ def make_situation(
         unified=bool(first.unified),
         carve_out_mib=first.carve_out_free_bytes // _MIB if first.unified else 0,
         headless=is_headless,
+        threads=host.threads,
         notes=notes,
         cautions=cautions,
         own=shares,

@@ -61,6 +61,7 @@ class Situation:
     `has_expert_cache`: the engine at hand can keep copies of experts on the GPU (--moe-cache-mib), or none is at hand,
     and the newest stable one can. `own` is the memory of those servers, `by_device_now_mib` the free memory of each
     device while they run. `read_at` is the time of reading in seconds since the epoch, None if nothing was read.
+    `threads` is the number that an engine has to be told to start, None for its own choice: see `Host.threads`.
     `headless`: no display uses the GPUs. `described`: given by options, not read from a machine. `no_gpu`: read,
     without a usable GPU. `notes` are sentences for users on how the memory is known, `cautions` on what slows the GPUs.
     """
@@ -84,6 +85,7 @@ class Situation:
     described: bool = False
     no_gpu: bool = False
     has_expert_cache: bool = True
+    threads: int | None = None
     notes: tuple[str, ...] = ()
     cautions: tuple[str, ...] = ()
     own: tuple[ServerShare, ...] = ()

@@ -420,12 +420,12 @@ async def test_the_watchdog_sees_replies_of_the_owner(options: ServeOptions) -> 
         assert session.supervisor.launch == supervisor.launch
         assert (session.supervisor.options, session.supervisor.endpoint) == (supervisor.options, supervisor.endpoint)
         reading = asyncio.create_task(session.send_request(LONG))
-        while supervisor.quiet_since is None:
+        while not supervisor.open_replies:
             await asyncio.sleep(0.01)
         assert not reading.done()
-        assert supervisor.quiet_since <= time.monotonic()
+        assert supervisor.open_replies[0].heard_s <= time.monotonic()
         reading.cancel()
-        while supervisor.quiet_since is not None:
+        while supervisor.open_replies:
             await asyncio.sleep(0.01)
     finally:
         await session.stop()

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 from launcher import __version__
 from launcher.base.identity import ProcessId
 from tests import forked
+from tests.cli import in_process
 
 NO_DISPLAY = "No display is available for the window: neither DISPLAY nor WAYLAND_DISPLAY is set."
 
@@ -231,9 +233,35 @@ def test_a_reply_is_streamed_to_the_terminal_with_its_figures() -> None:
         assert result.returncode == 0
         assert len(result.stdout) > 50
         assert "of drafts accepted" in result.stderr
-        piped = forked.run("chat", "-", "--no-think", input=b"Hello")
-        assert piped.returncode == 0
-        assert piped.stdout.strip()
+        for dash in (["-"], []):
+            piped = forked.run("chat", *dash, "--no-think", input=b"Hello")
+            assert piped.returncode == 0
+            assert piped.stdout.strip()
+
+
+def test_a_healthy_server_is_diagnosed_as_such() -> None:
+    with serve_model("--model", "demo") as (_, ready):
+        for options in ([], ["--url", ready["url"]]):
+            result = run("diagnose", *options)
+            assert result.returncode == 0
+            assert result.stdout.startswith(f"The server at {ready['url']} is healthy.\n  Checked: it answers (state: ")
+            assert "its log shows no failure" in result.stdout
+        report = answer("diagnose", "--url", ready["url"])
+        assert (report["code"], report["actions"], report["health"]) == (None, [], [])
+
+
+class Terminal(StringIO):
+    """Standard input of a person."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_question_is_asked_for_where_none_comes_from_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal())
+    asked = in_process.run("chat")
+    assert asked.returncode == 2
+    assert "what to ask is missing" in asked.stderr
 
 
 @pytest.mark.parametrize("verb", [["chat", "Hello"], ["stop"], ["chat", "Hello", "--url", "http://127.0.0.1:9"]])

@@ -52,6 +52,24 @@ def test_the_exit_code_counts_as_evidence() -> None:
     assert "slot: going on" in crashed.stdout
 
 
+@pytest.mark.parametrize(
+    "code", ["-1073740791", "3221226505", "0xC0000409", "18446744072635810825", "18446744072635812000"]
+)
+def test_an_exit_code_of_windows_counts_in_each_way_of_writing(code: str) -> None:
+    """lmstudio #1950: some programs widen it to 64 bits, and round it."""
+    assert json.loads(diagnose("-", "--json", f"--exit-code={code}").stdout)["code"] == "crashed"
+    log = f"[ERROR] The model has crashed without additional information. (Exit code: {code})\n"
+    assert json.loads(diagnose("-", "--json", standard_input=log.encode()).stdout)["code"] == "crashed"
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [("18446744072635810101", "library_of_windows_missing"), ("-1073741795", "cpu_unsupported"), ("-9", "killed")],
+)
+def test_exact_exit_codes_are_told_apart(code: str, cause: str) -> None:
+    assert json.loads(diagnose("-", "--json", f"--exit-code={code}").stdout)["code"] == cause
+
+
 @pytest.mark.parametrize("code", ["99999999999", "ten"])
 def test_an_invalid_exit_code_is_refused(code: str) -> None:
     result = diagnose("-", "--exit-code", code)

@@ -47,6 +47,14 @@ def run(*arguments: str, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="processors are taken away on Linux")
+def test_fewer_processors_than_cores_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    done = in_process.run("doctor")
+    assert " cores, 1 usable (the limit of its control group)" in done.stdout
+
+
 def report(*arguments: str, **environment: str) -> Any:  # noqa: ANN401 -- any JSON value
     return json.loads(run(*arguments, "--json", **environment))
 

@@ -188,7 +188,7 @@ def test_a_broken_file_is_reported_before_an_engine_starts(tmp_path: Path, demo_
     assert answer["action"]["kind"] == "other_model"
     model.write_bytes(whole)
     with serve_by_command(f"mtp-launcher serve {model}"):
-        assert run("mtp-launcher", "diagnose").returncode == 1
+        assert run("mtp-launcher", "diagnose").returncode == 0
 
 
 def test_a_file_of_a_newer_format_is_not_suggested_for_download_again(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher.base.errors import EngineBroken, EngineHung, ModelBroken
+from launcher.base.errors import EngineBroken, EngineHung, ModelBroken, Unreachable
 from launcher.engine.server.guard import Guard, GuardLimits
 from launcher.engine.server.in_use import FilesInUse
-from launcher.engine.server.state import FailedReplies, Notice
+from launcher.engine.server.state import FailedReplies, Notice, OpenReply
 
 LIMITS = GuardLimits(period_s=1.0, dead_s=20.0, stalled_s=40.0, endless_s=120.0)
 
@@ -46,7 +46,8 @@ class Engine:
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self.process = process
         self.answers = True
-        self.quiet_since: float | None = None
+        self.replies: list[OpenReply] = []
+        self.loop_turns = True
         self.log_problem: str | None = None
         self.failed_replies: FailedReplies | None = None
         self.clocks = Clocks()
@@ -54,6 +55,11 @@ class Engine:
 
     async def is_healthy(self) -> bool:
         return self.answers
+
+    async def count_working_slots(self) -> int:
+        if not self.loop_turns:
+            raise Unreachable("No answer.")
+        return 1
 
     def compute(self) -> None:
         assert self.process.stdin is not None
@@ -68,7 +74,7 @@ class Engine:
             self,
             FilesInUse.from_paths([(file, "model") for file in files]),
             notify=self.notices.append,
-            quiet_since=lambda: self.quiet_since,
+            open_replies=lambda: self.replies,
             log_problem=lambda: self.log_problem,
             failed_replies=lambda: self.failed_replies,
             clock=self.clocks,
@@ -195,7 +201,7 @@ async def test_a_busy_engine_that_does_not_answer_is_not_ended(engine: Engine) -
 
 async def test_a_stalled_stream_is_ended_though_health_is_ok(engine: Engine) -> None:
     guard = engine.guard()
-    engine.quiet_since = engine.clocks.mono
+    engine.replies = [OpenReply(engine.clocks.mono)]
     assert await check_for(engine, guard, LIMITS.stalled_s - 10) is None
     verdict = await check_for(engine, guard, 20)
     assert isinstance(verdict, EngineHung)
@@ -205,10 +211,51 @@ async def test_a_stalled_stream_is_ended_though_health_is_ok(engine: Engine) -> 
 @pytest.mark.thorough
 async def test_a_slow_prefill_is_not_a_stall(engine: Engine) -> None:
     guard = engine.guard()
-    engine.quiet_since = engine.clocks.mono
+    engine.replies = [OpenReply(engine.clocks.mono)]
     assert await check_for(engine, guard, LIMITS.endless_s - 10, engine.compute) is None
     assert engine.notices == []
     assert isinstance(await check_for(engine, guard, 20, engine.compute), EngineHung)
+
+
+async def test_an_engine_that_spins_in_the_middle_of_a_reply_is_ended(engine: Engine) -> None:
+    """llama.cpp #27388: /health is answered, the process is busy, and nothing comes any more."""
+    guard = engine.guard()
+    engine.replies, engine.loop_turns = [OpenReply(engine.clocks.mono, writes=True)], False
+    assert await check_for(engine, guard, LIMITS.stalled_s, engine.compute) is None
+    verdict = await check_for(engine, guard, 20, engine.compute)
+    assert isinstance(verdict, EngineHung)
+    assert "in the middle of a reply it stopped" in verdict.title
+
+
+async def test_a_client_that_leaves_a_hung_engine_hides_it_from_nobody(engine: Engine) -> None:
+    guard = engine.guard()
+    engine.replies, engine.loop_turns = [OpenReply(engine.clocks.mono, writes=True)], False
+    assert await check_for(engine, guard, 20, engine.compute) is None
+    engine.replies = []
+    assert await check_for(engine, guard, 10, engine.compute) is None
+    engine.replies = [OpenReply(engine.clocks.mono, writes=False)]
+    assert isinstance(await check_for(engine, guard, 30, engine.compute), EngineHung)
+
+
+@pytest.mark.parametrize(
+    ("replies", "turns"),
+    [
+        ([(True, True)], True),
+        ([(False, True)], False),
+        ([(True, True), (False, True)], False),
+        ([(False, False)], False),
+    ],
+    ids=["its text is held back", "it reads a prompt", "it reads another prompt", "the reply comes whole"],
+)
+async def test_an_engine_that_computes_for_a_reply_is_not_ended(
+    engine: Engine, replies: list[tuple[bool, bool]], turns: bool
+) -> None:
+    guard = engine.guard()
+    engine.replies = [OpenReply(engine.clocks.mono, writes, streams) for writes, streams in replies]
+    engine.loop_turns = turns
+    assert await check_for(engine, guard, LIMITS.endless_s - 10, engine.compute) is None
+    if not replies[0][1]:
+        assert await check_for(engine, guard, LIMITS.endless_s, engine.compute) is None
 
 
 async def test_a_suspended_engine_is_reported_and_not_ended(engine: Engine) -> None:
@@ -217,14 +264,14 @@ async def test_a_suspended_engine_is_reported_and_not_ended(engine: Engine) -> N
     while psutil.Process(engine.process.pid).status() != psutil.STATUS_STOPPED:
         os.sched_yield()
     engine.answers = False
-    engine.quiet_since = engine.clocks.mono
+    engine.replies = [OpenReply(engine.clocks.mono)]
     assert await check_for(engine, guard, 240) is None
     assert engine.codes == ["paused"]
     assert f"kill -CONT {engine.process.pid}" in engine.notices[0].text
     os.kill(engine.process.pid, signal.SIGCONT)
     while psutil.Process(engine.process.pid).status() == psutil.STATUS_STOPPED:
         os.sched_yield()
-    engine.answers, engine.quiet_since = True, None
+    engine.answers, engine.replies = True, []
     assert await check_for(engine, guard, 5) is None
     assert engine.codes == ["paused", "answers_again"]
 
@@ -232,14 +279,14 @@ async def test_a_suspended_engine_is_reported_and_not_ended(engine: Engine) -> N
 @pytest.mark.parametrize("way", ["sleep", "go"], ids=["Linux: one clock stands still", "Windows: both go on"])
 async def test_time_asleep_does_not_count_as_silence(engine: Engine, way: str) -> None:
     guard = engine.guard()
-    engine.quiet_since = engine.clocks.mono
+    engine.replies = [OpenReply(engine.clocks.mono)]
     getattr(engine.clocks, way)(3 * 3_600.0)
     engine.answers = False
     assert await check_for(engine, guard, 5) is None
     assert engine.codes == ["slept"]
     assert "slept for 3.0 h" in engine.notices[0].text
     assert "does not respond yet" in engine.notices[0].text
-    engine.answers, engine.quiet_since = True, None
+    engine.answers, engine.replies = True, []
     assert await check_for(engine, guard, 240) is None
     assert engine.codes == ["slept"]
 

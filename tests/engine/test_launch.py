@@ -73,6 +73,20 @@ async def test_memory_of_the_engine_being_replaced_counts_as_free(
     assert (await prepare_launch(options, ENDPOINT, replaced=lambda _: freed)).limits == {}
 
 
+@pytest.mark.parametrize(("asked", "given"), [(None, "1"), (2, "2")], ids=["left open", "named by the user"])
+async def test_an_engine_starts_as_many_threads_as_a_container_lets_run(
+    demo_model: Path, monkeypatch: pytest.MonkeyPatch, asked: int | None, given: str
+) -> None:
+    found = read_machine()
+    limited = replace(found, host=replace(found.host, physical_cores=2, cpu_limit=1.5))
+    monkeypatch.setattr("launcher.engine.server.launch.read_machine", lambda: limited)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    options = ServeOptions(model=demo_model, built_in=True, context=4_096, threads=asked)
+    launch = await prepare_launch(options, ENDPOINT)
+    assert pairs(launch.command.arguments)["--threads"] == given
+    assert launch.resolved.threads == int(given)
+
+
 async def test_caches_get_what_a_model_leaves_of_memory_that_the_gpu_shares(
     real_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

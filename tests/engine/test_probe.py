@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,17 @@ async def test_a_program_that_cannot_run_here_is_reported(tmp_path: Path) -> Non
     broken = program(tmp_path / "llama-server", "#!/bin/sh\necho 'something is wrong' >&2\nexit 3\n")
     with pytest.raises(EngineFailed, match=r"exit code 3 while answering --version.*something is wrong"):
         await probe.probe_engine(broken)
+
+
+@pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="a program of this system")
+async def test_a_program_for_a_system_with_another_loader_is_reported(tmp_path: Path) -> None:
+    """jan #8315: NixOS and Alpine have no /lib64/ld-linux-x86-64.so.2, and say of the program that it is not there."""
+    path, loader = tmp_path / "llama-server", b"/lib64/ld-linux-x86-64.so.2"
+    path.write_bytes(Path("/bin/true").read_bytes().replace(loader, loader.replace(b"lib64", b"lib32")))
+    path.chmod(0o755)
+    with pytest.raises(EngineMissing, match="the loader that it is built for, /lib32/ld-linux") as raised:
+        await probe.probe_engine(path)
+    assert "NixOS" in raised.value.hint
 
 
 async def test_a_program_that_never_answers_is_killed(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ FAKE_FAULTS names its faults, separated by commas:
     flood               prints 200,000 lines before it listens, and a last one
     half-lines          prints a line in two halves with NULs, and a half line that never ends
     stalls              a chat reply stops in the middle, after the first request
+    wedges              the same, while a thread computes, and /slots is answered no more
     fails               answers each request after the first FAKE_REPLIES (by default 1) with the error FAKE_ERROR
     fails-midway        the same, but as an event of the stream after two tokens
 
@@ -86,6 +87,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     loaded = threading.Event()
     request_count = 0
+    wedged = False
 
     def log_message(self, *_: object) -> None:
         pass
@@ -96,6 +98,8 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/health":
             self.answer(200, {"status": "ok"})
         elif self.path == "/slots":
+            if Handler.wedged:
+                threading.Event().wait()
             self.answer(200, [{"id": 0, "speculative": "not-speculative" not in FAULTS}])
         else:
             self.answer(404, {"error": {"message": "File Not Found", "type": "not_found_error", "code": 404}})
@@ -146,6 +150,10 @@ class Handler(BaseHTTPRequestHandler):
                 timings |= {"draft_n": tokens, "draft_n_accepted": tokens - 1}
             self.event({"choices": [{"delta": {"content": "word "}}], "timings": timings})
             time.sleep(0.002)
+            if "wedges" in FAULTS and Handler.request_count > 1 and tokens > 2:
+                Handler.wedged = True
+                while True:
+                    pass
             if "stalls" in FAULTS and Handler.request_count > 1 and tokens > 2:
                 threading.Event().wait()
         self.event({"choices": [{"delta": {}, "finish_reason": "stop"}]})

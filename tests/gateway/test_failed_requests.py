@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -229,6 +230,41 @@ async def test_the_reason_of_a_lost_engine_reaches_the_client() -> None:
         assert answer.startswith(b"HTTP/1.1 502 ")
         assert b"The engine ended before the reply was complete: The GPU was lost." in answer
         assert gate.failed_replies.total == 0
+
+
+async def test_the_guard_is_told_what_the_engine_owes() -> None:
+    async with scripted() as (front, _):
+        gate, reports, writes, ended = front.gateway.gate, *(asyncio.Event() for _ in range(3))
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await read_request(reader)
+            await reports.wait()
+            writer.write(stream(event({"prompt_progress": {"total": 9, "cache": 0, "processed": 4}, "choices": []})))
+            await writes.wait()
+            writer.write(TOKEN + b"\n\n")
+            await ended.wait()
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        await gate.resume_requests(engine_link(front, server.sockets[0].getsockname()[1]))
+        began_s = time.monotonic()
+        asking = asyncio.create_task(ask(front, body=STREAM))
+        while not gate.open_replies:
+            await asyncio.sleep(0.001)
+        (reading,) = gate.open_replies
+        assert (reading.writes, reading.streams) == (False, True)
+        assert began_s <= reading.heard_s <= time.monotonic()
+        reports.set()
+        while gate.open_replies == [reading]:
+            await asyncio.sleep(0.001)
+        assert gate.open_replies[0].writes is False
+        writes.set()
+        while not gate.open_replies[0].writes:
+            await asyncio.sleep(0.001)
+        ended.set()
+        await asking
+        assert gate.open_replies == []
+        server.close()
 
 
 @pytest.mark.parametrize(

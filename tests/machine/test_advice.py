@@ -174,7 +174,10 @@ class TestCards:
         [
             ("nvidia", None, None, "apt-get install nvidia-driver"),
             ("nvidia", "nouveau", None, "apt-get install nvidia-driver"),
-            ("nvidia", "nvidia", "docker", "--gpus all"),
+            ("nvidia", "nvidia", "docker", "Start the container with --gpus all"),
+            ("nvidia", "nouveau", "docker", "there, not in the container. Install NVIDIA's driver and restart: "),
+            ("nvidia", None, "podman", "The driver is the host's: "),
+            ("amd", "radeon", "docker", "there, not in the container. Its kernel driver is amdgpu."),
             ("nvidia", "nvidia", None, "Restart the computer"),
             ("amd", None, "podman", "--device /dev/dri"),
             ("amd", "radeon", None, "amdgpu"),

@@ -262,6 +262,79 @@ class TestMemoryLimit:
         assert host.memory_bytes == psutil.virtual_memory().total
 
 
+class TestProcessorLimit:
+    """Control groups and affinity leave a process fewer CPUs than the computer has, which an engine counts."""
+
+    @pytest.fixture(autouse=True)
+    def many_processors(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("os.cpu_count", lambda: 128)
+        monkeypatch.setattr("psutil.cpu_count", lambda *, logical=True: 128 if logical else 64)
+        monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(128)), raising=False)
+
+    @pytest.mark.parametrize(
+        ("files", "limit", "threads"),
+        [
+            ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "400000 100000"}, 4, 4),
+            ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "50000 100000"}, 0.5, 1),
+            ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "9600000 100000"}, 96, None),
+            ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "max 100000"}, None, None),
+            ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "odd"}, None, None),
+            (
+                {
+                    "proc/self/cgroup": "0::/kubepods/pod1/2",
+                    "sys/fs/cgroup/kubepods/cpu.max": "max 100000",
+                    "sys/fs/cgroup/kubepods/pod1/cpu.max": "350000 100000",
+                    "sys/fs/cgroup/kubepods/pod1/2/cpu.max": "1600000 100000",
+                },
+                3.5,
+                3,
+            ),
+            (
+                {
+                    "proc/self/cgroup": "4:cpu,cpuacct:/docker/0a1b\n3:memory:/docker/0a1b",
+                    "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "600000",
+                    "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+                },
+                6,
+                6,
+            ),
+            (
+                {
+                    "proc/self/cgroup": "4:cpu:/",
+                    "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
+                    "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+                },
+                None,
+                None,
+            ),
+            ({}, None, None),
+        ],
+        ids=[
+            "four",
+            "half of one",
+            "more than cores",
+            "no quota",
+            "odd",
+            "nested",
+            "version 1",
+            "no quota in v1",
+            "none",
+        ],
+    )
+    def test_the_smallest_quota_counts(
+        self, root: Path, files: dict[str, str | bytes], limit: float | None, threads: int | None
+    ) -> None:
+        write(root, files)
+        host = read_host(root)
+        assert (host.cpu_limit, host.threads) == (limit, threads)
+        assert ("cpu_limit" in host.absent) == (limit is None)
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="read on Linux only")
+    def test_the_processors_of_a_cpuset_are_a_limit(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 64, 65})
+        assert (read_host(root).cpu_limit, read_host(root).threads) == (4, 4)
+
+
 BATTERY = {"type": "Battery", "status": "Discharging", "capacity": "61"}
 MOUSE = BATTERY | {"scope": "Device"}
 

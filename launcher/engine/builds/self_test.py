@@ -43,7 +43,7 @@ _DEVICE_PREFIXES = {
     "metal": ("MTL", "Metal"),
 }
 """Device name prefixes in --list-devices by backend; for backends not listed here any name is accepted."""
-_DLL_MISSING = (0xC0000135, 0xC0000135 - 2**32)
+_DLL_MISSING = 0xC0000135
 """STATUS_DLL_NOT_FOUND, as a process's exit code (ntstatus.h)."""
 _SONAME = re.compile(r"[\w.+-]+\.so(?:\.\d+)*")
 _SELF_TEST_PROMPT = message("What is MTP, and what does this demo show?")
@@ -260,7 +260,7 @@ def _free_port() -> int:
 
 def _with_install_line(error: LauncherError) -> LauncherError:
     """Return `error` with the command that installs the missing system library, if its package is known."""
-    if error.facts.get("exit_code") in _DLL_MISSING:
+    if error.facts.get("exit_code") == _DLL_MISSING:
         return LibraryMissing(
             message("The engine needs a DLL that is missing."),
             message(

@@ -66,10 +66,14 @@ _COUNTS = frozenset({"mib", "needed_mib", "expected_mib", "free_mib", "tokens", 
 _ADVICE_FOR_ALL = (ActionKind.OTHER_ENGINE_BUILD, ActionKind.REPORT)
 """The actions of a general fault that are suggested beside those of its topic."""
 _CRASHED, _REFUSED, _UNEXPLAINED, _ASSERTED = "crashed", "engine_refused", "load_failed", "engine_bug"
+_LEAST_STATUS = 0xC0000000
+"""The first of Windows' error codes (NTSTATUS)."""
+_WINDOWS_EXIT = re.compile(r"\bexit(?:ed)?\b[^\n\d-]{0,20}(-107374\d{4}|322122\d{4}|1844674407\d{10})\b", re.IGNORECASE)
+"""An exit code of Windows as other programs log it: "(Exit code: 18446744072635812000)"."""
 _SERVING_TEXTS = ("launch_slot_:", "update_slots:", "log_server_r:", "print_timing:")
 """Functions of a serving engine, for logs that begin later than its start."""
 _FAILED_TEXTS = ("exiting due to", "Failed to init server")
-ENDED_BY_OTHERS = frozenset({0, -1, -2, -9, -15, 129, 130, 137, 143, 0xC000013A, 0xC000013A - 2**32})
+ENDED_BY_OTHERS = frozenset({0, -1, -2, -9, -15, 129, 130, 137, 143, 0xC000013A})
 """Exit codes of engines that a user, another program or the system ended."""
 
 
@@ -161,12 +165,32 @@ def add_cause(sentence: str, cause: Diagnosis | None) -> Message:
     return join_messages(sentence, None if cause is None or repeats else cause.title)
 
 
+def read_exit_code(number: int) -> int:
+    """Return an exit code as it is in resources/engine-faults.toml: Windows' without a sign, of 32 bits.
+
+    Programs write it with a sign, or widen it to 64 bits, and then round it as JavaScript does: 18446744072635812000 is
+    0xC0000409. Rounding joins many codes, of which the first known is taken: a crash, for which all others would be
+    rare. A signal stays negative.
+    """
+    if -255 <= number < 2**32:
+        return number
+    if number < 0 or number % 1_000:  # not rounded
+        return number % 2**32
+    crashes = (code for fault in fault_signatures() if fault.code == _CRASHED for code in fault.data.exits)
+    known = (code for code in crashes if code >= _LEAST_STATUS and float(2**64 - 2**32 + code) == float(number))
+    return next(known, number % 2**32)
+
+
 def diagnose_log(text: str, *, exit_code: int | None = None) -> Diagnosis | None:
     """Return the first cause of failure in the last run of a log; None if it names none.
 
-    `exit_code` is the engine's exit code, negative for a signal, None if unknown or still running.
+    `exit_code` is the engine's exit code as any program writes it (see `read_exit_code`), None if unknown or still
+    running. One of Windows that the log names counts as well.
     """
     run_text = extract_last_run(text)
+    if exit_code is None and (written := _WINDOWS_EXIT.search(run_text)):
+        exit_code = int(written[1])
+    exit_code = None if exit_code is None else read_exit_code(exit_code)
     matches = _drop_repeated(find_matches(run_text))
     matches = [match for match in matches if _has_evidence(match.fault, run_text)]
     is_serving = last_loaded_offset(run_text) >= 0 or any(text in run_text for text in _SERVING_TEXTS)

@@ -1,25 +1,27 @@
 """Watchdog of a running server: detects hangs, sleep, changed files and an unwritable log.
 
 Slowness alone is not a fault. An engine is ended only if it owes a reply, has sent nothing for minutes, and has
-computed nothing meanwhile, measured by the CPU time of its process; or if it has failed the last requests by a fault
-that ends an engine, such as a lost GPU: some builds go on without it, and answer each request with an error.
+computed nothing meanwhile, measured by the CPU time of its process; if it was writing all its replies, and its loop has
+not even taken a request for /slots for as long, whatever it computes (llama.cpp #27388); or if it has failed the last
+requests by a fault that ends an engine, such as a lost GPU: some builds go on without it, and answer each request with
+an error.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 import psutil
 
-from launcher.base.errors import EngineBroken, EngineHung, LauncherError
+from launcher.base.errors import EngineBroken, EngineHung, LauncherError, Unreachable
 from launcher.base.messages import join_messages, message
 from launcher.engine.diagnosis.explain import add_cause, diagnose_reply_error
 from launcher.engine.server.in_use import FileChange, FilesInUse
-from launcher.engine.server.state import MOST_FAILED_REPLIES, FailedReplies, Notice
+from launcher.engine.server.state import MOST_FAILED_REPLIES, FailedReplies, Notice, OpenReply
 
 
 class Clock(Protocol):
@@ -57,13 +59,16 @@ class GuardLimits:
     dead_s: float = 60.0
     """/health unanswered for this long, and no CPU time used: the engine hangs."""
     stalled_s: float = 300.0
-    """An open reply without a new token for this long, and no CPU time used: the engine hangs.
+    """An open reply without a new token for this long, and no CPU time used: the engine hangs. So does one that was
+    writing all its replies, if it has not answered /slots for this long: a reply that is being written waits for one
+    batch at most.
 
     On a GPU, a batch of 2,048 tokens takes longer only below 7 tokens a second; an engine that computes on the CPU uses
     CPU time.
     """
     endless_s: float = 1_800.0
-    """An open reply without a new token for this long, whatever CPU time was used: the engine hangs."""
+    """A stream without a new token, or report on its prompt, for this long, whatever CPU time was used: the engine
+    hangs."""
     loading_s: float = 600.0
     """Loading without any output for this long: the engine hangs. Loading a cold 40 GB file from a slow disk keeps
     reporting progress."""
@@ -74,6 +79,8 @@ class GuardLimits:
 _IDLE_CPU_SHARE = 0.005
 """Share of one CPU core below which an engine counts as idle. One that only answers /metrics uses about 0.1 %."""
 
+_LOOP_ANSWER_S = 4.0
+"""Seconds for an answer of the engine's loop: less than a check may be late, but longer than a token takes."""
 _CHECK_FAILED = message(
     "The health check of the server failed, so problems may go unnoticed. The server keeps running, and the "
     "check is repeated."
@@ -87,14 +94,17 @@ class HealthClient(Protocol):
     async def is_healthy(self) -> bool:
         """Return whether the engine answers /health."""
 
+    async def count_working_slots(self) -> int:
+        """Ask the engine's loop for /slots. Raises Unreachable if there is no answer, Refused without /slots."""
+
 
 class Guard:
     """Watchdog of one engine process.
 
-    `pid` is its process, `client` requests /health, `files` are the files that it uses. `notify` receives notices for
-    the user. `quiet_since` returns the earliest last-token time of all open replies in monotonic seconds, None if none
-    is open. `log_problem` returns the reason why the log cannot be written, None if it can. `failed_replies` returns
-    the requests that the engine has failed one after another, None if that is unknown.
+    `pid` is its process, `client` requests /health and /slots, `files` are the files that it uses. `notify` receives
+    notices for the user. `open_replies` returns the replies that the engine owes. `log_problem` returns the reason why
+    the log cannot be written, None if it can. `failed_replies` returns the requests that the engine has failed one
+    after another, None if that is unknown.
     """
 
     def __init__(
@@ -104,7 +114,7 @@ class Guard:
         files: FilesInUse,
         *,
         notify: Callable[[Notice], None],
-        quiet_since: Callable[[], float | None],
+        open_replies: Callable[[], Sequence[OpenReply]],
         log_problem: Callable[[], str | None],
         failed_replies: Callable[[], FailedReplies | None] = lambda: None,
         clock: Clock,
@@ -114,7 +124,7 @@ class Guard:
         self._client = client
         self._files = files
         self._notify = notify
-        self._quiet_since = quiet_since
+        self._open_replies = open_replies
         self._log_problem = log_problem
         self._failed_replies = failed_replies
         self._notified_log_problem: str | None = None
@@ -125,6 +135,8 @@ class Guard:
         self._cpu_s = _read_cpu_time(pid)
         self._checked_s, self._checked_wall_s = clock.monotonic(), clock.wall()
         self._answered_s = self._worked_s = self._awake_s = self._checked_s
+        self._stuck_s: float | None = None
+        """When the engine's loop was first asked without an answer while it had to write; None if it answers."""
 
     async def watch(self) -> LauncherError:
         """Check every `period_s` seconds; return the reason once the engine has to be ended.
@@ -156,6 +168,7 @@ class Guard:
         paused = await asyncio.to_thread(_is_paused, self._pid)
         if healthy:
             self._answered_s = now_s
+        await self._ask_loop(now_s)
         self._report_silence(now_s, paused=paused)
         if slept_s:
             span = _format_duration(slept_s)
@@ -182,6 +195,7 @@ class Guard:
         late_s = passed_s - self._limits.period_s
         if late_s < self._limits.asleep_s:
             return 0.0
+        self._stuck_s = None
         self._answered_s = self._worked_s = self._awake_s = now_s  # time asleep counts against no limit
         return late_s
 
@@ -191,6 +205,27 @@ class Guard:
         if cpu_s is None or self._cpu_s is None or abs(cpu_s - self._cpu_s) > _IDLE_CPU_SHARE * self._limits.period_s:
             self._worked_s = now_s
         self._cpu_s = cpu_s
+
+    async def _ask_loop(self, now_s: float) -> None:
+        """Find out whether the engine's loop still turns while it should be writing; if it did not, ask until it does.
+
+        Threads of their own answer /health, but the loop that writes replies also answers /slots, between two batches.
+        While a prompt is read, a batch may take minutes.
+        """
+        replies = self._open_replies()
+        known = [each for each in replies if each.writes is not None]
+        quiet_s = now_s - min((each.heard_s for each in replies), default=now_s)
+        if self._stuck_s is None and (quiet_s < self._limits.silent_s or not known or not all(r.writes for r in known)):
+            return
+        try:
+            async with asyncio.timeout(_LOOP_ANSWER_S):
+                await self._client.count_working_slots()
+        except (Unreachable, TimeoutError):
+            self._stuck_s = self._stuck_s or now_s
+        except LauncherError:  # a build without /slots, or started with --no-slots, tells nothing
+            self._stuck_s = None
+        else:
+            self._stuck_s = None
 
     def _report_silence(self, now_s: float, *, paused: bool) -> None:
         """Send one notice when the engine stops answering (or is paused), and one when it answers again."""
@@ -246,11 +281,20 @@ class Guard:
                 ),
                 hint,
             )
-        since_s = self._quiet_since()
-        if since_s is None:
-            return None
-        quiet_s = now_s - max(since_s, self._awake_s)
-        if min(idle_s, quiet_s) >= self._limits.stalled_s or quiet_s >= self._limits.endless_s:
+        replies = self._open_replies()
+        quiet_s = self._count_quiet(replies, now_s)
+        stuck_s = 0.0 if self._stuck_s is None else now_s - self._stuck_s
+        endless = self._count_quiet([each for each in replies if each.streams], now_s) >= self._limits.endless_s
+        if stuck_s >= self._limits.stalled_s:
+            return EngineHung(
+                message(
+                    "The engine hung: in the middle of a reply it stopped, and answers no question on its slots for "
+                    "{span}.",
+                    span=_format_duration(stuck_s),
+                ),
+                hint,
+            )
+        if min(idle_s, quiet_s) >= self._limits.stalled_s or endless:
             return EngineHung(
                 message(
                     "The engine hung: its health check passes, but a running reply got no token for {span}.",
@@ -259,6 +303,10 @@ class Guard:
                 hint,
             )
         return None
+
+    def _count_quiet(self, replies: Sequence[OpenReply], now_s: float) -> float:
+        """Return for how many seconds, awake, the engine has sent nothing of one of these replies; 0 without any."""
+        return now_s - max(min((each.heard_s for each in replies), default=now_s), self._awake_s)
 
 
 def _is_paused(pid: int) -> bool:

@@ -45,8 +45,8 @@ _FILES = ("model", "draft_file", "mmproj", "chat_template_file")
 class Launch:
     """A server start that is ready to be run.
 
-    `options` are the requested settings. `context` (tokens) and `limits` (host memory limits by setting name) are the
-    values chosen for settings that `options` leaves open. `note` is a warning about the settings, or empty.
+    `options` are the requested settings. `context` (tokens) and `limits` (of host memory and threads, by setting name)
+    are the values chosen for settings that `options` leaves open. `note` is a warning about the settings, or empty.
     """
 
     command: EngineCommand
@@ -254,7 +254,9 @@ async def prepare_launch(
     # A sleeping GPU's backend is unknown. Any GPU backend will do: host memory is the same for all.
     backend: Backend = "vulkan" if gpu and situation.backend == "cpu" else situation.backend
     resolved = replace(options, context=context)
-    limits = await asyncio.to_thread(_choose_host_limits, resolved, header, backend, situation)
+    limits = dict(await asyncio.to_thread(_choose_host_limits, resolved, header, backend, situation))
+    if options.threads is None and situation.threads is not None:
+        limits["threads"] = situation.threads
     arguments = engine_arguments(
         replace(resolved, **to_fields(limits)), build, endpoint, gpu=gpu, slot_folder=slot_folder
     )

@@ -3,6 +3,7 @@
 import asyncio
 import codecs
 import signal
+import struct
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +25,7 @@ STOP_PATIENCE_S = (5.0, 2.0)
 llama-server waits for open streams before it ends.
 """
 
+_ELF_64, _ELF_INTERPRETER = b"\x7fELF\x02\x01", 3  # of 64 bits, little-endian; PT_INTERP (elf.h)
 _MAX_LINE = 16_384
 """Maximum characters of a line; the rest is cut off."""
 _HALF_LINE_S = 1.0
@@ -51,7 +53,7 @@ class ProcessExit:
         if self.code < 0:
             with suppress(ValueError):
                 return message("was ended by {name}", name=signal.Signals(-self.code).name)
-        return message("ended with exit code {code}", code=self.code)
+        return message("ended with exit code {code}", code=self.code if self.code < 2**31 else f"0x{self.code:X}")
 
 
 class EngineProcess(Protocol):
@@ -115,11 +117,40 @@ async def start_prepared(prepared: PreparedProcess, on_line: OnLine) -> EnginePr
 def start_error(command: EngineCommand, reason: str) -> EngineMissing:
     """Return the error for a program that the system refuses to start."""
     program = command.arguments[0]
+    # "No such file" is then what the kernel says of the file that a program names as its loader (jan #8315).
+    if (loader := _find_loader(Path(program))) and not Path(loader).exists():
+        return EngineMissing(
+            message(
+                "Cannot start {program}: this system does not have the loader that it is built for, {loader}.",
+                program=program,
+                loader=loader,
+            ),
+            message(
+                "On NixOS, set programs.nix-ld.enable = true, or install llama-cpp from nixpkgs and choose its "
+                "llama-server. Elsewhere, choose a llama-server that was built for this system."
+            ),
+            program=program,
+        )
     return EngineMissing(
         message("Cannot start {program}: {reason}.", program=program, reason=reason),
         message("Check that it is a llama-server for this computer and is executable (chmod +x)."),
         program=program,
     )
+
+
+def _find_loader(program: Path) -> str | None:
+    """Return the loader that a 64-bit ELF program names; None for other files, and for programs without one."""
+    with suppress(OSError, struct.error, ValueError), program.open("rb") as file:
+        head = file.read(64)
+        if not head.startswith(_ELF_64):
+            return None
+        offset, (size, count) = *struct.unpack_from("<Q", head, 32), struct.unpack_from("<HH", head, 54)
+        file.seek(offset)
+        for kind, begin, length in struct.iter_unpack("<I4xQ16xQ16x", file.read(size * count)):
+            if kind == _ELF_INTERPRETER:
+                file.seek(begin)
+                return file.read(length).rstrip(b"\0").decode()
+    return None
 
 
 async def open_reader(pipe: object) -> tuple[asyncio.StreamReader, asyncio.ReadTransport]:

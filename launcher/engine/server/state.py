@@ -101,6 +101,18 @@ class ReplyProgress(NamedTuple):
         return self.parts, self.running, self.ended
 
 
+class OpenReply(NamedTuple):
+    """A reply that the engine owes: when it last sent a part of it, or a report on its prompt, in monotonic seconds.
+
+    `writes` is whether its text has begun, None if unknown. One that is not a stream comes whole, so that the engine
+    may be silent for as long as it takes; of a stream, something is due after each batch.
+    """
+
+    heard_s: float
+    writes: bool | None = None
+    streams: bool = True
+
+
 class FailedReplies(NamedTuple):
     """Clients' requests for replies that failed one after another: since the last reply, or since the engine started.
 

@@ -60,6 +60,7 @@ from launcher.engine.server.state import (
     Listener,
     LogAdded,
     Notice,
+    OpenReply,
     ReplyProgress,
     ServerEvent,
     ServerState,
@@ -312,6 +313,10 @@ class ClientSide(Protocol):
         """The progress of the clients' replies."""
 
     @property
+    def open_replies(self) -> list[OpenReply]:
+        """The clients' replies that the engine owes now."""
+
+    @property
     def failed_replies(self) -> FailedReplies:
         """The clients' requests that the present engine has failed one after another."""
 
@@ -459,10 +464,10 @@ class Supervisor(ChatServer):
             raise
 
     @property
-    def quiet_since(self) -> float | None:
-        """The earliest last-token time of all open replies that are watched, in monotonic seconds; None without any."""
+    def open_replies(self) -> list[OpenReply]:
+        """The replies that the engine owes: those that this program and the owner read, and the gateway's clients'."""
         times = [each for each in (self._replies.quiet_since, self._owner_quiet_since) if each is not None]
-        return min(times, default=None)
+        return [*map(OpenReply, times), *(self._client_side.open_replies if self._client_side else ())]
 
     def note_owner_replies(self, quiet_since: float | None) -> None:
         """Record the earliest last-token time of the replies that the server process's owner reads, None for none."""
@@ -629,7 +634,7 @@ class Supervisor(ChatServer):
             client,
             files,
             notify=self._notify_listener,
-            quiet_since=lambda: self.quiet_since,
+            open_replies=lambda: self.open_replies,
             log_problem=lambda: self.log.problem,
             failed_replies=lambda: self.failed_replies,
             clock=self._clock,

@@ -167,7 +167,8 @@ def _process_name(process: GpuProcess) -> str:
 def _host_fact(host: Host) -> Fact:
     cores = tr("{count} cores", count=host.physical_cores) if host.physical_cores else tr("cores unknown")
     memory = tr("{size:,.1f} GiB", size=host.memory_bytes / _GIB)
-    value = ", ".join((host.cpu or host.machine, cores, memory))
+    limit = tr("{count:g} usable", count=host.cpu_limit) if host.cpu_limit is not None else ""
+    value = ", ".join(filter(None, (host.cpu or host.machine, cores, limit, memory)))
     detail = tr("{size:,.1f} GiB of memory available", size=host.available_bytes / _GIB)
     if host.memory_limit_bytes:
         detail += " · " + tr("limit of its control group")
