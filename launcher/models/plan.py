@@ -687,7 +687,9 @@ def _make_plan(
         margin_mib=situation.margin_mib,
         mark=preset.mark,
         reasons=(
-            *explain_plan(entry, file, weights, fitted, preset, situation, intent, fixed, measure, forecast_rate, ranked),
+            *explain_plan(
+                entry, file, weights, fitted, preset, situation, intent, fixed, measure, forecast_rate, ranked
+            ),
             *explain_expert_cache(uncached, cached.setting, forecast_rate, can_use=situation.has_expert_cache),
         ),
         cautions=list_cautions(entry, file, weights, fitted, situation, evidence, limits, measure),
