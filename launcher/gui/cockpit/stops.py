@@ -404,11 +404,7 @@ class PlanStops(QWidget):
         if figures is not None:
             speed = tr("{low:,.0f} to {high:,.0f} t/s.", low=figures.low, high=figures.high)
         tuned = self._state.tuned
-        if (
-            tuned is not None
-            and stop.is_loaded
-            and tuned.settings.items() <= {**tuned.settings, **stop.settings}.items()
-        ):
+        if tuned is not None and stop.is_loaded and tuned.agrees_with(stop.settings):
             speed = render(tuned.measured_line)
         settings = tr("{settings}.", settings=settings_title(plan))
         return join_sentences(settings, speed, self._describe_purpose(name), self._describe_file(stop))
