@@ -34,9 +34,9 @@ from launcher.models.server_settings import ROWS, Value, to_fields
 from launcher.models.situation import Situation
 from launcher.models.weights import read_weights
 
-_ALIAS = Flag(("--alias", "-a"), "NAMES", (), None, "")
-_EMBEDDING = Flag(("--embedding", "--embeddings"), None, (), None, "")
-_RERANKING = Flag(("--reranking", "--rerank"), None, (), None, "")
+_ALIAS = Flag(("--alias", "-a"), "NAMES")
+_EMBEDDING = Flag(("--embedding", "--embeddings"))
+_RERANKING = Flag(("--reranking", "--rerank"))
 _KEEPS_SLOTS = "--no-cache-idle-slots"
 _FILES = ("model", "draft_file", "mmproj", "chat_template_file")
 
