@@ -630,7 +630,7 @@ def place_of_model(model: LibraryModel, *, by_fit: bool = True) -> tuple[int, bo
     group = 3 if first is None or (first.plan is None and not model.is_built_in) else 1
     if first is not None and first.plan is not None:
         group = first.plan.group
-    order = _order_of_model(model if by_fit else replace(model, files=()))
+    order = _order_of_model(model, by_plan=by_fit)
     return group if by_fit else 0, not model.is_here, order, model.name.casefold()
 
 
@@ -645,12 +645,12 @@ def find_recommended(models: Iterable[LibraryModel]) -> LibraryModel | None:
     return min([each for each in fitting if each.entry in proposed], key=_order_of_model, default=None)
 
 
-def _order_of_model(model: LibraryModel) -> float:
-    """Return the loss by which plans order models; that by the score alone without a plan."""
+def _order_of_model(model: LibraryModel, *, by_plan: bool = True) -> float:
+    """Return the loss by which plans order models; that by the score alone without a plan, or without `by_plan`."""
     if model.is_built_in:
         return inf
     first = model.first
-    if first is not None and first.plan is not None:
+    if by_plan and first is not None and first.plan is not None:
         return first.plan.order
     return lack_of_score(model.entry) if model.entry is not None else 0.0
 
