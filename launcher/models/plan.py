@@ -630,7 +630,7 @@ def _make_plan(
     else:
         fitted = fit_settings(setting, budgets, frozenset(fixed), layers, measure)
 
-    def forecast_rate(candidate: PlanSettings) -> float | None:
+    def rate(candidate: PlanSettings) -> float | None:
         forecast = forecast_speed(file, geometry, weights, candidate, situation)
         return forecast.tokens_per_second if forecast else None
 
@@ -644,7 +644,7 @@ def _make_plan(
             weights.expert_layers(mtp=False),  # a head's experts are needed for each drafted token
             situation.host_mib,
             measure,
-            forecast_rate,
+            rate,
         )
     if situation.has_expert_cache:
         fitted = cached
@@ -687,10 +687,8 @@ def _make_plan(
         margin_mib=situation.margin_mib,
         mark=preset.mark,
         reasons=(
-            *explain_plan(
-                entry, file, weights, fitted, preset, situation, intent, fixed, measure, forecast_rate, ranked
-            ),
-            *explain_expert_cache(uncached, cached.setting, forecast_rate, can_use=situation.has_expert_cache),
+            *explain_plan(entry, file, weights, fitted, preset, situation, intent, fixed, measure, rate, ranked),
+            *explain_expert_cache(uncached, cached.setting, rate, can_use=situation.has_expert_cache),
         ),
         cautions=list_cautions(entry, file, weights, fitted, situation, evidence, limits, measure),
         evidence=evidence,
