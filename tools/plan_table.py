@@ -19,8 +19,8 @@ _SIZES = (4, 6, 8, 10, 11, 12, 16, 20, 24, 32, 48, 80, 96)
 _HEAD = f"""# Plans by model and machine
 
 Written by `python -m tools.plan_table --write`: what `mtp-launcher plan --model ID` recommends on a described machine
-with a desktop and {_HOST_GIB} GiB of host memory, before any header is read. Speeds are forecasts at a short context
-for a typical card of that size:
+with a desktop and {_HOST_GIB} GiB of host memory (unified memory: nothing beside it), before any header is read. Speeds
+are forecasts at a short context for a typical card of that size:
 """
 _RECOMMENDED = """
 The recommended model for each machine comes first. A "poor" plan loses so much that other models come before it: it has

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from launcher.app.serving import serve
 from launcher.app.session import OnServerEvent
 from launcher.app.start_settings import make_unresolved_options
-from launcher.app.tuned_match import measured_sentence
+from launcher.app.tuned_match import find_settings_for_launch
 from launcher.base.errors import DraftsInert, EngineFailed
 from launcher.base.messages import message
 from launcher.base.units import process_age_s
@@ -89,7 +89,7 @@ async def run_demo(
             message("The engine process {pid} is still running.", pid=process.identity.pid),
             message("End that process yourself."),
         )
-    measured = await asyncio.to_thread(measured_sentence, launch)
+    tuned = await asyncio.to_thread(find_settings_for_launch, launch)
     acceptance = sum_acceptance([reply.acceptance for reply in replies])
     if not acceptance.accepted:
         raise DraftsInert(message("The demo ran, but no draft was accepted."), message("Install the program again."))
@@ -107,7 +107,7 @@ async def run_demo(
         acceptance=acceptance,
         text=replies[0].text,
         samples=session.monitor.snapshot_count,
-        speed_note=f"Tuned on this machine: {measured}" if measured else preset.speed_note,
+        speed_note=preset.speed_note if tuned is None else tuned.measured_line,
     )
 
 

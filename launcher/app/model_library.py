@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from launcher.models.library import LocalModel
     from launcher.models.plan import Plan
     from launcher.models.situation import Situation
-    from launcher.tuning.history_records import MeasuredSpeed
-    from launcher.tuning.tuned_settings import TunedSettings
+    from launcher.tuning.history_records import LocalSpeed
 
 _BATCH_S = 0.5
 """Seconds of planning after which the plans so far are passed on."""
@@ -56,7 +55,7 @@ class LibraryFile:
     `entry` and `file` describe a file that can be planned; they are None for a local file whose header was not read
     yet, and for drafts and projectors. `rank` is its place among the model's files for this machine. `lack` is a
     message that says why there is no plan. `size_bytes` is an estimate unless `is_size_known`. `measured` is its speed
-    on this computer, None if it was not measured here.
+    on this computer: with its tuned settings if these are used, else in the newest measurement; None without one.
     """
 
     entry: ModelEntry | None = None
@@ -67,9 +66,7 @@ class LibraryFile:
     lack: str = ""
     size_bytes: int | None = None
     is_size_known: bool = True
-    measured: MeasuredSpeed | None = None
-    tuned: TunedSettings | None = None
-    """What a tune found best for it on this computer, if that is used."""
+    measured: LocalSpeed | None = None
 
     @property
     def quant(self) -> str:
@@ -420,7 +417,7 @@ def _add_measured(models: Iterable[LibraryModel]) -> list[LibraryModel]:
     return [replace(each, files=tuple(with_speed(each, file) for file in each.files)) for each in models]
 
 
-def _read_speeds() -> dict[tuple[str, int | None], MeasuredSpeed]:
+def _read_speeds() -> dict[tuple[str, int | None], LocalSpeed]:
     """Return the speeds in the history; none if there is no history, or if it cannot be read."""
     from launcher.tuning.history import History, history_file
 
@@ -585,6 +582,7 @@ async def _plan_local(file: LibraryFile, catalogue: Catalogue, situation: Situat
     from launcher.models.geometry import read_geometry
     from launcher.models.gguf import read_model
     from launcher.models.locate import select_file
+    from launcher.tuning.history_records import LocalSpeed
 
     local = file.local
     assert local is not None  # noqa: S101 -- for the type checker
@@ -600,7 +598,8 @@ async def _plan_local(file: LibraryFile, catalogue: Catalogue, situation: Situat
     except OSError as error:
         return replace(file, plan=None, lack=str(error))
     match = None if situation.described else await find_tuned_match(ServeOptions(local.path), wake=False)
-    file = replace(file, tuned=match.tuned if match is not None and match.used else None)
+    if match is not None and match.used and (rate := match.tuned.evidence.tokens_per_second) is not None:
+        file = replace(file, measured=LocalSpeed(rate, match.tuned.measured_line, of_tune=True))
     return replace(file, entry=selection.entry, file=selection.file or selection.entry.files[0], plan=plan, lack="")
 
 
@@ -631,7 +630,7 @@ def place_of_model(model: LibraryModel, *, by_fit: bool = True) -> tuple[int, bo
     group = 3 if first is None or (first.plan is None and not model.is_built_in) else 1
     if first is not None and first.plan is not None:
         group = first.plan.group
-    order = _order_of_model(model if by_fit else replace(model, files=()))
+    order = _order_of_model(model, by_plan=by_fit)
     return group if by_fit else 0, not model.is_here, order, model.name.casefold()
 
 
@@ -646,12 +645,12 @@ def find_recommended(models: Iterable[LibraryModel]) -> LibraryModel | None:
     return min([each for each in fitting if each.entry in proposed], key=_order_of_model, default=None)
 
 
-def _order_of_model(model: LibraryModel) -> float:
-    """Return the loss by which plans order models; that by the score alone without a plan."""
+def _order_of_model(model: LibraryModel, *, by_plan: bool = True) -> float:
+    """Return the loss by which plans order models; that by the score alone without a plan, or without `by_plan`."""
     if model.is_built_in:
         return inf
     first = model.first
-    if first is not None and first.plan is not None:
+    if by_plan and first is not None and first.plan is not None:
         return first.plan.order
     return lack_of_score(model.entry) if model.entry is not None else 0.0
 
@@ -689,7 +688,9 @@ def _keep_plans(shelf: ModelShelf, known: ModelShelf) -> ModelShelf:
             old = plans.get(each.key)
             if old is not None and old.size_bytes == each.size_bytes:
                 each = replace(each, entry=each.entry or old.entry, file=each.file or old.file)
-                each = replace(each, plan=old.plan, rank=old.rank, lack=old.lack, tuned=old.tuned)
+                each = replace(each, plan=old.plan, rank=old.rank, lack=old.lack)
+                if old.measured is not None and old.measured.of_tune:
+                    each = replace(each, measured=old.measured)
             files.append(each)
         return replace(model, files=_order_files(files))
 

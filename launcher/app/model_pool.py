@@ -22,13 +22,7 @@ from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.last_start import save_last_use
-from launcher.engine.server.launch import (
-    api_model_name,
-    check_model,
-    other_names,
-    plan_settings_of,
-    read_draft_file,
-)
+from launcher.engine.server.launch import api_model_name, check_model, other_names, plan_settings_of, read_draft_file
 from launcher.engine.server.load_times import expected_load_time, save_load_time
 from launcher.engine.server.logs import LogBook, logs_dir
 from launcher.engine.server.own_memory import make_formula_inputs
@@ -68,6 +62,7 @@ _FAIR_WAIT_S = 20.0
 """Seconds after which a load that waits for models in use gets their room once their running replies have ended:
 further requests for them wait until they are loaded again."""
 _ENGINE_KEYS = ("architecture", "tags")
+"""What an entry of /v1/models has from the engine, besides `meta`."""
 _IDLE_CHECKS, _LONGEST_CHECK_S = 10, 5.0
 """Checks within the idle time of a model, and the most seconds between two."""
 _USUAL_REPLY_TOKENS, _USUAL_TOKENS_PER_S = 500, 50.0
@@ -942,7 +937,7 @@ def _describe_model(model: PooledModel, local: ServableModel | None) -> dict[str
 
 
 def _add_found(entry: dict[str, Any], found: Body) -> dict[str, Any]:
-    """Return an entry of /v1/models with what only the engine knows: `architecture` (modalities), `tags`, `meta`."""
+    """Return an entry of /v1/models with what only the engine knows."""
     more = {name: found[name] for name in _ENGINE_KEYS if name in found}
     return {**entry, **more, "meta": {**entry["meta"], **(found.get("meta") or {})}}
 

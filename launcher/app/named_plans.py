@@ -10,19 +10,22 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from launcher.app import planner
 from launcher.app.planner import PlannedModels
 from launcher.base.errors import BadOption, LauncherError, ModelBroken
 from launcher.base.messages import message
-from launcher.base.paths import expand_user
+from launcher.base.paths import expand_user, explain_os_error
+from launcher.models.cuda_pool import MOST_MEASURED_BYTES
 from launcher.models.fitting import SHORT_CONTEXTS
-from launcher.models.plan import Plan, PlanCriteria, Status, fit_status
+from launcher.models.memory import HostParts, MemoryEstimate, MemoryParts, PlanSettings, overhead_bytes
+from launcher.models.plan import Plan, PlanCriteria, Status, estimate_argument, fit_status, list_unplanned, make_plans
+from launcher.models.speed import forecast_reading
 
 if TYPE_CHECKING:
     from launcher.app.planner import EngineComparison, MachineDescription, ModelSource
     from launcher.engine.engine_estimate import EngineEstimate
     from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
     from launcher.models.locate import ModelSelection
-    from launcher.models.memory import MemoryEstimate, PlanSettings
     from launcher.models.situation import Situation
 
 _MIB = 2**20
@@ -71,7 +74,6 @@ async def plan_named(
     model cannot meet, and the errors of the hub.
     """
     from launcher.models.header_summary import apply_header
-    from launcher.models.plan import list_unplanned, make_plans
 
     catalogue, entry = selection.catalogue, selection.entry
     quant = criteria.quant or (selection.file.quant if selection.file and selection.names_file else None)
@@ -177,9 +179,6 @@ def _replace_estimate(plan: Plan, estimate: MemoryEstimate, engine: EngineEstima
 async def _ask_engine(
     selection: ModelSelection, file: ModelFile, settings: PlanSettings, machine: MachineDescription
 ) -> EngineComparison | LauncherError:
-    from launcher.app import planner
-    from launcher.base.paths import explain_os_error
-
     try:
         source = await _read_source(selection, file)
         return await planner.compare_with_engine(source, settings, None, machine)
@@ -190,9 +189,6 @@ async def _ask_engine(
 
 
 async def _read_source(selection: ModelSelection, file: ModelFile) -> ModelSource:
-    from launcher.app import planner
-    from launcher.models.plan import estimate_argument
-
     target = str(selection.path) if selection.path is not None else estimate_argument(selection.entry, file)
     return await asyncio.to_thread(planner.read_source, target)
 
@@ -205,9 +201,6 @@ async def _plan_by_engine(
     machine: MachineDescription,
 ) -> Plan | LauncherError:
     """Return the plan of a model without a formula, with an engine's figures, or the reason why there is none."""
-    from launcher.app import planner
-    from launcher.base.paths import explain_os_error
-
     try:
         source = await _read_source(selection, file)
     except LauncherError as error:
@@ -242,10 +235,6 @@ def _shorter_context(plan: Plan, engine: EngineEstimate) -> int | None:
 def _make_plan(
     entry: ModelEntry, file: ModelFile, settings: PlanSettings, situation: Situation, engine: EngineEstimate
 ) -> Plan:
-    from launcher.models.cuda_pool import MOST_MEASURED_BYTES
-    from launcher.models.memory import HostParts, MemoryEstimate, MemoryParts, overhead_bytes
-    from launcher.models.speed import forecast_reading
-
     parts = MemoryParts(
         weights=engine.model_mib * _MIB,
         kv=engine.context_mib * _MIB,

@@ -21,6 +21,7 @@ from launcher.base.errors import (
 )
 from launcher.base.messages import join_messages, message
 from launcher.base.paths import expand_user
+from launcher.machine.cards import find_card, match_card
 from launcher.models.limits import check_rpc, no_head_error
 from launcher.models.plan import Plan, PlanCriteria, check_criteria
 from launcher.models.server_settings import ROWS, to_fields
@@ -149,7 +150,7 @@ async def _read_local_situation(
 
     machine = read_machine(wake=description.wake)
     _check_awake(machine, description)
-    if description.backend != "cpu" and (devices := await _ask_engine(machine, description, build)):
+    if description.backend != "cpu" and (devices := await _list_needed_devices(machine, description, build)):
         machine = read_machine(devices, wake=description.wake)
     from launcher.models.read_situation import make_situation
 
@@ -180,8 +181,6 @@ def _may_servers_run() -> bool:
 
 def _describe_card(description: MachineDescription) -> Situation:
     """Return the situation of a machine with a card known by name, or with unified memory. Raises BadOption."""
-    from launcher.machine.cards import find_card, match_card
-
     if description.unified_memory_gib is not None and description.host_memory_gib is not None:
         raise BadOption(
             message("--unified-memory and --host-memory cannot be combined."),
@@ -218,7 +217,7 @@ def _check_awake(machine: Machine, description: MachineDescription) -> None:
         )
 
 
-async def _ask_engine(
+async def _list_needed_devices(
     machine: Machine, description: MachineDescription, build: EngineBuild | None
 ) -> tuple[Device, ...]:
     """Return the engine's devices if plans must count its figures; empty if not.
@@ -447,7 +446,6 @@ def measure_load_memory(
     the engine `has_read_prompt` of a full ubatch.
     """
     from launcher.engine.engine_estimate import backend_of_log
-    from launcher.machine.cards import match_card
     from launcher.machine.gpus import find_gpus, read_gpu_states
     from launcher.models.geometry import read_geometry
     from launcher.models.memory import estimate_memory

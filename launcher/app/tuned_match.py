@@ -104,12 +104,6 @@ def find_settings_for_launch(launch: Launch) -> TunedSettings | None:
     return tuned
 
 
-def measured_sentence(launch: Launch) -> str:
-    """Return the sentence of this machine's tune for the running model; empty if there is none. Reads files."""
-    tuned = find_settings_for_launch(launch)
-    return tuned.evidence.sentence if tuned is not None else ""
-
-
 async def find_outdated_matches(machine: Machine) -> tuple[TunedMatch, ...]:
     """Return the tuned settings of this machine that were measured in another environment than the current one."""
     outdated = []

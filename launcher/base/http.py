@@ -439,10 +439,7 @@ def error_for_status(url: str, head: ResponseHead) -> Refused:
             message("Request access from its owner, or set a token that has access."),
         ),
         404: (message("does not have this file"), message("Check the name.")),
-        407: (
-            message("is behind a proxy that requires a login"),
-            GIVE_PROXY_LOGIN,
-        ),
+        407: (message("is behind a proxy that requires a login"), GIVE_PROXY_LOGIN),
         410: (message("no longer has this file"), message("Check the name.")),
         429: (
             message("received too many requests"),

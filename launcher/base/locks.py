@@ -13,6 +13,8 @@ from launcher.base.errors import LauncherError
 from launcher.base.late import LateModule
 from launcher.base.messages import message
 
+if sys.platform != "win32":
+    import fcntl
 if TYPE_CHECKING:
     import filelock
 else:
@@ -83,8 +85,6 @@ def has_locks(folder: Path) -> bool:
     """Return whether the file system of a folder has the locks of POSIX, which SQLite uses. True if unknown."""
     if sys.platform == "win32":
         return True
-    import fcntl  # not on Windows
-
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -65,6 +65,8 @@ def _format_tuned(all_tuned: Sequence[TunedSettings], changed: Mapping[ModelFact
     for tuned in all_tuned:
         yield one_line(tuned.model.label_with_quant)
         yield wrap_text(tuned.summary, "  ")
+        if tuned.evidence.sentence:
+            yield wrap_text(tuned.evidence.sentence, "  ")
         yield from format_table([("state", _describe_state(tuned, changed.get(tuned.model, ())))])
 
 

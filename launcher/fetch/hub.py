@@ -163,10 +163,9 @@ def _token_file() -> Path:
 def resolve_file(file: HubFile) -> HubEntry:
     """Return a file's size, hash and commit from the hub. Takes one HEAD request, more if the repository was renamed.
 
-    A mirror may redirect to another hub, which does not get the token.
-    The entry's `url` names the commit, so a later download gets the same content. Raises Offline if HF_HUB_OFFLINE is
-    set, ModelMissing if there is no such repository, revision or file, Refused if the hub denies access, and
-    Unreachable if it does not respond.
+    A mirror may redirect to another hub, which does not get the token. The entry's `url` names the commit, so a later
+    download gets the same content. Raises Offline if HF_HUB_OFFLINE is set, ModelMissing if there is no such
+    repository, revision or file, Refused if the hub denies access, and Unreachable if it does not respond.
     """
     _check_online(str(file), message("Unset it, or name a file on this disk."))
     token, url = hub_token(), file.url

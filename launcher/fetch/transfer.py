@@ -15,13 +15,7 @@ from enum import Enum
 from pathlib import Path
 from stat import S_ISREG
 
-from launcher.base.errors import (
-    DownloadBroken,
-    FileInTheWay,
-    LauncherError,
-    Refused,
-    Unreachable,
-)
+from launcher.base.errors import DownloadBroken, FileInTheWay, LauncherError, Refused, Unreachable
 from launcher.base.http import ResponseHead, error_for_status
 from launcher.base.http_stream import RangeStream
 from launcher.base.messages import join_messages, message

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _BACKLOG = 256
 """Connections that the system accepts for us while the HTTP server is not loaded yet."""
-_REPLY_LIMIT = Flag(("--n-predict", "--predict", "-n"), "N", (), None, "")
+_REPLY_LIMIT = Flag(("--n-predict", "--predict", "-n"), "N")
 _STOPPED = "The server is being stopped"
 
 

@@ -17,14 +17,7 @@ from launcher.gateway.access import GENERATING_PATHS, Refusal
 from launcher.gateway.continuation import TOKENS, drain_reason, is_canonical, make_continuation
 from launcher.gateway.engine_connection import EngineLost, EngineUnreached
 from launcher.gateway.engine_link import EngineLink
-from launcher.gateway.exchange import (
-    DrainReason,
-    Exchange,
-    ExchangeState,
-    HandoverOutlook,
-    Prospect,
-    RequestFailure,
-)
+from launcher.gateway.exchange import DrainReason, Exchange, ExchangeState, HandoverOutlook, Prospect, RequestFailure
 from launcher.gateway.forwarder import ClientGone, Forwarder, RepeatDiffers
 from launcher.gateway.saved_slots import SavedSlot, delete_slots, restore_slots, save_slots
 from launcher.gateway.turns import TurnRecalled, Turns

@@ -348,10 +348,10 @@ class ServerService:
     @staticmethod
     async def read_tuning_note(launch: "Launch") -> str:
         """Return this machine's tuning result for the running server as a remark on its speed; empty without one."""
-        from launcher.app.tuned_match import measured_sentence
+        from launcher.app.tuned_match import find_settings_for_launch
 
-        sentence = await asyncio.to_thread(measured_sentence, launch)
-        return message("Tuned on this machine: {sentence}", sentence=sentence) if sentence else ""
+        tuned = await asyncio.to_thread(find_settings_for_launch, launch)
+        return "" if tuned is None else tuned.measured_line
 
     def _post_launched(self, session: "RemoteSession") -> None:
         from launcher.engine.demo import read_demo_preset

@@ -17,7 +17,7 @@ CELL_PADDING = 6
 NO_MAXIMUM = 16_777_215
 """Maximum width of a widget without a limit: Qt's QWIDGETSIZE_MAX."""
 SELECTABLE = Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
-CAPTION_PX, BODY_PX, PROSE_PX, SECTION_PX, TITLE_PX, SMALL_READOUT_PX, READOUT_PX = 12, 13, 14, 15, 20, 24, 32
+CAPTION_PX, BODY_PX, PROSE_PX, SECTION_PX, TITLE_PX, READOUT_PX = 12, 13, 14, 15, 20, 32
 LEAST_SCALE, MOST_SCALE = 80, 200
 """Smallest and largest text scale, in per cent."""
 

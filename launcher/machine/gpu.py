@@ -65,9 +65,9 @@ class Gpu:
     name for it. The memory values are those at the time of reading: `memory_bytes` is the total, `reserved_bytes` the
     driver's share. A GPU with `unified` memory has little or none of its own and shares the host's;
     `carve_out_free_bytes` is the free memory of the part that is reserved for it. If only the host's memory is known of
-    it, `absent` has the reason why its own is not. `small_bar`: Resizable BAR is known
-    to be off, and the processor reaches only a small part of its memory at once. `memory_bandwidth_gb_s` is the
-    theoretical maximum in 10^9 bytes per second.
+    it, `absent` has the reason why its own is not. `small_bar`: Resizable BAR is known to be off, and the processor
+    reaches only a small part of its memory at once. `memory_bandwidth_gb_s` is the theoretical maximum in 10^9 bytes
+    per second.
     """
 
     vendor: Vendor

@@ -86,19 +86,21 @@ def parse_smbios(table: bytes) -> Iterator[MemoryModule]:
         if length < 4 or kind == _END or end < 0:
             return
         if kind == _MEMORY_DEVICE and length > 0x16:
-            texts = table[at + length : end].split(b"\0")
-
-            def number(offset: int, at: int = at, length: int = length) -> int:
-                return int.from_bytes(table[at + offset : at + offset + 2], "little") if offset + 2 <= length else 0
-
-            def text(offset: int, at: int = at, texts: list[bytes] = texts) -> str:
-                index = table[at + offset]
-                return texts[index - 1].decode("latin-1") if 0 < index <= len(texts) else ""
-
-            width, rate = number(0x0A), number(0x20) or number(0x15)
-            if number(0x0C) and 0 < width < 0xFFFF and 0 < rate < 0xFFFF:
-                yield MemoryModule(width, rate, f"{text(0x11)} {text(0x10)}")
+            structure, texts = table[at : at + length], table[at + length : end].split(b"\0")
+            width, rate = _number(structure, 0x0A), _number(structure, 0x20) or _number(structure, 0x15)
+            if _number(structure, 0x0C) and 0 < width < 0xFFFF and 0 < rate < 0xFFFF:
+                yield MemoryModule(width, rate, f"{_text(structure, texts, 0x11)} {_text(structure, texts, 0x10)}")
         at = end + 2
+
+
+def _number(structure: bytes, offset: int) -> int:
+    field = structure[offset : offset + 2]
+    return int.from_bytes(field, "little") if len(field) == 2 else 0
+
+
+def _text(structure: bytes, texts: list[bytes], offset: int) -> str:
+    index = structure[offset]
+    return texts[index - 1].decode("latin-1") if 0 < index <= len(texts) else ""
 
 
 def _read_windows_table() -> bytes:

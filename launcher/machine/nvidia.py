@@ -11,15 +11,7 @@ from typing import Any
 import psutil
 
 from launcher.base.messages import join_messages, message
-from launcher.machine.gpu import (
-    ASLEEP,
-    Gpu,
-    GpuActivity,
-    GpuProcess,
-    Reading,
-    is_integrated,
-    unknown_readings,
-)
+from launcher.machine.gpu import ASLEEP, Gpu, GpuActivity, GpuProcess, Reading, is_integrated, unknown_readings
 from launcher.machine.surroundings import container_name
 from launcher.machine.sysfs import ROOT, PciGpu, read_text
 from launcher.machine.visibility import SLICE, find_slice_variable

@@ -31,6 +31,8 @@ from launcher.models.weights import Weights
 
 _MIB = 2**20
 _F32 = 4
+ROOM_MIB = 1_024
+"""Host memory, in MiB, left to the system besides the engine's share."""
 ENCODER_MIB = 500
 """Buffers of the vision encoder, in MiB: a guess, since no measurement is published."""
 _ENCODER_DOUBT_MIB = 200
@@ -170,10 +172,6 @@ class MemoryParts(NamedTuple):
     def as_dict(self) -> dict[str, int]:
         """Return the bytes by name of the part, in the order in which they are shown."""
         return self._asdict()
-
-
-ROOM_MIB = 1_024
-"""Host memory, in MiB, left to the system besides the engine's share."""
 
 
 class HostParts(NamedTuple):

@@ -33,15 +33,7 @@ from launcher.models.fitting import (
 )
 from launcher.models.geometry import Geometry
 from launcher.models.memory import ROOM_MIB, DraftModel, MemoryEstimate, PlanSettings, estimate_memory
-from launcher.models.pass_time import (
-    CacheWork,
-    PassWork,
-    hit_rate,
-    host_rate,
-    measure_cache,
-    measure_work,
-    token_rate,
-)
+from launcher.models.pass_time import CacheWork, PassWork, hit_rate, host_rate, measure_cache, measure_work, token_rate
 from launcher.models.preset import Intent
 from launcher.models.server_settings import Value
 from launcher.models.situation import Situation, available_mib, usable_mib

@@ -175,6 +175,7 @@ def make_situation(
         gpu_name=_join_names(gpus),
         cards=cards,
         gpus=len(gpus),
+        unlike_gpus=len({gpu.name for gpu in gpus}) > 1,
         gpu_free_mib=tuple(by_gpu) if len(gpus) > 1 else (),
         overheads_mib=overheads,
         unified=bool(first.unified),
@@ -324,6 +325,7 @@ def add_rpc_workers(situation: Situation, free_mib: Mapping[str, int], workers: 
     return replace(
         situation,
         gpus=count,
+        unlike_gpus=True,
         gpu_name=" + ".join([situation.gpu_name or "GPU", *free_mib]),
         gpu_free_mib=(*own, *free_mib.values()),
         overheads_mib=(*overheads, *usual * len(free_mib)),

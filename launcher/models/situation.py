@@ -55,7 +55,7 @@ class Situation:
     memory, None if unknown. The memory of a `unified` GPU is the host's: `host_mib` is then the part that the GPU
     cannot take, and `carve_out_mib` the free part that only the GPU can (see `host_beside_mib`). `host_gb_s` is the
     bandwidth of host memory, None if unknown. `gpus` is the number of GPUs to split a model over, and `gpu_free_mib`
-    the free memory of each. `gpu_name` is the name of all of them, or "2 x A + B" for unlike ones. `overheads_mib` is
+    the free memory of each. `gpu_name` is the name of all of them, or "2 x A + B" for `unlike_gpus`. `overheads_mib` is
     what driver and process take on each GPU besides the engine's buffers, () if nothing is known. `cards` has what is
     known of each GPU's model, () if nothing is; `power_limit_w` is what the GPU may draw, None for its board's power.
     `has_expert_cache`: the engine at hand can keep copies of experts on the GPU (--moe-cache-mib), or none is at hand,
@@ -77,6 +77,7 @@ class Situation:
     cards: tuple[Card, ...] = ()
     power_limit_w: float | None = None
     gpus: int = 1
+    unlike_gpus: bool = False
     gpu_free_mib: tuple[int, ...] = ()
     overheads_mib: tuple[int, ...] = ()
     unified: bool = False
@@ -96,11 +97,6 @@ class Situation:
     def has_host_memory(self) -> bool:
         """Whether experts can move to a memory other than the one that the model runs in."""
         return self.backend != "cpu" and not self.unified
-
-    @property
-    def unlike_gpus(self) -> bool:
-        """Whether the GPUs have different names."""
-        return self.gpu_name is not None and " + " in self.gpu_name
 
     @property
     def memory_fields(self) -> dict[str, Any]:

@@ -128,9 +128,8 @@ class Moment:
     `readings` are means since the last check. `generating` is whether tokens were generated since then, `waiting` the
     number of requests that wait for a slot; both are None if unknown. `finished` are the replies that ended since then,
     `prompts` what each of these requests read again, None for one that read nothing twice. `failed_replies` are the
-    clients' requests that failed one after another, None if that is unknown. `others_percent` is the
-    processor share of other programs since the last check, `busy_programs` the names of the one or two busiest if they
-    use much.
+    clients' requests that failed one after another, None if that is unknown. `others_percent` is the processor share of
+    other programs since the last check, `busy_programs` the names of the one or two busiest if they use much.
     """
 
     time_s: float

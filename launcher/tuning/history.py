@@ -26,10 +26,12 @@ from launcher.gateway.request_log import RequestRecord
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_records import (
     RUN_COLUMNS,
-    MeasuredSpeed,
+    LocalSpeed,
     RunRow,
     Session,
     Summary,
+    format_utc_date,
+    measured_line,
     new_session_id,
     row_from_run,
     run_from_row,
@@ -73,7 +75,7 @@ FROM sessions s LEFT JOIN runs r ON r.session = s.number
 """  # noqa: S608 -- constants
 _SPEEDS = f"""
 SELECT json_extract(s.environment, '$.model.file'), json_extract(s.environment, '$.model.bytes'),
-       avg(CASE WHEN {_AVERAGED} THEN r.decode_rate END) AS rate, s.began_s, s.kind, s.workload
+       avg(CASE WHEN {_AVERAGED} THEN r.decode_rate END) AS rate, s.began_s
 FROM sessions s JOIN runs r ON r.session = s.number
 WHERE s.kind IN ('bench', 'tune') AND json_extract(s.environment, '$.model.file') IS NOT NULL
 GROUP BY s.number HAVING rate IS NOT NULL ORDER BY s.began_s
@@ -192,15 +194,17 @@ class History:
         query = f"{_SUMMARY} WHERE {' AND '.join(conditions)} GROUP BY s.number ORDER BY s.number DESC{limit}"
         return tuple(_summary_from_row(*row) for row in self._fetch_rows(query, *values))
 
-    def read_speeds(self) -> dict[tuple[str, int | None], MeasuredSpeed]:
+    def read_speeds(self) -> dict[tuple[str, int | None], LocalSpeed]:
         """Return the newest measured speed of each model file, by its name and size in bytes.
 
         Of a tune it is that of the recommended settings. A session without usable runs is left out.
         """
         rows = self._fetch_rows(_SPEEDS)
         return {
-            (file, size): MeasuredSpeed(rate, began_s, kind, workload)
-            for file, size, rate, began_s, kind, workload in rows
+            (file, size): LocalSpeed(
+                rate, measured_line(message("{rate:,.0f} t/s, {date}", rate=rate, date=format_utc_date(began_s)))
+            )
+            for file, size, rate, began_s in rows
         }
 
     def resolve_id(self, text: str) -> str:

@@ -3,9 +3,11 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
+from launcher.base.messages import Message, message
 from launcher.monitor.meter import Acceptance
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.records import Run, RunSettings
@@ -42,14 +44,26 @@ class Summary:
     sentence: str | None
 
 
+def format_utc_date(time_s: float) -> str:
+    """Return the day of a time in seconds since the epoch, such as 2026-11-28."""
+    return f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%d}"
+
+
+def measured_line(what: str) -> Message:
+    """Return the message that says what was measured on this computer."""
+    return message("Measured here: {what}.", what=what)
+
+
 @dataclass(frozen=True, slots=True)
-class MeasuredSpeed:
-    """A model's mean decoding speed in one session, in tokens per second. `began_s` is in seconds since the epoch."""
+class LocalSpeed:
+    """A model file's decoding speed on this computer, in tokens per second, and a message about it.
+
+    `of_tune` is whether it is that of tuned settings, which are used.
+    """
 
     tokens_per_second: float
-    began_s: float
-    kind: str
-    workload: str
+    line: str
+    of_tune: bool = False
 
 
 @dataclass(frozen=True, slots=True)

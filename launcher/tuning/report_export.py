@@ -4,7 +4,6 @@ import csv
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Any
 
@@ -12,7 +11,7 @@ from launcher.base.errors import BadOption
 from launcher.base.messages import message
 from launcher.base.units import format_percent
 from launcher.tuning.history_environment import Environment
-from launcher.tuning.history_records import Session
+from launcher.tuning.history_records import Session, format_utc_date
 from launcher.tuning.records import Run
 from launcher.tuning.report import Report, Row, build_report, describe_speedup, figures_by_prompt, settings_line
 from launcher.tuning.session_file import session_json
@@ -132,7 +131,7 @@ def session_title(session: Session) -> str:
 def session_facts(session: Session) -> dict[str, str]:
     """Return the environment and the date by name, without unknown ones."""
     where = session.environment
-    when = f"{datetime.fromtimestamp(session.began_s, UTC):%Y-%m-%d}" if session.began_s else ""
+    when = format_utc_date(session.began_s) if session.began_s else ""
     facts = {
         "Model": where.model.label_with_quant,
         "SHA-256": ", ".join(where.model.sha256),

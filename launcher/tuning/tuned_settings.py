@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -24,7 +23,7 @@ from launcher.models.gguf import read_model
 from launcher.models.server_settings import Value
 from launcher.tuning.history import History
 from launcher.tuning.history_environment import Environment, ModelFacts, model_facts
-from launcher.tuning.history_records import Session
+from launcher.tuning.history_records import Session, format_utc_date, measured_line
 from launcher.tuning.records import RunSettings
 from launcher.tuning.report import FEWEST_STARTS, ServerStart, group_starts, settings_line, speedup_of_starts
 from launcher.tuning.session_file import read_bytes, remove_own_names, remove_personal_data
@@ -88,28 +87,26 @@ class TunedSettings(_Frozen):
         """Whether it was measured or confirmed on this machine."""
         return bool(self.verified_by)
 
+    def agrees_with(self, settings: Mapping[str, object]) -> bool:
+        """Return whether no other value is among `settings` for a setting that was tuned."""
+        return all(settings.get(name, value) == value for name, value in self.settings.items())
+
     @property
     def summary(self) -> str:
-        """One-line summary: the settings and what they gained."""
-        evidence, date = self.evidence, ""
-        if evidence.measured_s:
-            date = f", {datetime.fromtimestamp(evidence.measured_s, UTC):%Y-%m-%d}"
-        why = evidence.sentence
-        if not why:
-            why = f"MTP {evidence.speedup:.2f} times as fast as none" if evidence.speedup else "measured"
-        return f"{settings_line(self.settings) or 'as served'} ({why.rstrip('.')}{date})"
+        """Message, a clause: the settings, their speed, what they gained, and when that was measured."""
+        evidence = self.evidence
+        return message(
+            "{settings}[, {rate:,.0f} t/s][ ({times:.1f} times as fast as with MTP off)][, {date}]",
+            settings=settings_line(self.settings) or message("as served"),
+            rate=evidence.tokens_per_second,
+            times=evidence.speedup if draft_length(self.settings) else None,
+            date=format_utc_date(evidence.measured_s) if evidence.measured_s else None,
+        )
 
     @property
     def measured_line(self) -> str:
-        """Message with the settings, their speed and what they gained, for wherever the window shows a speed."""
-        evidence = self.evidence
-        rate, times = evidence.tokens_per_second, evidence.speedup
-        return message(
-            "Measured here: {settings}[, {rate} t/s][ ({times} times as fast as with MTP off)].",
-            settings=settings_line(self.settings) or message("as served"),
-            rate=None if rate is None else f"{rate:,.0f}",
-            times=None if times is None or not draft_length(self.settings) else f"{times:.1f}",
-        )
+        """Message for wherever a speed is shown."""
+        return measured_line(self.summary)
 
     @classmethod
     def from_session(cls, session: Session, *, path: Path | None = None) -> Self:

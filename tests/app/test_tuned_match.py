@@ -16,9 +16,9 @@ from launcher.app.start_settings import apply_own_settings
 from launcher.app.tuned_match import (
     TunedMatch,
     find_outdated_matches,
+    find_settings_for_launch,
     find_tuned_match,
     match_tuned_settings,
-    measured_sentence,
 )
 from launcher.engine.builds.probe import probe_engine
 from launcher.engine.demo import read_demo_preset
@@ -76,8 +76,8 @@ async def test_matching_tuned_settings_are_used(demo_model: Path) -> None:
 
 async def test_the_demo_shows_its_tuned_settings_in_place_of_the_usual_note(demo_model: Path) -> None:
     assert (await run_demo(seconds=0.0)).speed_note == read_demo_preset().speed_note
-    save_tuned(await local_environment(demo_model), demo_model)
-    assert (await run_demo(seconds=0.0)).speed_note == f"Tuned on this machine: {RESULT['sentence']}"
+    tuned = save_tuned(await local_environment(demo_model), demo_model)
+    assert (await run_demo(seconds=0.0)).speed_note == tuned.measured_line
 
 
 async def test_tuned_settings_of_another_machine_are_not_shown(demo_model: Path) -> None:
@@ -89,11 +89,11 @@ async def test_tuned_settings_of_another_machine_are_not_shown(demo_model: Path)
         4_096,
         ServeOptions(demo_model),
     )
-    assert measured_sentence(launch) == RESULT["sentence"]
+    assert find_settings_for_launch(launch) == preset
     import_preset(preset)
-    assert measured_sentence(launch) == ""
+    assert find_settings_for_launch(launch) is None
     save_tuned(replace(await local_environment(demo_model), cpu="another"), demo_model)
-    assert measured_sentence(launch) == ""
+    assert find_settings_for_launch(launch) is None
 
 
 async def test_nothing_is_read_without_tuned_settings(demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,7 @@ async def test_tuned_settings_are_used_in_plans_for_this_machine_only(home: Path
     (first, *others), _ = await apply_own_settings(before, catalogue, this, PlanCriteria(model="own"))
     assert (first.setting.draft, first.setting.kv) == (3, "q4_0")
     assert (first.setting.context, first.setting.ubatch) == (before[0].setting.context, before[0].setting.ubatch)
-    assert first.reasons[0].startswith("Tuned settings: draft 3, kv q4_0, threads 4 (Draft 1 is 20 % faster")
+    assert first.reasons[0].startswith("Tuned settings: draft 3, kv q4_0, threads 4 (1.2 times as fast")
     assert tuple(others) == before[1:]
     criteria = PlanCriteria(model="own", draft=1)  # a setting that the user gives is not replaced
     (mine, *_), _ = await apply_own_settings(make_plans(catalogue, this, criteria), catalogue, this, criteria)

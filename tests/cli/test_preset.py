@@ -25,7 +25,7 @@ def test_an_empty_list_names_the_command_that_saves_tuned_settings(home: Path) -
 def test_tuned_settings_are_listed_with_what_has_changed(home: Path) -> None:
     saved_tune()
     result = " ".join(run("preset").stdout.split())
-    assert result.startswith("Qwen3.6-35B-A3B UD-Q3_K_XL draft 2, kv q8_0, p-min 0.5 (Draft 2 is 41 % faster")
+    assert result.startswith("Qwen3.6-35B-A3B UD-Q3_K_XL draft 2, kv q8_0, p-min 0.5 (1.4 times as fast")
     assert "measured under other conditions:" in result  # the saved tune is of another computer
     (listed,) = answer("list")["presets"]
     assert listed["verified"]

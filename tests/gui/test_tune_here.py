@@ -51,9 +51,7 @@ def card(window: Window, qtbot: QtBot) -> TunedSettingsCard:
 def test_matching_tuned_settings_are_shown(card: TunedSettingsCard) -> None:
     assert card.tuned.text() == "No tuned settings yet."
     card.show_state(TunedState(match_tuned_settings(TUNED, ENVIRONMENT)))
-    assert card.tuned.text() == (
-        "Tuned settings for Qwen3.6-35B-A3B UD-Q3_K_XL: draft 2 · KV q8_0. Measured: 2027-01-15."
-    )
+    assert card.tuned.text() == ("Qwen3.6-35B-A3B UD-Q3_K_XL: draft 2, kv q8_0, 2027-01-15.")
     assert not card.changed.isVisible()
     assert not card.measure.isVisible()
     assert not card.advice.isVisible()
@@ -62,13 +60,12 @@ def test_matching_tuned_settings_are_shown(card: TunedSettingsCard) -> None:
 def test_the_measured_speed_is_shown_with_what_it_gained(card: TunedSettingsCard) -> None:
     evidence = TUNED.evidence.model_copy(update={"tokens_per_second": 306.4, "speedup": 2.32})
     tuned = TUNED.model_copy(update={"evidence": evidence})
-    line = "Measured here: draft 2, kv q8_0, 306 t/s (2.3 times as fast as with MTP off)."
-    assert tuned.measured_line == line
-    assert TUNED.measured_line == "Measured here: draft 2, kv q8_0."  # a record of an earlier version
+    summary = "draft 2, kv q8_0, 306 t/s (2.3 times as fast as with MTP off), 2027-01-15"
+    assert (tuned.summary, tuned.measured_line) == (summary, f"Measured here: {summary}.")
     off = tuned.model_copy(update={"settings": {"draft": 0}})
-    assert off.measured_line == "Measured here: MTP off, 306 t/s."
+    assert off.measured_line == "Measured here: MTP off, 306 t/s, 2027-01-15."
     card.show_state(TunedState(match_tuned_settings(tuned, ENVIRONMENT)))
-    assert card.tuned.text().startswith(f"{line} Qwen3.6-35B-A3B UD-Q3_K_XL, 2027-")
+    assert card.tuned.text() == f"Qwen3.6-35B-A3B UD-Q3_K_XL: {summary}."
 
 
 def test_what_is_being_saved_is_said_at_once(window: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +153,7 @@ def test_tuned_settings_of_the_running_model_are_found_and_measured_again(
         window.show_page("tune")
     page: TunePage = window.page("tune")
     qtbot.waitUntil(page.tuned_card.measure.isVisible)
-    assert page.tuned_card.tuned.text().startswith("Tuned settings for ")
+    assert page.tuned_card.tuned.text().startswith(f"{facts.label_with_quant}: draft 2")
     assert "The processor was AMD Ryzen 9 7950X and is " in page.tuned_card.changed.text()
     page.tuned_card.measure.click()
     assert page.tuning.running

@@ -162,7 +162,10 @@ class TestThisMachine:
         ]
         alike = make_situation(machine(linux_host, cards[0], cards[2]))
         assert (alike.gpu_name, alike.unlike_gpus) == ("NVIDIA GeForce RTX 3090", False)
-        assert add_rpc_workers(known[0], {"RPC0": 8_000}, ["10.0.0.2"]).gpu_name == "NVIDIA GeForce RTX 3090 + RPC0"
+        odd = make_situation(machine(linux_host, replace(cards[0], name="AMD Radeon RX 580 + Z")))
+        assert [each.unlike_gpus for each in (*known, odd)] == [False, True, True, False]
+        remote = add_rpc_workers(known[0], {"RPC0": 8_000}, ["10.0.0.2"])
+        assert (remote.gpu_name, remote.unlike_gpus) == ("NVIDIA GeForce RTX 3090 + RPC0", True)
 
     @pytest.mark.parametrize(("value", "used"), [(None, 9), ("MIG-1", 18)])
     def test_one_slice_of_a_gpu_is_used(self, linux_host: Host, value: str | None, used: int) -> None:

@@ -76,7 +76,7 @@ def test_the_verdict_of_a_tune_is_kept_with_its_evidence(home: Path) -> None:
     assert preset.evidence.environment.model.sha256 == MODEL.sha256
     assert (preset.evidence.ci_low, preset.evidence.ci_high) == (1.38, 1.44)
     assert preset.verified
-    assert preset.summary == "draft 2, kv q8_0, p-min 0.5 (Draft 2 is 41 % faster than no MTP for code, 2026-11-01)"
+    assert preset.summary == "draft 2, kv q8_0, p-min 0.5 (1.4 times as fast as with MTP off), 2026-11-01"
 
 
 def test_each_model_and_quantisation_has_one_entry(home: Path) -> None:

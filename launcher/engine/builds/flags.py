@@ -43,10 +43,10 @@ class Flag:
     """
 
     names: tuple[str, ...]
-    placeholder: str | None
-    choices: tuple[str, ...]
-    default: str | None
-    description: str
+    placeholder: str | None = None
+    choices: tuple[str, ...] = ()
+    default: str | None = None
+    description: str = ""
     section: str = ""
     off: str | None = None
 

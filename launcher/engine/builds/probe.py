@@ -282,12 +282,21 @@ async def list_devices(build: EngineBuild, rpc: Sequence[str] = ()) -> tuple[Dev
     return tuple(Device(name, about, int(total), int(free)) for name, about, total, free in _DEVICE.findall(text))
 
 
-async def list_devices_once(build: EngineBuild, drivers: str) -> tuple[Device, ...]:
-    """Return the devices of a build, kept until its file or `drivers` changes; their free memory is old.
+_listed: dict[tuple[str, ...], tuple[Device, ...]] = {}
 
-    To list them takes time, and some memory of each GPU. `drivers` states all that they depend on. Raises what
-    `list_devices` raises.
+
+async def list_devices_once(build: EngineBuild, drivers: str | None = None) -> tuple[Device, ...]:
+    """Return the devices of a build as they were listed before; their free memory is old.
+
+    To list them takes as long as a start, and some memory of each GPU. `drivers` states all that they depend on: the
+    list is kept on the disk until that or the build's file changes. Without it nothing tells when a driver was
+    installed, so the list is kept in memory only. Raises what `list_devices` raises.
     """
+    if drivers is None:
+        key = (*build.command, build.version)
+        if key not in _listed:
+            _listed[key] = await list_devices(build)
+        return _listed[key]
     identity = _file_identity(Path(build.command[0]))
     place = _probe_file(identity).with_suffix(".devices.json")
     with suppress(OSError):
@@ -351,7 +360,8 @@ async def _run_and_read(command: Sequence[str], *arguments: str, timeout_s: floa
     # Imported late: a cached probe starts nothing.
     from launcher.engine.server.process import EngineCommand, start_process
 
-    begin = max(index for index, word in enumerate(command) if Path(word).is_absolute())  # others run it, or follow it
+    # The program itself: an interpreter may stand before it, its subcommand after it.
+    begin = max(index for index, word in enumerate(command) if Path(word).is_absolute())
     flag, shown, folder = arguments[-1], " ".join(command[begin:]), Path(command[begin]).parent
     lines: list[str] = []
     characters_left = _MOST_CHARACTERS

@@ -12,11 +12,11 @@ from typing import Any
 from launcher.base.errors import BadOption, EngineUnsuitable, GeometryUnknown, LauncherError, ModelHasNoHead
 from launcher.base.messages import join_messages, message
 from launcher.engine.arguments import server_arguments
-from launcher.engine.builds.build import BUILT_IN, Device, EngineBuild, find_llama_server_on_path
+from launcher.engine.builds.build import BUILT_IN, EngineBuild, find_llama_server_on_path
 from launcher.engine.builds.flags import Flag
 from launcher.engine.builds.installed import engine_in_use, is_built_in_chosen
 from launcher.engine.builds.known_bad import build_number, find_known_fault
-from launcher.engine.builds.probe import list_devices, probe_engine
+from launcher.engine.builds.probe import list_devices, list_devices_once, probe_engine
 from launcher.engine.environment import engine_environment
 from launcher.engine.serve_options import ServeOptions, check_files, check_options, fallback_context
 from launcher.engine.server.endpoint import Endpoint
@@ -34,9 +34,9 @@ from launcher.models.server_settings import ROWS, Value, to_fields
 from launcher.models.situation import Situation
 from launcher.models.weights import read_weights
 
-_ALIAS = Flag(("--alias", "-a"), "NAMES", (), None, "")
-_EMBEDDING = Flag(("--embedding", "--embeddings"), None, (), None, "")
-_RERANKING = Flag(("--reranking", "--rerank"), None, (), None, "")
+_ALIAS = Flag(("--alias", "-a"), "NAMES")
+_EMBEDDING = Flag(("--embedding", "--embeddings"))
+_RERANKING = Flag(("--reranking", "--rerank"))
 _KEEPS_SLOTS = "--no-cache-idle-slots"
 _FILES = ("model", "draft_file", "mmproj", "chat_template_file")
 
@@ -143,24 +143,10 @@ async def uses_gpu(build: EngineBuild, machine: Machine) -> bool:
         return False
     if make_situation(machine).backend != "cpu" or any(gpu.asleep for gpu in machine.gpus):
         return True
-    return any(map(is_gpu, await _remember_devices(build)))
-
-
-_device_lists: dict[tuple[str, ...], tuple[Device, ...]] = {}
-
-
-async def _remember_devices(build: EngineBuild) -> tuple[Device, ...]:
-    """Return a build's devices; cached in memory, because listing them takes as long as a start.
-
-    Not kept on the disk: without a GPU of which the driver is known, nothing tells when a driver was installed.
-    """
-    key = (*build.command, build.version)
-    if key not in _device_lists:
-        try:
-            _device_lists[key] = await list_devices(build)
-        except LauncherError:  # the start that follows will fail with the same error and report it
-            return ()
-    return _device_lists[key]
+    try:
+        return any(map(is_gpu, await list_devices_once(build)))
+    except LauncherError:  # the start that follows will fail with the same error and report it
+        return False
 
 
 def plan_settings_of(options: ServeOptions, backend: Backend) -> PlanSettings:
@@ -249,7 +235,7 @@ async def prepare_launch(
     situation = make_situation(machine, backend=None if gpu else "cpu", servers=own)
     asleep = any(each.asleep for each in machine.gpus)
     if gpu and situation.backend == "cpu" and not asleep:  # the drivers show no GPU, but the engine lists one
-        machine = await asyncio.to_thread(read_machine, await _remember_devices(build))
+        machine = await asyncio.to_thread(read_machine, await list_devices_once(build))
         situation = make_situation(machine, servers=own)
     # A sleeping GPU's backend is unknown. Any GPU backend will do: host memory is the same for all.
     backend: Backend = "vulkan" if gpu and situation.backend == "cpu" else situation.backend

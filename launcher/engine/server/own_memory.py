@@ -18,6 +18,7 @@ from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.server import registry
 from launcher.engine.server.launch import Launch, api_model_name, read_draft_file
 from launcher.engine.server.state import ServerState
+from launcher.machine.gpus import read_gpu_states
 from launcher.models.read_situation import ServerMemory
 
 if TYPE_CHECKING:
@@ -84,8 +85,6 @@ def read_own_memory(
     engines = {engine.engine_pid: engine for engine in (*also, *list_running_engines())}
     if not engines:
         return ()
-    from launcher.machine.gpus import read_gpu_states
-
     activities = {gpu_id: activity for gpu_id, (_, activity) in read_gpu_states(machine.gpus, wake=wake).items()}
     return tuple(
         _read_memory(engine, _gpu_memory_from_drivers(pid, machine, activities)) for pid, engine in engines.items()
@@ -97,8 +96,6 @@ def read_replaced_memory(launch: Launch, engine_pid: int, machine: Machine) -> S
 
     What it uses on GPUs is asked only of those that share the host's memory.
     """
-    from launcher.machine.gpus import read_gpu_states
-
     engine = replace(RunningEngine.from_launch(launch, engine_pid), loaded=True)
     shared = [gpu for gpu in machine.gpus if gpu.unified]
     activities = {gpu_id: activity for gpu_id, (_, activity) in read_gpu_states(shared).items()}

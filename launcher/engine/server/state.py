@@ -118,8 +118,8 @@ class FailedReplies(NamedTuple):
 
     `total` is how many. Of these the engine `refused` those that ask for what it cannot do, and `broken` are those
     whose fault ends an engine, or would have to: only a restart helps. `message` is the engine's sentence for the last
-    one, `status` its HTTP status, None if it named none. `has_replied` is whether this engine has answered
-    any request of a client.
+    one, `status` its HTTP status, None if it named none. `has_replied` is whether this engine has answered any request
+    of a client.
     """
 
     total: int = 0

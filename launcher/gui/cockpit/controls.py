@@ -781,8 +781,6 @@ class ControlsPane(Card):
         self.title_row.addWidget(self.mode)
         self.title_row.addStretch()
         self.title_row.addWidget(self.stops.back_button)
-        # It hides itself when it was clicked, and Qt would move the focus anywhere.
-        self.stops.back_button.clicked.connect(lambda: self.mode.button(self.mode.value).setFocus())
         self.body.addLayout(self.title_row)
         self.body.addWidget(area, 1)
         foot = QHBoxLayout()

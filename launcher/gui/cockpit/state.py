@@ -1,7 +1,9 @@
 """Requested settings of the running server: one state for the sliders, the Advanced list and the memory bar."""
 
+import asyncio
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QTimer, Signal, Slot
@@ -238,9 +240,6 @@ async def _make_previewer(
     controller: Controller, launch: "Launch"
 ) -> "tuple[Previewer, SamplingDefaults | None, TunedSettings | None]":
     """Read the machine's state, the server's sampling defaults and tuned settings, and preview the running settings."""
-    import asyncio
-    from contextlib import suppress
-
     from launcher.app.preview import Previewer, read_basis
     from launcher.app.tuned_match import find_settings_for_launch
     from launcher.engine.server.client import read_sampling_defaults
@@ -259,9 +258,6 @@ async def _make_previewer(
 
 async def _warm_estimates(previewer: "Previewer") -> None:
     """Estimate the values that sliders reach first. Yields to other tasks between them."""
-    import asyncio
-    from contextlib import suppress
-
     with suppress(LauncherError):  # an impossible step is reported when it is chosen
         for _ in previewer.fill_cache():
             await asyncio.sleep(0)

@@ -340,7 +340,6 @@ class PlanStops(QWidget):
     def _show_choice(self) -> None:
         """Show which of the plans is chosen, and what can be done."""
         launch, is_starting = self._controller.launch, self.is_starting
-        had_focus = self.start_button.hasFocus() or self.pause_button.hasFocus()
         can_choose = not (is_starting or self._state.applying)
         can_choose = can_choose and (launch is not None or self._controller.view.resting)
         checked = self.checked if self.stops else None
@@ -371,8 +370,6 @@ class PlanStops(QWidget):
             tr("Stop loading") if is_here else tr("The downloaded part is kept. Resume continues from there")
         )
         self.pause_button.setVisible(is_starting)
-        if had_focus:  # not wherever Qt moves it from a button that is hidden
-            (self.pause_button if is_starting else self.start_button).setFocus()
         if not is_starting:
             self.line.setText(self._describe(self._attended or checked))
 
@@ -404,11 +401,7 @@ class PlanStops(QWidget):
         if figures is not None:
             speed = tr("{low:,.0f} to {high:,.0f} t/s.", low=figures.low, high=figures.high)
         tuned = self._state.tuned
-        if (
-            tuned is not None
-            and stop.is_loaded
-            and tuned.settings.items() <= {**tuned.settings, **stop.settings}.items()
-        ):
+        if tuned is not None and stop.is_loaded and tuned.agrees_with(stop.settings):
             speed = render(tuned.measured_line)
         settings = tr("{settings}.", settings=settings_title(plan))
         return join_sentences(settings, speed, self._describe_purpose(name), self._describe_file(stop))

@@ -431,14 +431,9 @@ class DetailPanel(Card):
     def _show_speed(self, plan: Plan | None, file: LibraryFile | None) -> None:
         measured = file.measured if file is not None else None
         self.measured.setVisible(measured is not None)
-        if file is not None and file.tuned is not None and file.tuned.evidence.tokens_per_second is not None:
-            self.measured.setText(render(file.tuned.measured_line))
-            self.measured.show()
-        elif measured is not None:
-            values = {"rate": measured.tokens_per_second, "when": format_date(measured.began_s)}
-            self.measured.setText(tr("Measured here: {rate:,.1f} t/s, {when}.", **values))
+        self.measured.setText(render(measured.line) if measured is not None else "")
         forecast = plan.forecast if plan is not None and plan.status.value != "TOO BIG" else None
-        self._speed_section.setVisible(forecast is not None or not self.measured.isHidden())
+        self._speed_section.setVisible(forecast is not None or measured is not None)
         for widget in self._expected:
             widget.setVisible(forecast is not None)
         if plan is None or forecast is None:

@@ -532,14 +532,11 @@ class StartPage(QWidget):
         self.card.primary.setText(text)
         self.card.primary.setToolTip(tip)
         self.card.primary.setAccessibleName(text)
-        had_focus = any(each.hasFocus() for each in (self.card.primary, self.card.pause, self.card.demo))
         self.card.primary.setVisible(not running)
         self.card.primary.setEnabled(self.result is not None or self._is_serving)
         self.card.show_interruption(downloads=self._needs_network)
         self.card.pause.setVisible(running)
         self.card.demo.setVisible(not running and not self._is_serving and self.plan is not None)
-        if had_focus:  # not wherever Qt moves it from a button that is hidden
-            (self.card.pause if running else self.card.primary).setFocus()
         is_known = self.result is not None
         self.table.setVisible(is_known)
         self.steps.setVisible(running or self._started_here or (is_known and not self._is_serving))

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,7 @@ from launcher.app.settings_declared import ADVICE
 from launcher.base.units import format_figure
 from launcher.gui import theme
 from launcher.gui.labels import UNKNOWN, Label, set_tooltip
-from launcher.gui.translation import join_sentences, mark, render, tr
+from launcher.gui.translation import mark, render, tr
 from launcher.gui.tune.tune_control import current_options
 from launcher.gui.tune.view_data import StepPart, TrialRow, VerdictText, WorkloadAnswer
 from launcher.gui.widgets import Card, ProgressLine
@@ -145,20 +144,7 @@ class TunedSettingsCard(Card):
 
 
 def _tuned_text(match: TunedMatch) -> str:
-    from launcher.gui.tune.trial_views import describe_settings
-
-    tuned, settings = match.tuned, describe_settings(match.tuned.settings, {})
-    measured_s = tuned.evidence.measured_s
-    date = f"{datetime.fromtimestamp(measured_s, UTC):%Y-%m-%d}" if measured_s else tr("unknown")
-    if match.used and tuned.evidence.tokens_per_second is not None:
-        about = tr("{model}, {date}.", model=tuned.model.label_with_quant, date=date)
-        return join_sentences(render(tuned.measured_line), about)
-    return tr(
-        "Tuned settings for {model}: {settings}. Measured: {date}.",
-        model=tuned.model.label_with_quant,
-        settings=settings,
-        date=date,
-    )
+    return tr("{model}: {what}.", model=match.tuned.model.label_with_quant, what=render(match.tuned.summary))
 
 
 def _changes_text(match: TunedMatch) -> str:
