@@ -102,8 +102,7 @@ def _list_left_out(tree: ast.Module) -> Iterator[ast.AST]:
 def _is_harmless(node: ast.AST) -> bool:
     if isinstance(node, ast.If):
         return ast.unparse(node.test) == "TYPE_CHECKING"
-    is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
-    return is_call and _name_call(node.value) in _HARMLESS_CALLS
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and _name_call(node.value) in _HARMLESS_CALLS
 
 
 def _name_call(call: ast.Call) -> str:
