@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QPointF, QRectF, QSize, Qt, Signal, Slot
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from launcher.app.tuned_match import TunedMatch
     from launcher.base.errors import LauncherError
     from launcher.gui.controller import Controller
-    from launcher.gui.tune.trial_views import TuneView
     from launcher.tuning.advice import Advice
     from launcher.tuning.history_records import Session, Summary
 
@@ -71,7 +70,7 @@ class TunedSettingsCard(Card):
     """The state was shown."""
 
     def __init__(self, controller: Controller) -> None:
-        super().__init__(tr("Measured here"))
+        super().__init__(tr("Tuned settings"))
         self._controller = controller
         self.has_content = False
         """Whether there are tuned settings, an advice, or a reason why they could not be read."""
@@ -108,20 +107,6 @@ class TunedSettingsCard(Card):
             return await _read_state(session, model)
 
         self._controller.bridge.run(read_state, done=self.show_state, failed=self._show_error)
-
-    def show_saving(self, view: TuneView) -> None:
-        """Show what is about to be stored: reading a large model's file for its SHA-256 takes a while."""
-        from launcher.gui.tune.trial_views import describe_settings
-
-        self.tuned.setText(
-            tr(
-                "Saving {settings} for {model}. Its file is read once, for its SHA-256.",
-                settings=describe_settings((view.verdict or {}).get("settings", {}), {}),
-                model=PurePath(view.model).name,
-            )
-        )
-        self.has_content = True
-        self.shown.emit()
 
     def _show_error(self, error: LauncherError) -> None:
         """Show why reading failed."""
