@@ -103,6 +103,8 @@ def test_closing_asks_once_stores_the_answer_and_quitting_stops_the_server(
     assert window.isVisible()
     window.close()
     assert not window.isVisible(), "it was asked once, and the answer is kept"
+    entry(tray, "Quit").trigger()
+    assert "Quitting unloads it" in window.notice.text.text()
     with qtbot.waitSignals([window.controller.closed, window.shut_down]):
         entry(tray, "Quit").trigger()
 
