@@ -16,7 +16,10 @@ FALLBACK_CONTEXT = 32_768
 DEFAULT_DRAFT = 2
 """The draft length that was fastest most often in published measurements of Qwen's 35B MoE and dense 27B models."""
 _RESERVED_FLAGS = {
-    "--port": message("Put --port before the --.", window="Choose the port in Settings."),
+    "--port": message(
+        "Put --port before the --.",
+        window="The launcher chooses the port. In a terminal, `mtp-launcher serve` takes --port.",
+    ),
     "--host": message(
         "The server listens on 127.0.0.1 only; `serve --lan` shares it with the network.",
         window="The server listens on 127.0.0.1 only; Settings can share it with the network.",
@@ -24,7 +27,7 @@ _RESERVED_FLAGS = {
     "--model": message("Put --model before the --.", window="Choose the model on Models."),
     "--api-key": message(
         "Each port keeps its API key; `mtp-launcher status --json` shows it.",
-        window="Each port keeps its API key; Settings shows it.",
+        window="Each port keeps its API key; Copy as in the Cockpit copies it.",
     ),
     "--ssl-key-file": message("The server has no TLS. Use a reverse proxy for TLS."),
     "--api-prefix": message("The API is at /v1."),

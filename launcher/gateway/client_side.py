@@ -13,7 +13,7 @@ from launcher.base.errors import LauncherError, PortBusy
 from launcher.base.messages import message
 from launcher.base.paths import cache_dir, explain_os_error
 from launcher.engine.builds.flags import Flag
-from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.endpoint import OTHER_PORT, Endpoint
 from launcher.engine.server.launch import Launch
 from launcher.engine.server.state import FailedReplies, OpenReply, ReplyProgress
 from launcher.gateway.engine_link import EngineLink
@@ -278,10 +278,7 @@ def _listen(endpoint: Endpoint) -> socket.socket:
         bound.close()
         raise PortBusy(
             message("Port {port} is in use by another program.", port=endpoint.port),
-            message(
-                "Choose another port with --port, or omit --port.",
-                window="Close that program, or choose another port in Settings.",
-            ),
+            OTHER_PORT,
             port=endpoint.port,
         ) from error
     return bound

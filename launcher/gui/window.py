@@ -53,6 +53,7 @@ from launcher.gui.service import DEMO
 from launcher.gui.translation import find_locale, ntr, render, tr
 from launcher.gui.viewmodel import View
 from launcher.gui.widgets.banner import Banner
+from launcher.gui.widgets.blocks import ButtonAction
 from launcher.gui.widgets.drop_target import DropTarget, dropped_models
 from launcher.gui.widgets.focus import FocusKeeper, takes_focus
 from launcher.gui.widgets.scrolling import make_scroll_area
@@ -161,7 +162,7 @@ class Window(QMainWindow):
         self.setMinimumSize(*_SMALLEST)
         self.resize(1280, 800)
         self._remember = remember
-        self._quitting = self._asking_to_close = False
+        self._quitting, self._question = False, ""
         self._may_close = False
         """Whether the server has stopped, so that the next close event is accepted."""
         self._awaits_paint = False
@@ -198,7 +199,6 @@ class Window(QMainWindow):
         self.chip = self.rail.chip
         self.controller.view_changed.connect(self.chip.show_view)
         self.notice, self.drain_banner = Banner(), Banner()
-        self.notice.closed.connect(self._stop_asking)
         self._stack = QStackedWidget()
         # For large text in a small window: scroll rather than cut.
         area = make_scroll_area(PageContainer(self._stack), sideways=True)
@@ -247,7 +247,6 @@ class Window(QMainWindow):
             for setting, value in changed.items():
                 appearance.apply_setting(application, setting, value)
         self._build_body()
-        self._asking_to_close = False
         self.controller.refresh_view()
         name, self._page_name = self._page_name, ""
         for each in built:
@@ -400,7 +399,7 @@ class Window(QMainWindow):
         """Connect a tray; the window may then close into it."""
         self.tray = tray
         tray.window_requested.connect(self.bring_to_front)
-        tray.quit_requested.connect(self.quit)
+        tray.quit_requested.connect(self.ask_to_quit)
 
     def _renew_tray(self, old: "Tray") -> None:
         """Replace the tray icon by one with a menu in the present language."""
@@ -466,7 +465,7 @@ class Window(QMainWindow):
         if not self._quitting:
             choice = self._chosen_close or settings.stored_value(CLOSE)
             must_ask = choice == VALUE_ASK or (choice == VALUE_TRAY and self.tray is None)
-            if must_ask and not self._asking_to_close and not self.controller.view.resting:
+            if must_ask and not self._is_asking and not self.controller.view.resting:
                 self._ask_how_to_close()
                 return
             if choice == VALUE_TRAY and self.tray is not None:
@@ -476,39 +475,45 @@ class Window(QMainWindow):
         self.controller.close()
 
     def _ask_how_to_close(self) -> None:
-        self._asking_to_close = True
         if self.tray is None:
             text = tr("A model is loaded. Closing this window unloads it, because this system has no tray.")
-            self.notice.show_message(text, "information", [(tr("Stop and quit"), self.quit)])
+            self._ask(text, [(tr("Stop and quit"), self.quit)])
         else:
             text = tr(
                 "A model is loaded. Keep it running in the tray when this window closes? You can change this "
                 "later in Settings under Closing the window."
             )
-            self.notice.show_message(
+            self._ask(
                 text,
-                "information",
                 [
                     (tr("Keep running"), lambda: self._close_as_chosen(VALUE_TRAY)),
                     (tr("Stop and quit"), lambda: self._close_as_chosen(VALUE_QUIT)),
                 ],
             )
-        self.notice.buttons[0].setFocus()
 
     @Slot()
-    def _quit_by_key(self) -> None:
+    def ask_to_quit(self) -> None:
         """Quit; while a model is served, only when asked a second time, unless closing the window quits anyway."""
         quits_anyway = (self._chosen_close or settings.stored_value(CLOSE)) == VALUE_QUIT
-        if self.controller.view.resting or self._asking_to_close or quits_anyway:
+        if self.controller.view.resting or self._is_asking or quits_anyway:
             self.quit()
             return
-        self._asking_to_close = True
+        self.bring_to_front()
         text = tr("A model is loaded. Quitting unloads it, and ends the replies that are being written.")
-        self.notice.show_message(text, "information", [(tr("Stop and quit"), self.quit)])
+        self._ask(text, [(tr("Stop and quit"), self.quit)])
+
+    def _ask(self, question: str, buttons: Sequence[ButtonAction]) -> None:
+        """Ask before the window closes or quits."""
+        self._question = question
+        self.notice.show_message(question, "information", buttons)
         self.notice.buttons[0].setFocus()
 
+    @property
+    def _is_asking(self) -> bool:
+        """Whether the question is shown: it may have been dismissed, or another message may have taken its place."""
+        return not self.notice.isHidden() and self.notice.text.text() == self._question
+
     def _close_as_chosen(self, choice: str) -> None:
-        self._asking_to_close = False
         self.notice.clear()
         self._chosen_close = choice
         self.controller.change_setting(CLOSE, choice)
@@ -541,11 +546,7 @@ class Window(QMainWindow):
         QShortcut("F1", self, self.show_keys)
         QShortcut("Ctrl+O", self, self._choose_file)
         QShortcut(QKeySequence(QKeySequence.StandardKey.Paste), self, self._paste)
-        QShortcut("Ctrl+Q", self, self._quit_by_key)
-
-    @Slot()
-    def _stop_asking(self) -> None:
-        self._asking_to_close = False
+        QShortcut("Ctrl+Q", self, self.ask_to_quit)
 
     @Slot(str, object)
     def _handle_setting(self, name: str, value: AppSettingValue) -> None:

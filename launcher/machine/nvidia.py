@@ -28,7 +28,7 @@ LOST_IN_CONTAINER = message(
 _NO_SLICE = message("It is partitioned (MIG), and no slice of it was found here.")
 _ASK_ENGINE = message(
     "Only an engine reports a slice's memory: `mtp-launcher engine install`. Or describe it with --gpu-memory.",
-    window="Only an engine reports a slice's memory: install one under Engine in Settings.",
+    window="Only an engine reports a slice's memory. In a terminal, `mtp-launcher engine install` installs one.",
 )
 _THROTTLE_REASONS = {
     0x02: message("clocks set by an application"),

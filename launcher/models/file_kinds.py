@@ -232,7 +232,7 @@ KINDS: tuple[FileKind, ...] = (
     FileKind(
         "imatrix",
         "other",
-        message("importance matrix"),
+        message("imatrix"),
         message("an importance matrix (imatrix), from which quants of a model are made"),
         message("Choose a quant of the model, such as Q4_K_M."),
         _is_imatrix,
@@ -242,7 +242,7 @@ KINDS: tuple[FileKind, ...] = (
     FileKind(
         "mmproj",
         "mmproj",
-        message("vision projector"),
+        message("projector"),
         message("a vision projector, with which a model sees pictures or hears sound"),
         _WITH_ITS_MODEL,
         _is_projector,

@@ -2,18 +2,20 @@
 
 import asyncio
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QPushButton
 from pytestqt.qtbot import QtBot
 
 from launcher.base.action import Action, ActionKind
 from launcher.base.errors import EngineFailed
+from launcher.base.paths import models_dir
 from launcher.conversations.store import Conversations
 from launcher.engine.demo import unpack_demo_model
 from launcher.engine.server.last_start import save_last_model
@@ -28,6 +30,7 @@ from launcher.tuning.history_environment import Environment
 from launcher.tuning.tuned_settings import Evidence, TunedSettings, save_tuned_settings
 from tests.app.test_preview import describe_server
 from tests.app.test_tuned_match import local_environment, save_tuned
+from tests.gui.test_load_beside import select_file
 
 Wait = Callable[..., None]
 
@@ -634,9 +637,14 @@ def test_the_result_of_a_tune_is_shown_at_the_draft_slider(page: CockpitPage, qt
     field = page.controls.restart.fields["draft"]
     qtbot.waitUntil(lambda: field._hint == "0 turns MTP off")
     evidence = Evidence(mtp="on", tokens_per_second=306.4, speedup=2.32, environment=Environment.for_launch(launch))
-    save_tuned_settings(TunedSettings(settings={"draft": 5}, evidence=evidence, verified_by=("1",)))
+    tuned = TunedSettings(settings={"draft": 4}, evidence=evidence, verified_by=("1",))
+    save_tuned_settings(tuned)
+    page.state.restart_server({}, 0.0)
+    line = "Measured here: draft {draft}, 306 t/s (2.3 times as fast as with MTP off)."
+    qtbot.waitUntil(lambda: field._hint == line.format(draft=4), timeout=60_000)
+    save_tuned_settings(tuned.model_copy(update={"settings": {"draft": 5}}))
     demo.controller.tuned_saved.emit()
-    line = "Measured here: draft 5, 306 t/s (2.3 times as fast as with MTP off)."
+    line = line.format(draft=5)
     qtbot.waitUntil(lambda: field._hint == line, timeout=20_000)
     assert page.state.tuned is not None
     page.state.request_value("draft", 5)
@@ -656,6 +664,33 @@ def test_a_change_that_was_not_applied_does_not_go_over_to_another_model(
     other = replace(launch.options, model=launch.options.model.with_name("other.gguf"))
     demo.controller.launched.emit(replace(launch, options=other))
     assert not page.state.requested
+
+
+@pytest.mark.parametrize("way", ["key", "mouse"])
+def test_a_slider_that_was_moved_is_back_after_a_switch_to_another_model(
+    page: CockpitPage, qtbot: QtBot, demo: Window, demo_model: Path, way: str
+) -> None:
+    models_dir().mkdir(parents=True, exist_ok=True)
+    second = Path(shutil.copy(demo_model, models_dir() / "second.gguf"))
+    slider = page.controls.restart.fields["draft"].slider
+    if way == "mouse":
+        qtbot.mouseClick(slider, Qt.MouseButton.LeftButton, pos=QPoint(slider.width() - 8, slider.height() // 2))
+    else:
+        slider.setFocus()
+        qtbot.keyClick(slider, Qt.Key.Key_Right)
+    qtbot.waitUntil(lambda: page.controls.changes.isVisible())
+    start = select_file(demo, second, qtbot).details.start
+    qtbot.waitUntil(start.isEnabled)
+    if way == "mouse":
+        qtbot.mouseClick(start, Qt.MouseButton.LeftButton)
+    else:
+        start.setFocus()
+        qtbot.keyClick(start, Qt.Key.Key_Space)
+    state = page.state
+    qtbot.waitUntil(lambda: state.previewer is not None and state.previewer.basis.options.model == second)
+    assert (state.requested, state.change_count) == ({}, 0)
+    assert not page.controls.changes.isVisible()
+    assert demo.page_name == "cockpit"
 
 
 def test_without_a_server_there_is_nothing_to_change(window: Window) -> None:

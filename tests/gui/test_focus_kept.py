@@ -9,10 +9,10 @@ from PySide6.QtCore import Qt, QTimer
 from PySide6.QtWidgets import QAbstractButton, QApplication, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
+from launcher.base.errors import LauncherError
 from launcher.engine.server.state import ServerState
 from launcher.gui.models.page import ModelsPage
 from launcher.gui.tune.page import TunePage
-from launcher.gui.widgets.focus import find_page
 from launcher.gui.window import Window
 from tests.conftest import Hub
 from tests.gui.trials import tune_view, with_draft
@@ -108,7 +108,7 @@ def test_a_page_has_the_focus_until_its_control_can_have_it(models: ModelsPage, 
     show(window, "cockpit", qtbot)
     start.setEnabled(False)
     window.show_page("models")
-    assert window.focusWidget() is find_page(start)
+    assert window.focusWidget() is models
     start.setEnabled(True)
     assert window.focusWidget() is start
 
@@ -142,6 +142,22 @@ def test_show_files(models: ModelsPage, repo: str, press: Press, window: Window,
     press(button)
     wait_and_watch(window, qtbot, button, lambda: models.details.badge.text() == "FITS" and not button.isVisible())
     assert window.focusWidget() is models.list, "the files that were asked for"
+
+
+def test_asking_the_hub_about_a_file(
+    models: ModelsPage, press: Press, window: Window, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models.list.choose(next(each.key for each in models.list.models if not each.is_here))
+    ended: list[Callable[[LauncherError], None]] = []
+    button = models.details.look_up
+    button.show()
+    with monkeypatch.context() as patched:
+        patched.setattr(window.controller.bridge, "run", lambda *_, failed, **__: ended.append(failed))
+        press(button)
+    assert not button.isEnabled(), "until the hub answers"
+    assert not isinstance(window.focusWidget(), QAbstractButton)
+    ended[0](LauncherError("The hub did not answer.", ""))
+    assert window.focusWidget() is button
 
 
 def test_use_in_tune(window: Window, press: Press, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:

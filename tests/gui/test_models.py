@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PySide6.QtCore import QPoint, Qt
+from PySide6.QtCore import QCoreApplication, QPoint, Qt
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QLabel, QPushButton
 from pytestqt.qtbot import QtBot
@@ -22,12 +22,15 @@ from launcher.app.model_library import LibraryModel, ModelShelf, name_local, rea
 from launcher.app.planner import MachineDescription
 from launcher.app.settings_declared import SEARCH_HUB, VALUE_ON
 from launcher.base.paths import models_dir
+from launcher.base.progress import Progress
 from launcher.engine.builds.probe import probe_engine
 from launcher.engine.server.state import ServerState
 from launcher.fetch import journal
 from launcher.fetch.jobs import Job, JobState, RequestedState
 from launcher.fetch.journal import DownloadIdentity, Stretch
 from launcher.fetch.partial_file import journal_path, part_path
+from launcher.fetch.queue_runner import QueueTotals
+from launcher.gui.models.downloads_bar import DownloadsBar, JobRow
 from launcher.gui.models.list_view import Columns
 from launcher.gui.models.page import ModelsPage
 from launcher.gui.models.queue_controller import QueueView
@@ -43,6 +46,8 @@ from launcher.tuning.history_environment import Environment, ModelFacts, model_f
 from launcher.tuning.tuned_settings import Evidence, TunedSettings, save_tuned_settings
 from tests.conftest import Hub
 from tests.gui.dragging import drop_files
+from tests.gui.walk import list_clipped_texts
+from tests.models.odd_files import write_odd
 from tests.tuning.measured import ENVIRONMENT, OFF
 from tests.tuning.measured import run as make_run
 
@@ -442,7 +447,7 @@ def test_deleting_needs_a_second_press(open_page: OpenPage, copy_demo: Callable[
     choose_file(page, "mine.gguf")
     press_button(qtbot, page.details.delete)
     assert path.exists()
-    assert page.details.delete.text() == "Press again to free 8.6 MB"
+    assert page.details.delete.text() == "Delete 8.6 MB?"
     page.details.delete.reset()  # the time for a second press is over
     assert page.details.delete.text() == "Delete"
     press_button(qtbot, page.details.delete)
@@ -756,56 +761,139 @@ def test_an_interrupted_queue_resumes_with_the_window(
     qtbot.waitUntil(lambda: page.queue.snapshot.jobs[0].state.value == "cancelled")
 
 
-def test_space_pressed_twice_on_pause_deletes_nothing(
-    open_page: OpenPage, window: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = open_page()
-    bar = page.downloads
-    asked: list[tuple[object, ...]] = []
-    monkeypatch.setattr(page.queue, "request_state", lambda *call: asked.append(call))
+class TestQueueButtons:
+    """Pause, Resume and Cancel, by keyboard and by mouse, in the bar and in the row of a download."""
 
-    def show_job(state: JobState, requested: RequestedState = RequestedState.RUN) -> None:
-        job = Job(7, "pull", {}, "a/b:large.gguf", 0.0, state, requested, bytes=17 * 10**9, done_bytes=2_870_000_000)
-        bar.show_queue(QueueView((job,)))
+    @pytest.fixture(autouse=True)
+    def asked(self, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
+        """What is asked of the queue. The page is shown."""
+        calls: list[tuple[object, ...]] = []
+        self.page = open_page()
+        monkeypatch.setattr(self.page.queue, "request_state", lambda *call: calls.append(call))
+        return calls
 
-    def press_space() -> None:
+    @pytest.fixture(params=["bar", "row"])
+    def widget(self, request: pytest.FixtureRequest) -> DownloadsBar | JobRow:
+        """The bar, or the row in the open queue above it, with a running download."""
+        self.show_job(JobState.RUNNING, others=1)
+        if request.param == "bar":
+            return self.page.downloads
+        self.page.downloads.open_button.click()
+        return self.page.downloads.rows[7]
+
+    def show_job(self, state: JobState, wanted: RequestedState = RequestedState.RUN, *, others: int = 1) -> None:
+        """Show a download of 17 GB, and others that wait."""
+        job = Job(7, "pull", {}, "a/b:large.gguf", 0.0, state, wanted, bytes=17 * 10**9, done_bytes=2_870_000_000)
+        more = [Job(8 + at, "pull", {}, f"a/b:{at}.gguf", 0.0, JobState.WAITING, bytes=10**9) for at in range(others)]
+        self.page.downloads.show_queue(QueueView((job, *more)))
+
+    def press_space(self, window: Window, qtbot: QtBot) -> None:
         focused = window.focusWidget()
         assert focused is not None
         qtbot.keyClick(focused, Qt.Key.Key_Space)
 
-    window.activateWindow()
-    qtbot.waitActive(window)
-    show_job(JobState.RUNNING)
-    bar.toggle.setFocus()
-    press_space()
-    show_job(JobState.RUNNING, RequestedState.PAUSE)
-    assert not bar.toggle.isEnabled()
-    press_space()
-    assert asked == [("pause", 7)]
-    show_job(JobState.PAUSED, RequestedState.PAUSE)
-    assert window.focusWidget() is bar.toggle, "Resume, where Pause was"
-    press_button(qtbot, bar.cancel)
-    assert (bar.cancel.text(), asked) == ("Press again to free 2.87 GB", [("pause", 7)])
-    press_button(qtbot, bar.cancel)
-    assert asked == [("pause", 7), ("discard", 7)]
+    @pytest.mark.parametrize("way", ["key", "mouse"])
+    def test_space_after_pause_or_resume_deletes_nothing(
+        self,
+        widget: DownloadsBar | JobRow,
+        asked: list[tuple[object, ...]],
+        way: str,
+        window: Window,
+        qtbot: QtBot,
+    ) -> None:
+        window.activateWindow()
+        qtbot.waitActive(window)
+        for verb, before, wanted, after in (
+            ("pause", JobState.RUNNING, RequestedState.PAUSE, JobState.PAUSED),
+            ("run", JobState.PAUSED, RequestedState.RUN, JobState.RUNNING),
+        ):
+            if way == "mouse":
+                press_button(qtbot, widget.toggle)
+            else:
+                widget.toggle.setFocus()
+                self.press_space(window, qtbot)
+            self.show_job(before, wanted)
+            self.press_space(window, qtbot)
+            assert {*asked} == {(verb, 7)}
+            asked.clear()
+            self.show_job(after, wanted)
+            assert window.focusWidget() is widget.toggle
+
+    @pytest.mark.parametrize("way", ["key", "mouse"])
+    def test_cancel_asks_before_it_deletes_gigabytes(
+        self, widget: DownloadsBar | JobRow, asked: list[tuple[object, ...]], way: str, qtbot: QtBot
+    ) -> None:
+        def press() -> None:
+            if way == "mouse":
+                press_button(qtbot, widget.cancel)
+            else:
+                widget.cancel.setFocus()
+                qtbot.keyClick(widget.cancel, Qt.Key.Key_Space)
+
+        press()
+        assert (widget.cancel.text(), asked) == ("Delete 2.87 GB?", [])
+        self.show_job(JobState.RUNNING)
+        assert widget.cancel.text() == "Delete 2.87 GB?", "the question stays while the download goes on"
+        press()
+        assert asked == [("discard", 7)]
+
+    def test_cancel_never_comes_to_where_pause_was(
+        self, asked: list[tuple[object, ...]], window: Window, qtbot: QtBot
+    ) -> None:
+        bar = self.page.downloads
+        for width in (1000, 1440):
+            window.resize(width, 700)
+            self.show_job(JobState.RUNNING, others=0)
+            QCoreApplication.sendPostedEvents()
+            bar._line.layout().activate()
+            aim = bar.toggle.mapTo(window, bar.toggle.rect().center())
+            for change in ("another download", "a question", "a third"):
+                if change == "a question":
+                    press_button(qtbot, bar.cancel)
+                else:
+                    self.show_job(JobState.RUNNING, others=2 if change == "a third" else 1)
+                assert bar.open_button.isVisible()
+                bar._line.layout().activate()
+                assert window.childAt(aim) is bar.toggle, (width, change)
+            qtbot.mouseClick(window.childAt(aim), Qt.MouseButton.LeftButton)
+            assert asked.pop() == ("pause", 7)
+            assert not asked
+            bar.cancel.reset()
+
+    def test_a_download_does_not_make_the_page_wider_than_a_small_window(self, window: Window, qtbot: QtBot) -> None:
+        bar = self.page.downloads
+        window.resize(1000, 700)
+        self.show_job(JobState.RUNNING, others=2)
+        progress = Progress(2_870_000_000, 17 * 10**9, bytes_per_second=42.5e6, seconds_left=333.0)
+        totals = QueueTotals(3, 10**10, 42.5e6, 777.0)
+        bar.show_queue(QueueView(self.snapshot_jobs(), {7: progress}, None, totals))
+        press_button(qtbot, bar.cancel)
+        QCoreApplication.sendPostedEvents()
+        assert bar.mapTo(window, bar.rect().topRight()).x() < window.width()
+        assert bar.amount.isVisible()
+        assert not bar.total.isVisible()
+        assert not list_clipped_texts(bar)
+        window.resize(2000, 700)
+        QCoreApplication.sendPostedEvents()
+        assert all(each.isVisible() for each in (bar.amount, bar.speed, bar.rest, bar.total))
+
+    def snapshot_jobs(self) -> tuple[Job, ...]:
+        job = Job(7, "pull", {}, "a/b:large.gguf", 0.0, JobState.RUNNING, bytes=17 * 10**9, done_bytes=2_870_000_000)
+        return (job, *(replace(job, id=each, state=JobState.WAITING) for each in (8, 9)))
 
 
-def test_cancel_stays_in_its_place(open_page: OpenPage) -> None:
-    page = open_page()
-    bar = page.downloads
-
-    def place_of(button: QPushButton) -> int:
-        bar._line.layout().activate()
-        return button.mapTo(bar, button.rect().topRight()).x()
-
-    jobs = [Job(at, "pull", {}, f"a/b:{at}.gguf", 0.0, JobState.WAITING, bytes=10**9) for at in (1, 2, 3)]
-    jobs[0] = replace(jobs[0], state=JobState.RUNNING)
-    places = []
-    for count in (1, 2, 3):
-        bar.show_queue(QueueView(tuple(jobs[:count])))
-        places.append((place_of(bar.toggle), place_of(bar.cancel)))
-        assert bar.open_button.isVisible() == (count > 1)
-    assert len(set(places)) == 1
+def test_the_first_row_is_selected_until_one_is_chosen(open_page: OpenPage, qtbot: QtBot) -> None:
+    """Files of the computer are listed before the best one is known."""
+    write_odd(models_dir() / "a-lora.gguf", "llama", {"general.type": "adapter"}, ("blk.0.attn_q.weight.lora_a",))
+    page = open_page(CARD, waits=True)
+    assert page.list.model_row is page.list.models[0]
+    assert page.details.badge.text() == "FITS"
+    chosen = page.list.models[2]
+    page.list.choose(chosen.key)
+    page.refresh()
+    qtbot.waitUntil(lambda: page.shelf is not None and page.shelf.is_complete)
+    assert page.list.model_row is not None
+    assert page.list.model_row.key == chosen.key
 
 
 def test_keys_move_the_focus_to_the_search_and_the_list(open_page: OpenPage, qtbot: QtBot) -> None:

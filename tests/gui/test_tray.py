@@ -9,7 +9,8 @@ from pytestqt.qtbot import QtBot
 
 from launcher.app import settings
 from launcher.app.settings_declared import CLOSE, NOTIFICATIONS, VALUE_ASK, VALUE_TRAY
-from launcher.engine.server.state import ServerState
+from launcher.base.messages import message
+from launcher.engine.server.state import ENGINE_SLOWER, Notice, ServerState
 from launcher.gui.icon import make_icon
 from launcher.gui.tray import Tray
 from launcher.gui.window import Window
@@ -102,6 +103,8 @@ def test_closing_asks_once_stores_the_answer_and_quitting_stops_the_server(
     assert window.isVisible()
     window.close()
     assert not window.isVisible(), "it was asked once, and the answer is kept"
+    entry(tray, "Quit").trigger()
+    assert "Quitting unloads it" in window.notice.text.text()
     with qtbot.waitSignals([window.controller.closed, window.shut_down]):
         entry(tray, "Quit").trigger()
 
@@ -132,17 +135,44 @@ def test_without_a_tray_closing_asks_before_it_stops_the_server(
         qtbot.mouseClick(window.notice.buttons[0], Qt.MouseButton.LeftButton)
 
 
-def test_the_key_to_quit_asks_before_it_ends_replies(window: Window, wait_for: Wait, qtbot: QtBot) -> None:
+@pytest.fixture(params=["key", "mouse"])
+def press_quit(request: pytest.FixtureRequest, window: Window, tray: Tray, qtbot: QtBot) -> Callable[[], None]:
+    """Quit by Ctrl+Q, or by the entry of the tray's menu."""
+
+    def press() -> None:
+        if request.param == "key":
+            qtbot.keyClick(window, Qt.Key.Key_Q, Qt.KeyboardModifier.ControlModifier)
+        else:
+            window.hide()  # into the tray
+            entry(tray, "Quit").trigger()
+
+    return press
+
+
+def test_quitting_asks_before_it_ends_replies(
+    window: Window, press_quit: Callable[[], None], wait_for: Wait, qtbot: QtBot
+) -> None:
     window.start_demo()
     wait_for(ServerState.READY)
     window.activateWindow()
     qtbot.waitActive(window)
-    qtbot.keyClick(window, Qt.Key.Key_Q, Qt.KeyboardModifier.ControlModifier)
+    controller = window.controller
+    qtbot.waitUntil(lambda: controller.view.can_ask)
+    controller.set_sampling_value("ignore_eos", True)
+    window.page("cockpit").chat.send_question("Go on for ever.")
+    wait_for(ServerState.BUSY)
+    press_quit()
+    assert window.isVisible(), "the question can be seen"
     assert window.isEnabled()
     assert window.notice.text.text().startswith("A model is loaded. Quitting unloads it")
     assert window.focusWidget() is window.notice.buttons[0]
+    assert controller.view.replying
+    controller.noticed.emit(Notice(ENGINE_SLOWER, message("The engine is slower.")))
+    press_quit()
+    assert window.isEnabled(), "the question was no longer shown"
+    assert controller.view.replying
     with qtbot.waitSignal(window.shut_down):
-        qtbot.keyClick(window, Qt.Key.Key_Q, Qt.KeyboardModifier.ControlModifier)
+        press_quit()
 
 
 def test_without_a_server_closing_asks_nothing(window: Window, tray: Tray, qtbot: QtBot) -> None:

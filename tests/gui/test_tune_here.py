@@ -77,7 +77,8 @@ def test_what_is_being_saved_is_said_at_once(window: Window, qtbot: QtBot, monke
     page.show_tune(tune_view(values))
     page._show_verdict(tune_view(values))
     page.verdict.buttons[0].click()
-    assert page.tuned_card.tuned.text().startswith("Saving draft 3")
+    assert page.verdict.detail.text().startswith("Saving draft 3")
+    assert page.verdict.detail.isVisible()
     page._show_applied(None)
     assert page.verdict.kicker.text().startswith("✓ Saved for this computer")
     assert not page.verdict.buttons

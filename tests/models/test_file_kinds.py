@@ -375,9 +375,10 @@ def test_a_row_of_the_window_says_what_a_file_is() -> None:
         file = LibraryFile(local=local, size_bytes=local.record.bytes)
         model = LibraryModel(str(local.path), local.path.name, (file,))
         name, row = quant_text(local), describe_model(model, {}, recommended=False)
+        assert row.quant == name, "also where its file name has a quant"
         if local.record.kind == "draft":
             assert name == "EAGLE-3 draft"
             assert row.note.startswith("This is a draft (EAGLE-3)")
         else:
-            assert name == "importance matrix"
+            assert name == "imatrix"
             assert row.note.startswith("This is an importance matrix")

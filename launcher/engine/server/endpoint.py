@@ -24,6 +24,10 @@ _PORTS = range(20_000, 32_768)
 _UNPRIVILEGED_PORTS = 1_024
 """Lowest port that needs no administrator rights by default (ip(7), ip_unprivileged_port_start)."""
 _LOCK_S = 10.0
+OTHER_PORT = message(
+    "Choose another port with --port, or omit --port.", window="Close that program, then start the model again."
+)
+"""The hint where another program uses a port."""
 DEFAULT_KEY = "default"
 """The name of a port's own key, which it has from its first server on. This program uses it, too."""
 _KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -119,19 +123,13 @@ def claim_endpoint(port: int | None, *, taken: frozenset[int] = frozenset(), sha
             if port in taken:
                 raise PortBusy(
                     message("Port {port} is in use by another server of yours.", port=port),
-                    message(
-                        "`mtp-launcher status` shows it. Without --port, the model is loaded at its address.",
-                        window="Stop that server, or choose another port in Settings.",
-                    ),
+                    message("`mtp-launcher status` shows it. Without --port, the model is loaded at its address."),
                     port=port,
                 )
             if not is_port_free(port, host):
                 raise PortBusy(
                     message("Port {port} is in use by another program.", port=port),
-                    message(
-                        "Choose another port with --port, or omit --port.",
-                        window="Close that program, or choose another port in Settings.",
-                    ),
+                    OTHER_PORT,
                     port=port,
                 )
             chosen = port
@@ -275,7 +273,6 @@ def is_port_free(port: int, host: str = HOST) -> bool:
                     ),
                     message(
                         "Choose a port of {open_ports} or higher with --port, or omit --port.",
-                        window="Choose a port of {open_ports} or higher in Settings, or leave it empty.",
                         open_ports=_UNPRIVILEGED_PORTS,
                     ),
                     port=port,

@@ -7,7 +7,7 @@ import psutil
 from launcher.base.errors import NotOurEngine, PortBusy, Unreachable
 from launcher.base.identity import ProcessId
 from launcher.base.messages import message
-from launcher.engine.server.endpoint import is_port_free
+from launcher.engine.server.endpoint import OTHER_PORT, is_port_free
 from launcher.engine.server.registry import ServerEntry
 
 
@@ -45,10 +45,7 @@ def check_port_owner(engine_pid: int, port: int) -> None:
     if is_listening(engine_pid, port) is False:
         raise PortBusy(
             message("Another program took port {port} before the engine did.", port=port),
-            message(
-                "Choose another port with --port, or omit --port.",
-                window="Close that program, or choose another port in Settings.",
-            ),
+            OTHER_PORT,
             port=port,
         )
 

@@ -22,7 +22,7 @@ from launcher.base.messages import message
 from launcher.base.paths import explain_os_error, runtime_dir, state_dir
 from launcher.base.validation import BaseModel, ConfigDict, Field
 from launcher.engine.server.address import parse_address
-from launcher.engine.server.endpoint import ALL_ADDRESSES, HOST, Endpoint, claim_endpoint, is_port_free
+from launcher.engine.server.endpoint import ALL_ADDRESSES, HOST, OTHER_PORT, Endpoint, claim_endpoint, is_port_free
 from launcher.engine.server.entry_files import entry_file, list_entry_files
 
 # Orphaned engines: they still run because their launcher was killed together with its keeper.
@@ -256,7 +256,7 @@ def _temporary_endpoint(port: int | None, *, shared: bool) -> Endpoint:
     if port is not None and not is_port_free(port, host):
         raise PortBusy(
             message("Port {port} is in use by another program.", port=port),
-            message("Choose another one with --port.", window="Choose another port in Settings."),
+            OTHER_PORT,
             port=port,
         )
     with socket.create_server((host, 0)) as probe:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
 from launcher.base.messages import join_messages
@@ -36,7 +37,7 @@ _QUEUED_STATES = ("waiting", "running", "paused")
 _ACTIVE_STATES = ("waiting", "running")
 """States of jobs that run without further action, now or later."""
 _ROW_HEIGHT, _MOST_ROWS = 44, 6
-_TITLE_WIDTH, _LINE_WIDTH = 240, 140
+_TITLE_WIDTH, _LINE_WIDTH, _WIDE_ROW = 240, 140, 860
 _LOSS_BYTES = 50_000_000
 """Received bytes from which Cancel asks: seconds of most connections."""
 
@@ -54,7 +55,6 @@ class JobRow(QWidget):
         self.progress_text.setObjectName("secondary")
         self.progress_text.setFont(theme.font(theme.CAPTION_PX, tabular=True))
         self.line = ProgressLine(tr("Download"))
-        self.line.setFixedWidth(theme.px(_LINE_WIDTH))
         self.toggle = make_button("", self._toggle)
         self.up = make_button(tr("Earlier"), lambda: queue.move_job(job_id, "up"))
         self.up.setToolTip(tr("Move up in the queue"))
@@ -67,13 +67,19 @@ class JobRow(QWidget):
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(theme.px(theme.GAP_M))
         row.addWidget(self.glyph)
-        self.title.setFixedWidth(theme.px(_TITLE_WIDTH))
         self.title.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Preferred)
         row.addWidget(self.title)
         row.addWidget(self.line)
         row.addWidget(self.progress_text, 1)
         for button in (self.up, self.toggle, self.cancel):  # `up` comes and goes, and moves none of the others
             row.addWidget(button)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
+        """Leave the figures room in a narrow row, too."""
+        super().resizeEvent(event)
+        share = 1.0 if self.width() >= theme.px(_WIDE_ROW) else 0.6
+        self.title.setFixedWidth(round(theme.px(_TITLE_WIDTH) * share))
+        self.line.setFixedWidth(round(theme.px(_LINE_WIDTH) * share))
 
     def show_job(self, job: Job, progress: Progress | None, *, is_first: bool) -> None:
         """Show a download and its progress. The first in the queue cannot move up."""
@@ -159,7 +165,8 @@ class DownloadsBar(Card):
         self._line = QWidget()
         self._line.setObjectName("plain")
         self._line.setFixedHeight(theme.px(56))
-        row = QHBoxLayout(self._line)
+        self._line.setMinimumWidth(1)  # what has no room is left out, so that the page does not grow wider
+        self._line_layout = row = QHBoxLayout(self._line)
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(theme.px(theme.GAP_M))
         row.addWidget(self.glyph)
@@ -171,6 +178,22 @@ class DownloadsBar(Card):
         # Those that come and go are left of the others, so that Cancel never comes to where another one was.
         for button in (self.clear_button, self.open_button, self.resume_button, self.toggle, self.cancel):
             row.addWidget(button)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
+        """Show the figures for which there is room."""
+        super().resizeEvent(event)
+        self._show_figures()
+
+    def _show_figures(self) -> None:
+        """Show the figures of the line, without the less important ones where there is no room. "Show all" has them."""
+        edges = self.body.contentsMargins()
+        room = self.contentsRect().width() - edges.left() - edges.right()
+        figures = (self.amount, self.rest, self.speed, self.total)
+        for label in figures:
+            label.setVisible(bool(label.text()))
+        for label in reversed(figures):
+            if self._line_layout.minimumSize().width() > room:
+                label.hide()
 
     def _make_queue(self) -> None:
         content = QWidget()
@@ -203,6 +226,7 @@ class DownloadsBar(Card):
         self._show_total(snapshot, len(queued) - 1 + len(adding))
         self.clear_button.setVisible(not queued)
         self.open_button.setVisible(len(jobs) > 1)
+        self._show_figures()
         if len(jobs) <= 1 and self.open_button.isChecked():
             self.open_button.click()
 
@@ -231,12 +255,12 @@ class DownloadsBar(Card):
         self.title.setText(self._name(title))
         self.progress.show_fraction(None)
         self.amount.setText(tr("adding ..."))
-        for widget in (self.speed, self.rest, self.total, self.problem, self.toggle, self.cancel):
-            widget.hide()
-        for widget in (self.resume_button, self.clear_button, self.open_button):
+        for label in (self.speed, self.rest, self.total):
+            label.setText("")
+        for widget in (self.problem, self.toggle, self.cancel, self.resume_button, self.clear_button, self.open_button):
             widget.hide()
         self.progress.show()
-        self.amount.show()
+        self._show_figures()
 
     def _show_job(self, job: Job, progress: Progress | None, blocked_by: JobFailure | None) -> None:
         state = job.state.value
@@ -260,14 +284,11 @@ class DownloadsBar(Card):
         amount = tr("{done} of {whole}", done=format_size(done), whole=format_size(size)) if size else format_size(done)
         if state in ("waiting", "paused"):
             amount = f"{job_text(job, None) if not done else amount}"
-        self.amount.setText(amount)
-        self.amount.setVisible(is_queued and not text)
+        self.amount.setText(amount if is_queued and not text else "")
         speed = progress.bytes_per_second if progress is not None and state == "running" else None
-        self.speed.setText(f"{format_size(round(speed))}/s" if speed else "")
+        self.speed.setText(f"{format_size(round(speed))}/s" if speed and not text else "")
         left = progress.seconds_left if progress is not None and state == "running" else None
-        self.rest.setText(tr("{time} left", time=format_duration(left)) if left is not None else "")
-        for label in (self.speed, self.rest):
-            label.setVisible(bool(label.text()) and not text)
+        self.rest.setText(tr("{time} left", time=format_duration(left)) if left is not None and not text else "")
         self.toggle.setText(_toggle_text(state))
         self.toggle.setVisible(state != "done" and blocked_by is None)
         self.toggle.setEnabled(not job.is_changing)
@@ -290,7 +311,6 @@ class DownloadsBar(Card):
         if others > 0 and totals is not None and totals.seconds_left is not None and totals.jobs > 1:
             parts.append(tr("all in {time}", time=format_duration(totals.seconds_left)))
         self.total.setText(", ".join(parts))
-        self.total.setVisible(bool(parts))
 
     def _open_queue(self) -> None:
         is_open = self.open_button.isChecked()

@@ -15,6 +15,7 @@ from launcher.gui.models.text import format_size, leftover_text
 from launcher.gui.translation import render, tr
 from launcher.gui.widgets import Card, Glyph
 from launcher.gui.widgets.blocks import make_button, make_caption
+from launcher.gui.widgets.confirm_button import ConfirmButton
 from launcher.gui.widgets.flow import clear_layout
 
 if TYPE_CHECKING:
@@ -112,17 +113,10 @@ class FoldersPanel(Card):
 
     def _add_leftover(self, leftover: Leftover) -> None:
         freed = format_size(leftover.bytes)
-        confirmation = tr("Press again to free {size}", size=freed)
-
-        def press_delete() -> None:
-            if button.text() == confirmation:
-                self._delete_leftover(leftover)
-            else:
-                button.setText(confirmation)
-
-        button = _make_button_with_tip(
-            tr("Delete"), press_delete, tr("Frees {size}. Asks for confirmation", size=freed)
-        )
+        button = ConfirmButton(tr("Delete"))
+        button.show_loss(tr("Delete"), freed)
+        button.setToolTip(tr("Frees {size}. Asks for confirmation", size=freed))
+        button.confirmed.connect(partial(self._delete_leftover, leftover))
         self.delete_buttons[leftover.path] = button
         glyph, role = ("cross", "bad") if leftover.kind.value == "bad" else ("half", "attention")
         self._leftovers.addWidget(

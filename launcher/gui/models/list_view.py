@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QPointF, QRect, QRectF, QSize, Qt, Signal
+from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QPointF, QRect, QRectF, QSize, Qt, Signal, Slot
 from PySide6.QtGui import (
     QColor,
     QFont,
@@ -324,6 +324,8 @@ class LibraryList(QTreeView):
         self.tree = LibraryTree(describe, self)
         self.columns = Columns.for_width(theme.px(800))
         self._filling = False
+        self._follows_first = True
+        """Whether nothing was chosen yet, so that the first row is selected, whichever that is."""
         self.setModel(self.tree)
         self.setItemDelegate(_RowDelegate(self))
         self.setAccessibleName(tr("Models"))
@@ -339,7 +341,7 @@ class LibraryList(QTreeView):
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.verticalScrollBar().setSingleStep(theme.px(_FILE_HEIGHT))
         self.setMinimumHeight(theme.px(3 * _MODEL_HEIGHT))
-        self.selectionModel().currentChanged.connect(lambda *_: self._emit_chosen())
+        self.selectionModel().currentChanged.connect(self._handle_current)
         self.expanded.connect(self._emit_opened)
 
     @property
@@ -357,8 +359,11 @@ class LibraryList(QTreeView):
         """The selected file; None if the row of a model is selected."""
         return self.tree.file_at(self.currentIndex())
 
-    def show_models(self, models: list[LibraryModel]) -> None:
-        """Show models; selection, open rows and the scroll position stay."""
+    def show_models(self, models: list[LibraryModel], *, complete: bool = True) -> None:
+        """Show models; selection, open rows and the scroll position stay.
+
+        Until the models are `complete`, the best one may come later: the first row is selected unless one was chosen.
+        """
         model, file = self.model_row, self.file_row
         open_keys = [each.key for at, each in enumerate(self.tree.models) if self.isExpanded(self.tree.index(at, 0))]
         scrolled = self.verticalScrollBar().value()
@@ -366,18 +371,20 @@ class LibraryList(QTreeView):
         if self.tree.show_models(models):
             for key in open_keys:
                 self.setExpanded(self.tree.find_index(key), True)
-            if model is not None:
+            if model is not None and not self._follows_first:
                 self.setCurrentIndex(self.tree.find_index(model.key, file.key if file is not None else None))
-            if not self.currentIndex().isValid() and models:
+            if models and (self._follows_first or not self.currentIndex().isValid()):
                 self.setCurrentIndex(self.tree.index(0, 0))
             self.verticalScrollBar().setValue(scrolled)
         self._filling = False
-        self._emit_chosen()
+        self._follows_first = self._follows_first and not complete
+        self.chosen.emit(self.model_row, self.file_row)
 
     def choose(self, key: str, file_key: str | None = None) -> bool:
         """Select a model, or a file of it, and scroll to it. Returns whether it is shown."""
         index = self.tree.find_index(key, file_key)
         if index.isValid():
+            self._follows_first = False
             if index.parent().isValid():
                 self.setExpanded(index.parent(), True)
             self.setCurrentIndex(index)
@@ -443,8 +450,10 @@ class LibraryList(QTreeView):
         else:
             super().keyPressEvent(event)
 
-    def _emit_chosen(self) -> None:
+    @Slot()
+    def _handle_current(self) -> None:
         if not self._filling:
+            self._follows_first = False
             self.chosen.emit(self.model_row, self.file_row)
 
     def _emit_opened(self, index: QModelIndex) -> None:

@@ -562,7 +562,7 @@ class ModelsPage(QWidget):
             found = [each for each in extra if each.found is not None]
             named = filter_models([each for each in extra if each.found is None], text, shown)
             models += sort_models([*named, *found], order) if order != BEST else [*named, *found]
-        self.list.show_models(models)
+        self.list.show_models(models, complete=self.shelf.is_complete)
         self._legend.show_tiles(self.list.models)
         if models:
             self._rows.setCurrentIndex(1)

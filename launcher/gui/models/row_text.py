@@ -216,7 +216,7 @@ def _describe(model: LibraryModel, file: LibraryFile, download: Download | None)
         "",
         "",
         fit=plan.status.value if plan is not None else "",
-        quant=file.quant or (quant_text(local) if local is not None else UNKNOWN),
+        quant=quant_text(local) if local is not None and local.kind is not None else file.quant or UNKNOWN,
         action="download" if local is None and file.download_id else "",
         size=size if file.is_size_known or file.size_bytes is None else tr("~{size}", size=size),
         tip=render(file.lack) or file.download_id or (str(local.path) if local is not None else ""),

@@ -105,6 +105,17 @@ def failed_card(error: LauncherError) -> VerdictText:
     return VerdictText(render(error.title), tr("Not measured"), render(error.hint), "attention")
 
 
+def saving_text(view: "TuneView") -> str:
+    """Return what is being stored: reading a large model's file for its SHA-256 takes a while."""
+    from launcher.gui.tune.trial_views import describe_settings
+
+    return tr(
+        "Saving {settings} for {model}. Its file is read once, for its SHA-256.",
+        settings=describe_settings((view.verdict or {}).get("settings", {}), {}),
+        model=file_name(view.model),
+    )
+
+
 def verdict_card(view: "TuneView", buttons: "Sequence[ButtonAction]", *, saved: bool = False) -> VerdictText:
     """Return the card of a verdict."""
     from launcher.app.tuner import changes_answers

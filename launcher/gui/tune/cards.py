@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QPointF, QRectF, QSize, Qt, Signal, Slot
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from launcher.app.tuned_match import TunedMatch
     from launcher.base.errors import LauncherError
     from launcher.gui.controller import Controller
-    from launcher.gui.tune.trial_views import TuneView
     from launcher.tuning.advice import Advice
     from launcher.tuning.history_records import Session, Summary
 
@@ -70,7 +69,7 @@ class TunedSettingsCard(Card):
     """The state was shown."""
 
     def __init__(self, controller: Controller) -> None:
-        super().__init__(tr("Measured here"))
+        super().__init__(tr("Tuned settings"))
         self._controller = controller
         self.has_content = False
         """Whether there are tuned settings, an advice, or a reason why they could not be read."""
@@ -107,20 +106,6 @@ class TunedSettingsCard(Card):
             return await _read_state(session, model)
 
         self._controller.bridge.run(read_state, done=self.show_state, failed=self._show_error)
-
-    def show_saving(self, view: TuneView) -> None:
-        """Show what is about to be stored: reading a large model's file for its SHA-256 takes a while."""
-        from launcher.gui.tune.trial_views import describe_settings
-
-        self.tuned.setText(
-            tr(
-                "Saving {settings} for {model}. Its file is read once, for its SHA-256.",
-                settings=describe_settings((view.verdict or {}).get("settings", {}), {}),
-                model=PurePath(view.model).name,
-            )
-        )
-        self.has_content = True
-        self.shown.emit()
 
     def _show_error(self, error: LauncherError) -> None:
         """Show why reading failed."""

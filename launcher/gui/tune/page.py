@@ -336,13 +336,13 @@ class TunePage(QWidget):
         for button in self.verdict.buttons:
             button.setEnabled(False)
         if self._view is not None:
-            self.tuned_card.show_saving(self._view)
+            verdict = self.verdict
+            verdict.show_texts(verdict.kicker.text(), verdict.sentence.text(), card_text.saving_text(self._view))
         self.tuning.apply_winner()
 
     def _show_applied(self, error: LauncherError | None) -> None:
         if error is not None:
             self.verdict.show_verdict(card_text.failed_card(error))
-            self.tuned_card.refresh()
         elif self._view is not None:
             if self._view.verdict is not None:
                 self._show_verdict(self._view, saved=True)

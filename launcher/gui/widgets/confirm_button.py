@@ -1,18 +1,19 @@
 """Button that deletes something: where that is a loss, a second press within seconds confirms."""
 
-from PySide6.QtCore import QTimer, Signal, Slot
+from PySide6.QtCore import QSize, QTimer, Signal, Slot
 from PySide6.QtWidgets import QPushButton
 
 from launcher.gui.translation import tr
 
 _CONFIRM_MS = 6_000
 """Milliseconds in which a second press confirms."""
+_WIDEST = "999.99 GB"
 
 
 class ConfirmButton(QPushButton):
-    """Emits `confirmed` at the second press. The first one shows how much space becomes free.
+    """Emits `confirmed` at the second press. The first one asks, with how much is deleted.
 
-    What it shows grows with the question, so it belongs at the end of a row.
+    Its width has room for the question from the beginning: it never grows to where another button was.
     """
 
     confirmed = Signal()
@@ -36,6 +37,12 @@ class ConfirmButton(QPushButton):
         self.confirm_timer.stop()
         self._show_text()
 
+    def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
+        """Return the size that the question needs."""
+        hint, metrics = super().sizeHint(), self.fontMetrics()
+        more = metrics.horizontalAdvance(tr("Delete {size}?", size=_WIDEST)) - metrics.horizontalAdvance(self.text())
+        return QSize(hint.width() + max(more, 0), hint.height())
+
     @Slot()
     def _press(self) -> None:
         if self._freed and not self.confirm_timer.isActive():
@@ -48,4 +55,4 @@ class ConfirmButton(QPushButton):
     @Slot()
     def _show_text(self) -> None:
         asks = self.confirm_timer.isActive()
-        self.setText(tr("Press again to free {size}", size=self._freed) if asks else self._text)
+        self.setText(tr("Delete {size}?", size=self._freed) if asks else self._text)
