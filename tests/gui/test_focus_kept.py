@@ -13,6 +13,7 @@ from launcher.base.errors import LauncherError
 from launcher.engine.server.state import ServerState
 from launcher.gui.models.page import ModelsPage
 from launcher.gui.tune.page import TunePage
+from launcher.gui.widgets.focus import find_page
 from launcher.gui.window import Window
 from tests.conftest import Hub
 from tests.gui.trials import tune_view, with_draft
@@ -108,7 +109,7 @@ def test_a_page_has_the_focus_until_its_control_can_have_it(models: ModelsPage, 
     show(window, "cockpit", qtbot)
     start.setEnabled(False)
     window.show_page("models")
-    assert window.focusWidget() is models
+    assert window.focusWidget() is find_page(start)
     start.setEnabled(True)
     assert window.focusWidget() is start
 

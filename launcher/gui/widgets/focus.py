@@ -65,6 +65,9 @@ class FocusKeeper(QObject):
             QTimer.singleShot(0, self, self._end_absence)
             return
         before, self._focused, self._page = self._focused, now, find_page(now)
+        now.installEventFilter(self)
+        if before is not None and before is not now and before is not self._lost and isValid(before):
+            before.removeEventFilter(self)
         if self._lost is not None and now is not find_rest(self._lost):
             self._forget()
         if before is None or before is now or not isValid(before) or takes_focus(before):
@@ -88,10 +91,13 @@ class FocusKeeper(QObject):
                 rest.setFocus()
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:  # noqa: N802 -- Qt's name
-        """Give the focus back to the widget that lost it."""
+        """Take the focus from a widget that cannot have it any more, and give it back to the one that lost it."""
         if event.type() is QEvent.Type.WinIdChange and watched is self._window:
             self._window.removeEventFilter(self)
             self._window.windowHandle().focusObjectChanged.connect(self._handle_hidden_change)
+        elif event.type() in (QEvent.Type.EnabledChange, QEvent.Type.Hide) and self._keeps_vain_focus(watched):
+            # Qt has not moved it, as in a window that is not active. Whatever gets it next is meant to have it.
+            self.wait_for(self._focused)  # type: ignore[arg-type]
         elif event.type() in (QEvent.Type.EnabledChange, QEvent.Type.Show) and watched is self._lost:
             lost = self._lost
             if takes_focus(lost):
@@ -101,9 +107,13 @@ class FocusKeeper(QObject):
                     lost.setFocus()
         return False
 
+    def _keeps_vain_focus(self, watched: QObject) -> bool:
+        focused = self._focused
+        return watched is focused and self._window.focusWidget() is focused and not takes_focus(focused)
+
     def _forget(self) -> None:
         lost, self._lost = self._lost, None
-        if lost is not None and isValid(lost):
+        if lost is not None and lost is not self._focused and isValid(lost):
             lost.removeEventFilter(self)
 
 
