@@ -14,26 +14,17 @@ from dataclasses import dataclass, field
 
 from aiohttp import HttpVersion11, web
 
-GENERATING_PATHS = frozenset(
-    {
-        "/v1/chat/completions",
-        "/chat/completions",
-        "/v1/completions",
-        "/completions",
-        "/completion",
-        "/infill",
-        "/v1/responses",
-        "/responses",
-        "/v1/messages",
-        "/v1/embeddings",
-        "/embeddings",
-        "/embedding",
-        "/v1/rerank",
-        "/rerank",
-        "/v1/reranking",
-        "/reranking",
-    }
-)
+from launcher.gateway.exchange import STREAM_PATHS
+
+GENERATING_PATHS = STREAM_PATHS | {
+    "/v1/embeddings",
+    "/embeddings",
+    "/embedding",
+    "/v1/rerank",
+    "/rerank",
+    "/v1/reranking",
+    "/reranking",
+}
 """Paths of requests that take a slot of the engine."""
 QUICK_PATHS = frozenset(
     {
@@ -260,9 +251,7 @@ def check_path(method: str, path: str) -> None:
     """
     if method == "POST" and path in GENERATING_PATHS | QUICK_PATHS:
         return
-    if method == "GET" and (path in READING_PATHS | OPEN_PATHS or is_page_path(path)):
-        return
-    if method == "HEAD" and path in OPEN_PATHS:
+    if method in ("GET", "HEAD") and (path in READING_PATHS | OPEN_PATHS or is_page_path(path)):
         return
     known = path in GENERATING_PATHS | QUICK_PATHS | READING_PATHS | OPEN_PATHS or is_page_path(path)
     raise Refusal(405 if known else 404, "This server has no such path" if not known else f"{path} takes no {method}")

@@ -36,6 +36,9 @@ _TEXT_PARTS = frozenset({"text", "thinking", "redacted_thinking", "tool_use", "t
 _COMPLETION_GRAMMARS, _CHAT_GRAMMARS = ("grammar", "json_schema", "response_format"), ("grammar",)
 """Fields with a grammar at whose root a continued reply would begin again (b11549, b11669). A chat's schema is no such
 field: the engine's parser of chats skips what the reply has already."""
+_CHOICES = ("n", "n_cmpl", "best_of")
+_ANY_SEED = (-1, 0xFFFF_FFFF)
+"""Values with which the engine draws a seed itself, as it does without one."""
 _LIMITS = ("max_tokens", "max_completion_tokens", "n_predict")
 _LEADING = 64
 """Characters that may stand in a reply before the first one that was delivered, such as a mark that thinking begins."""
@@ -105,8 +108,7 @@ def may_repeat(exchange: Exchange) -> bool:
     of a tool is not compared with what the client has of it.
     """
     body = exchange.body or {}
-    has_seed = body.get("seed") is not None and exchange.path != MESSAGES_PATH
-    is_fixed = body.get("temperature") == 0 or has_seed
+    is_fixed = body.get("temperature") == 0 or (_has_seed(body) and exchange.path != MESSAGES_PATH)
     return is_fixed and not exchange.text.calls_tool and exchange.may_go_on and not _has_choices(exchange)
 
 
@@ -124,12 +126,16 @@ def repeat_reply(exchange: Exchange) -> Continuation:
 
 
 def _choices_reason(body: Mapping[str, Any]) -> DrainReason | None:
-    return DrainReason.CHOICES if body.get("n", 1) != 1 or body.get("best_of", 1) != 1 else None
+    return DrainReason.CHOICES if any(body.get(name) not in (None, 1) for name in _CHOICES) else None
+
+
+def _has_seed(body: Mapping[str, Any]) -> bool:
+    return body.get("seed") not in (None, *_ANY_SEED)
 
 
 def _seed_reason(body: Mapping[str, Any]) -> DrainReason | None:
     """Return a reason if the client relies on a seed: the state of the random numbers is not handed over."""
-    return DrainReason.SEED if body.get("seed") is not None and body.get("temperature") != 0 else None
+    return DrainReason.SEED if _has_seed(body) and body.get("temperature") != 0 else None
 
 
 def _grammar_reason(body: Mapping[str, Any], names: Collection[str]) -> DrainReason | None:

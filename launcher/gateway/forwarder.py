@@ -84,6 +84,7 @@ class Forwarder:
     `was_cut` is whether a handover has cut its reply, `continuation`, which the handover sets, how the reply goes on.
     `is_broken_off` is whether its engine was lost within the reply; `continue_broken_reply` then goes on with the
     reply. `link` is the engine that it was last sent to. `refused` gets the refusal with which it is to end early.
+    `taken_up` is cleared while an engine has its slot, but has not begun with it.
     """
 
     def __init__(self, request: web.Request, exchange: Exchange) -> None:
@@ -93,6 +94,8 @@ class Forwarder:
         self.is_broken_off = False
         self.link: EngineLink | None = None
         self.refused: asyncio.Future[Refusal] = asyncio.get_running_loop().create_future()
+        self.taken_up = asyncio.Event()
+        self.taken_up.set()
         self._request = request
         self._response: web.StreamResponse | None = None
         self._has_written = False
@@ -105,7 +108,8 @@ class Forwarder:
         # itself unless the client asked, too. In Anthropic's format the first event has the tokens.
         self._may_go_on = exchange.may_go_on
         asks = self._may_go_on and exchange.path != MESSAGES_PATH and drain_reason(exchange) not in _SEVERAL_REPLIES
-        self._asks_progress = asks and not (exchange.body or {}).get("return_progress")
+        asked = (exchange.body or {}).get("return_progress")
+        self._asks_progress = asks and (asked is None or asked is False)
         self._progress = HiddenProgress()
         self._stream = RejoinedStream()
         self._frames_waited = 0
@@ -171,6 +175,7 @@ class Forwarder:
             self.exchange.pauses_at_word = False
             self.exchange.state = ExchangeState.PAUSED
             self.exchange.left_engine.set()
+            self.taken_up.set()
         return self.was_cut
 
     def cut(self) -> None:
@@ -270,7 +275,9 @@ class Forwarder:
     async def _pass_reply_on(self, link: EngineLink) -> bool:
         sent, body = self._request, self._request_body()
         headers = {name: sent.headers[name] for name in _PASSED_ON if name in sent.headers}
-        with closing(await link.open_reply(sent.method, sent.path_qs, headers, body)) as reply:
+        method = "GET" if sent.method == "HEAD" else sent.method
+        with closing(await link.open_reply(method, sent.path_qs, headers, body)) as reply:
+            self.taken_up.set()
             if reply.content_type != _EVENT_STREAM:
                 await self._pass_whole(reply, await reply.read_whole())
                 return False
@@ -280,13 +287,16 @@ class Forwarder:
 
     def _request_body(self) -> bytes:
         body = self.exchange.body
+        progress = {"return_progress": True} if self._asks_progress else {}
         if self.continuation is not None:
             slot = {"id_slot": -1 if self.continuation.slot is None else self.continuation.slot}
-            progress = {"return_progress": True} if self._asks_progress else {}
             return json.dumps({**self.continuation.request, **slot, **progress}).encode()
-        if body is not None and "id_slot" in body:  # the gateway alone assigns slots
-            return json.dumps({name: value for name, value in body.items() if name != "id_slot"}).encode()
-        if self._asks_progress:
+        if body is not None and ("id_slot" in body or (progress and "return_progress" in body)):
+            # The gateway alone assigns slots. The engine takes the last of two fields of one name.
+            return json.dumps(
+                {name: value for name, value in {**body, **progress}.items() if name != "id_slot"}
+            ).encode()
+        if progress:
             brace = self.exchange.raw.index(b"{") + 1  # inserts the field without parsing a large body
             return self.exchange.raw[:brace] + ASK_FIELD + self.exchange.raw[brace:]
         return self.exchange.raw
@@ -319,18 +329,16 @@ class Forwarder:
             await self._wait_for_client()
         while data := await reply.read_part(self._pass_at_once):
             passed: list[bytes] = []
-            cut = False
             for frame in self._splitter.add_bytes(data):
                 event = self._read_event(frame)
-                cut = self.exchange.pauses_at_word and event is not None and await self._may_cut(link, event)
-                if cut:
-                    break
+                if self.exchange.pauses_at_word and event is not None:
+                    await self._write_frames(passed)  # before the engine is asked, for it may be lost meanwhile
+                    passed = []
+                    if await self._may_cut(link, event):
+                        return True
                 if (taken := self._take_event(event, frame)) is not None:
                     passed.append(taken)
-            if passed:
-                await self._write(_join_frames(passed))
-            if cut:
-                return True
+            await self._write_frames(passed)
             await self._wait_for_client()
         return False
 
@@ -453,12 +461,18 @@ class Forwarder:
             raise ClientGone from error
 
     async def _write(self, data: bytes) -> None:
-        """Write a part of the response; the first one together with its headers."""
+        """Write a part of the response; the first one together with its headers. HEAD asks for these alone."""
         self._has_written = True
+        if self._request.method == "HEAD":
+            return
         try:
             await self.response.write(data)
         except (ConnectionError, ClientError) as error:
             raise ClientGone from error
+
+    async def _write_frames(self, frames: list[bytes]) -> None:
+        if frames:
+            await self._write(_join_frames(frames))
 
     async def _wait_for_client(self) -> None:
         """Wait until the client has taken most of what was written, the headers included."""

@@ -38,6 +38,8 @@ _LONGEST_WAIT_S = 540.0
 """Seconds that a client which gets no comments waits for a model: it gives up after 600 s (openai 3.54)."""
 _NOT_NOW, _NOT_SUPPORTED = (429, 503), 501
 """HTTP statuses of an engine that will answer later, and of one that was not started for such requests."""
+_TAKEN_UP_S = 5.0
+"""Seconds that an engine has at most to begin with replies whose slots it has, before it gets other requests."""
 _FORESEE_S = 2.0
 """Time limit in seconds for the outlook that users see before a restart. Rendering a long prompt takes milliseconds."""
 _CUT_OFF = "The server was stopped or restarted before the reply was complete"
@@ -229,20 +231,26 @@ class Gate:
             delete_slots(self._saved)
             self._saved = []
         self._saving_s = time.monotonic() - began_s
-        for forwarder, mode in found.items():
-            if not await self._prepare_continuation(link, forwarder, mode):
+        left = [*self._saved]
+        # Of several requests with the same words, each goes on with a slot of its own: the longest reply fits fewest.
+        for forwarder, mode in sorted(found.items(), key=lambda each: -each[0].exchange.text.piece_count):
+            if not await self._prepare_continuation(link, forwarder, mode, left):
                 self._give_up(forwarder)
+            elif (going_on := forwarder.continuation) is not None:
+                left = [each for each in left if each.number != going_on.slot]
         self._link = None
 
-    async def _prepare_continuation(self, link: EngineLink, forwarder: Forwarder, mode: _Mode | None) -> bool:
-        """Have a stream that was cut go on with the next engine; return whether it can.
+    async def _prepare_continuation(
+        self, link: EngineLink, forwarder: Forwarder, mode: _Mode | None, saved: list[SavedSlot]
+    ) -> bool:
+        """Have a stream that was cut go on with the next engine, with one of the saved slots; return whether it can.
 
         Without a mode its engine was lost before that could be asked.
         """
         earlier, forwarder.continuation = forwarder.continuation, None
         if mode is not None:
             with suppress(EngineLost):
-                forwarder.continuation = await make_continuation(link, forwarder.exchange, mode, self._saved, earlier)
+                forwarder.continuation = await make_continuation(link, forwarder.exchange, mode, saved, earlier)
                 return forwarder.continuation is not None
         return forwarder.break_off_at_loss()
 
@@ -265,6 +273,18 @@ class Gate:
                 forwarder.check_refused()
             else:
                 await restore_slots(link, await self._take_slots(link))
+
+    async def _leave_slots(self, forwarder: Forwarder) -> None:
+        """Wait until the engine has begun with the replies whose slots were restored.
+
+        It might put another request into such a slot, and the reply would have to wait for that one's end.
+        """
+        others = [] if not forwarder.taken_up.is_set() else [*self._forwarders]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_TAKEN_UP_S):
+                for each in others:
+                    await each.taken_up.wait()
+        forwarder.check_refused()
 
     def _running(self) -> list[Forwarder]:
         return [each for each in self._forwarders if each.exchange.state is ExchangeState.RUNNING]
@@ -361,7 +381,11 @@ class Gate:
             self._slot_speed = sum(slot.size for slot in self._saved) / seconds
         self._saved = []
         for forwarder in self._forwarders:
-            if forwarder.continuation is not None and forwarder.continuation.slot not in restored:
+            if forwarder.continuation is None:
+                continue
+            if forwarder.continuation.slot in restored:
+                forwarder.taken_up.clear()
+            else:
                 forwarder.continuation = forwarder.continuation.without_slot()
         self._link = link
         self.failed_replies = FailedReplies()
@@ -499,6 +523,7 @@ class Gate:
         finally:
             exchange.state = ExchangeState.ENDED
             exchange.left_engine.set()
+            forwarder.taken_up.set()
             self._forwarders.discard(forwarder)
             self._count_failure(forwarder)
             self._ended_parts += exchange.parts
@@ -527,6 +552,7 @@ class Gate:
                     await self._fail_broken(forwarder)
                     return
                 if takes_turn:
+                    await self._leave_slots(forwarder)
                     await self._prepare_slots(link, forwarder)
                     if not self._turns.limit:  # a handover has begun meanwhile
                         continue
