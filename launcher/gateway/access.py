@@ -157,7 +157,7 @@ class Access:
             "Access-Control-Allow-Headers": names if _HEADER_NAMES.fullmatch(names) else "",
             "Access-Control-Max-Age": str(_PREFLIGHT_S),
         }
-        return web.Response(status=204, headers=answer)
+        return web.Response(headers=answer)
 
     async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
         """Add the headers that every response has, also one that refuses the request."""

@@ -83,8 +83,8 @@ class Forwarder:
 
     `was_cut` is whether a handover has cut its reply, `continuation`, which the handover sets, how the reply goes on.
     `is_broken_off` is whether its engine was lost within the reply; `continue_broken_reply` then goes on with the
-    reply. `link` is the engine that it was last sent to. `refused` gets the refusal with which it is to end early.
-    `taken_up` is cleared while an engine has its slot, but has not begun with it.
+    reply. `link` is the engine that it was last sent to, `model` that engine's model file. `refused` gets the refusal
+    with which it is to end early. `taken_up` is cleared while an engine has its slot, but has not begun with it.
     """
 
     def __init__(self, request: web.Request, exchange: Exchange) -> None:
@@ -118,7 +118,7 @@ class Forwarder:
         self._repeated = ReplyPart()
         """Text that the client has already, and that the engine still has to write again."""
         self._commented_s = 0.0
-        self._model: Path | None = None
+        self.model: Path | None = None
         self._lost_at: int | None = None
         """Pieces of the reply that the client had when an engine was last lost in it."""
 
@@ -160,7 +160,7 @@ class Forwarder:
         assert task is not None  # noqa: S101 -- a coroutine always runs in a task
         cancelled_before = task.cancelling()
         self.was_cut = False
-        self.link, self._model = link, link.model
+        self.link, self.model = link, link.model
         self._repeated = self.continuation.repeated if self.continuation else ReplyPart()
         try:
             self.was_cut = await self._pass_reply_on(link)
@@ -225,7 +225,7 @@ class Forwarder:
 
         No reply goes on with another model. Raises EngineLost.
         """
-        going_on = await self._find_continuation(link) if link.model == self._model else None
+        going_on = await self._find_continuation(link) if link.model == self.model else None
         if not going_on:
             self.exchange.gap_open = False
             return False

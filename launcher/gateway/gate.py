@@ -353,7 +353,7 @@ class Gate:
         """End a stream that was cut and cannot be continued exactly."""
         forwarder.exchange.end = "cut"
         forwarder.exchange.gap_open = False
-        if self.report is not None:
+        if self.report is not None and forwarder.exchange in self.report.continued:
             self.report.continued.remove(forwarder.exchange)
             self.report.cut += 1
 
@@ -383,7 +383,9 @@ class Gate:
         for forwarder in self._forwarders:
             if forwarder.continuation is None:
                 continue
-            if forwarder.continuation.slot in restored:
+            if forwarder.model != link.model:  # a further change has replaced the model since the reply was cut
+                self._give_up(forwarder)
+            elif forwarder.continuation.slot in restored:
                 forwarder.taken_up.clear()
             else:
                 forwarder.continuation = forwarder.continuation.without_slot()
@@ -554,7 +556,7 @@ class Gate:
                 if takes_turn:
                     await self._leave_slots(forwarder)
                     await self._prepare_slots(link, forwarder)
-                    if not self._turns.limit:  # a handover has begun meanwhile
+                    if self._link is not link or not self._turns.limit:  # a handover has begun meanwhile
                         continue
                 if not await forwarder.forward(link):
                     return
