@@ -242,9 +242,9 @@ class Forwarder:
         is_short = (exchange.last_token or 0.0) - (exchange.first_token or 0.0) < _LONGEST_REPEAT_S
         if repeats and not self._may_continue:
             return repeat_reply(exchange) if is_short else None
-        if repeats and is_short and not await is_canonical(link, exchange.text):
-            return repeat_reply(exchange)
         found = await self.find_mode(link)
+        if repeats and is_short and not await is_canonical(link, exchange.text, found):
+            return repeat_reply(exchange)
         return found and await continue_text(link, exchange, found, self.continuation, repeats=repeats)
 
     def check_refused(self) -> None:

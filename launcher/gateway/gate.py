@@ -97,16 +97,17 @@ class HandoverReport:
         return max((each.gaps_s[-1] for each in self.continued if each.gaps_s), default=None)
 
 
-async def _keeps_words(link: EngineLink, exchange: Exchange, mode: str) -> bool:
+async def _keeps_words(link: EngineLink, exchange: Exchange, found: _Mode) -> bool:
     """Return whether a reply goes on with the words that the old engine would have chosen. Raises EngineLost.
 
     Above temperature 0 the old engine would have chosen at random, so any words will do. If the reply has thinking and
     an answer, a slot folder is needed: only a saved slot has the mark between them as the model wrote it.
     """
     body, text = exchange.body or {}, exchange.text
-    if mode == TOKENS or body.get("temperature") != 0:
+    if found[1] == TOKENS or body.get("temperature") != 0:
         return True
-    return (link.slot_folder is not None or not (text.reasoning and text.content)) and await is_canonical(link, text)
+    has_marks = link.slot_folder is not None or not (text.reasoning and text.content)
+    return has_marks and await is_canonical(link, text, found)
 
 
 def _is_silent(exchange: Exchange) -> bool:
@@ -196,7 +197,7 @@ class Gate:
         found = await forwarder.find_mode(link)
         if found is None:
             return Prospect.ENDS_FIRST, DrainReason.TEMPLATE
-        if await _keeps_words(link, exchange, found[1]):
+        if await _keeps_words(link, exchange, found):
             return Prospect.GOES_ON, None
         return Prospect.UNCERTAIN, DrainReason.WORDS
 
@@ -311,7 +312,7 @@ class Gate:
                 mode = await forwarder.find_mode(link)
                 if mode is None:
                     continue
-                keeps_words = await _keeps_words(link, exchange, mode[1])
+                keeps_words = await _keeps_words(link, exchange, mode)
             except EngineLost:  # its forwarder may not have met the error yet
                 modes[forwarder] = None
                 forwarder.cut()
