@@ -501,21 +501,6 @@ async def test_a_reply_of_a_killed_engine_is_continued_word_for_word(options: Se
         assert record.gaps_s[0] > 0.5
 
 
-async def test_no_token_joins_the_prompt_and_the_reply_of_a_killed_engine(options: ServeOptions) -> None:
-    question = "Explain why a bicycle stays upright, and how bread rises."
-    fields = {"repeat_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": 0.2, "repeat_last_n": 256}
-    async with serve_model(options) as (session, client):
-        whole, broken = ReadReply(most_parts=250), ReadReply()
-        await read_stream(client, whole, question, "/v1/completions", **fields)
-        assert whole.text.startswith("\n\n")  # in a text, ".\n\n" is one token
-        reading = asyncio.create_task(read_stream(client, broken, question, "/v1/completions", **fields))
-        await broken.wait_for_parts(70)
-        kill_engine(session)
-        broken.most_parts = 250
-        await reading
-        check_same_words(broken, whole)
-
-
 REPEATED = (
     ("/v1/chat/completions", {"grammar": 'root ::= "begin" [a-z ]+'}),
     ("/v1/chat/completions", {"temperature": 0.8, "seed": 3}),

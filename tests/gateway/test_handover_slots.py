@@ -10,10 +10,18 @@ import pytest
 
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.state import ServerState
-from launcher.gateway.continuation import drain_reason, may_repeat
+from launcher.gateway.continuation import (
+    continue_text,
+    drain_reason,
+    find_mode,
+    is_canonical,
+    make_continuation,
+    may_repeat,
+)
 from launcher.gateway.engine_connection import EngineReply
 from launcher.gateway.engine_link import EngineLink
 from launcher.gateway.exchange import DrainReason, Exchange
+from launcher.gateway.frames import ReplyPart
 from tests.gateway.test_access import STREAM
 from tests.gateway.test_gateway_load import CHAT_LINE
 from tests.gateway.test_handover import PATHS, ReadReply, change_settings, check_same_words, read_stream, serve_model
@@ -140,3 +148,41 @@ async def test_the_prompt_of_a_reply_that_goes_on_is_counted(options: ServeOptio
         assert len(session.last_handover.continued) == 1
         assert whole.counts is not None
         assert cut.counts == (whole.counts[0], 900)
+
+
+async def test_no_token_joins_the_prompt_of_a_completion_and_its_reply(options: ServeOptions) -> None:
+    question, pieces = "How does bread rise.", ("\n\n", "Programs", " on", " your", " computer")
+    async with serve_model(options) as (session, client):
+        assert session._gateway is not None
+        link = session._gateway.gate._link
+        assert link is not None
+        exchange = make_exchange("/v1/completions", prompt=question)
+        for piece in pieces:
+            exchange.text.add_part(ReplyPart(piece))
+        found = await find_mode(link, exchange)
+        assert found is not None
+
+        async def tokenize(prompt: object) -> list[int]:
+            tokens = (await client.post("/tokenize", json={"content": prompt})).json()["tokens"]
+            assert isinstance(tokens, list)
+            return tokens
+
+        expected = [*await tokenize(question), *await tokenize("".join(pieces))]
+        assert await tokenize(question + "".join(pieces)) != expected  # ".\n\n" is one token
+        for going_on in (
+            await continue_text(link, exchange, found, None, repeats=False),
+            await make_continuation(link, exchange, found, [], None),
+        ):
+            assert going_on is not None
+            assert await tokenize(going_on.request["prompt"]) == expected
+
+
+async def test_a_reply_that_a_token_joins_to_its_prompt_may_have_other_words(options: ServeOptions) -> None:
+    async with serve_model(options) as (session, _):
+        assert session._gateway is not None
+        link = session._gateway.gate._link
+        assert link is not None
+        exchange = make_exchange()
+        exchange.text.add_part(ReplyPart("\n\n"))
+        assert await is_canonical(link, exchange.text, ("How does bread rise", "content"))
+        assert not await is_canonical(link, exchange.text, ("How does bread rise.", "content"))
