@@ -246,7 +246,7 @@ class Gate:
     ) -> bool:
         """Have a stream that was cut go on with the next engine, with one of the saved slots; return whether it can.
 
-        Without a mode its engine was lost before that could be asked.
+        Without a mode its text is not enough, or its engine was lost before that could be asked.
         """
         earlier, forwarder.continuation = forwarder.continuation, None
         if mode is not None:
@@ -295,7 +295,8 @@ class Gate:
     ) -> dict[Forwarder, _Mode | None]:
         """Cut the running requests, or let them end; return those to continue, with their prompts and modes.
 
-        A request whose engine is lost meanwhile is cut at once, and has no mode.
+        A request whose engine is lost meanwhile is cut at once, and has no mode. Nor has one whose last words, before
+        it was cut, can also be made of other tokens: it is written again.
         """
         report = self.report or HandoverReport([])
         modes: dict[Forwarder, _Mode | None] = {}
@@ -344,6 +345,12 @@ class Gate:
         await self._wait_until_left(running, _WORD_S)
         report.uncertain = sum(each.was_cut for each in uncertain)
         continued = {each: mode for each, mode in modes.items() if each.was_cut}
+        for forwarder, mode in continued.items():
+            if mode is None or forwarder in uncertain:
+                continue
+            with suppress(EngineLost):
+                if not await _keeps_words(link, forwarder.exchange, mode):
+                    continued[forwarder] = None
         report.continued = [each.exchange for each in continued]
         for exchange in report.continued:
             exchange.gap_open = True

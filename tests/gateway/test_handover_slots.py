@@ -10,6 +10,7 @@ import pytest
 
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.state import ServerState
+from launcher.gateway import forwarder, gate
 from launcher.gateway.continuation import (
     continue_text,
     drain_reason,
@@ -24,7 +25,15 @@ from launcher.gateway.exchange import DrainReason, Exchange
 from launcher.gateway.frames import ReplyPart
 from tests.gateway.test_access import STREAM
 from tests.gateway.test_gateway_load import CHAT_LINE
-from tests.gateway.test_handover import PATHS, ReadReply, change_settings, check_same_words, read_stream, serve_model
+from tests.gateway.test_handover import (
+    PATHS,
+    ReadReply,
+    change_settings,
+    check_same_words,
+    read_stream,
+    read_whole,
+    serve_model,
+)
 from tests.gateway.test_stream_passing import begin_stream, encode_event
 
 
@@ -186,3 +195,35 @@ async def test_a_reply_that_a_token_joins_to_its_prompt_may_have_other_words(opt
         exchange.text.add_part(ReplyPart("\n\n"))
         assert await is_canonical(link, exchange.text, ("How does bread rise", "content"))
         assert not await is_canonical(link, exchange.text, ("How does bread rise.", "content"))
+
+
+async def test_a_reply_whose_last_words_are_not_enough_is_written_again(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [True, False, False]
+    bodies: list[dict[str, Any]] = []
+    original = EngineLink.open_reply
+
+    async def is_canonical_once(*_: object) -> bool:
+        return answers.pop(0)
+
+    async def open_reply(
+        self: EngineLink, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b""
+    ) -> EngineReply:
+        if path in PATHS:
+            bodies.append(json.loads(body))
+        return await original(self, method, path, headers, body)
+
+    for module in (gate, forwarder):
+        monkeypatch.setattr(module, "is_canonical", is_canonical_once)
+    monkeypatch.setattr(EngineLink, "open_reply", open_reply)
+    async with serve_model(options) as (session, client):
+        cut = ReadReply()
+        reading = asyncio.create_task(read_stream(client, cut))
+        await cut.wait_for_parts(40)
+        await change_settings(session, draft=3)
+        cut.most_parts = cut.parts + 50
+        await reading
+        assert not answers
+        assert bodies[1]["messages"] == bodies[0]["messages"]
+        check_same_words(cut, await read_whole(client, cut.most_parts))
