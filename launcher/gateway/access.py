@@ -14,26 +14,17 @@ from dataclasses import dataclass, field
 
 from aiohttp import HttpVersion11, web
 
-GENERATING_PATHS = frozenset(
-    {
-        "/v1/chat/completions",
-        "/chat/completions",
-        "/v1/completions",
-        "/completions",
-        "/completion",
-        "/infill",
-        "/v1/responses",
-        "/responses",
-        "/v1/messages",
-        "/v1/embeddings",
-        "/embeddings",
-        "/embedding",
-        "/v1/rerank",
-        "/rerank",
-        "/v1/reranking",
-        "/reranking",
-    }
-)
+from launcher.gateway.exchange import STREAM_PATHS
+
+GENERATING_PATHS = STREAM_PATHS | {
+    "/v1/embeddings",
+    "/embeddings",
+    "/embedding",
+    "/v1/rerank",
+    "/rerank",
+    "/v1/reranking",
+    "/reranking",
+}
 """Paths of requests that take a slot of the engine."""
 QUICK_PATHS = frozenset(
     {
@@ -166,7 +157,7 @@ class Access:
             "Access-Control-Allow-Headers": names if _HEADER_NAMES.fullmatch(names) else "",
             "Access-Control-Max-Age": str(_PREFLIGHT_S),
         }
-        return web.Response(status=204, headers=answer)
+        return web.Response(headers=answer)
 
     async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
         """Add the headers that every response has, also one that refuses the request."""
@@ -260,9 +251,7 @@ def check_path(method: str, path: str) -> None:
     """
     if method == "POST" and path in GENERATING_PATHS | QUICK_PATHS:
         return
-    if method == "GET" and (path in READING_PATHS | OPEN_PATHS or is_page_path(path)):
-        return
-    if method == "HEAD" and path in OPEN_PATHS:
+    if method in ("GET", "HEAD") and (path in READING_PATHS | OPEN_PATHS or is_page_path(path)):
         return
     known = path in GENERATING_PATHS | QUICK_PATHS | READING_PATHS | OPEN_PATHS or is_page_path(path)
     raise Refusal(405 if known else 404, "This server has no such path" if not known else f"{path} takes no {method}")

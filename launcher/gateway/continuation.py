@@ -36,9 +36,14 @@ _TEXT_PARTS = frozenset({"text", "thinking", "redacted_thinking", "tool_use", "t
 _COMPLETION_GRAMMARS, _CHAT_GRAMMARS = ("grammar", "json_schema", "response_format"), ("grammar",)
 """Fields with a grammar at whose root a continued reply would begin again (b11549, b11669). A chat's schema is no such
 field: the engine's parser of chats skips what the reply has already."""
+_CHOICES = ("n", "n_cmpl", "best_of")
+_ANY_SEED = (-1, 0xFFFF_FFFF)
+"""Values with which the engine draws a seed itself, as it does without one."""
 _LIMITS = ("max_tokens", "max_completion_tokens", "n_predict")
 _LEADING = 64
 """Characters that may stand in a reply before the first one that was delivered, such as a mark that thinking begins."""
+_TAIL_CHARACTERS = 32
+"""Characters at the end of a prompt with which the first token of a reply might be joined."""
 _TAIL_TOKENS = 64
 """Prompt tokens that are compared to find a request's slot."""
 _LAST_PIECES = 4
@@ -105,8 +110,7 @@ def may_repeat(exchange: Exchange) -> bool:
     of a tool is not compared with what the client has of it.
     """
     body = exchange.body or {}
-    has_seed = body.get("seed") is not None and exchange.path != MESSAGES_PATH
-    is_fixed = body.get("temperature") == 0 or has_seed
+    is_fixed = body.get("temperature") == 0 or (_has_seed(body) and exchange.path != MESSAGES_PATH)
     return is_fixed and not exchange.text.calls_tool and exchange.may_go_on and not _has_choices(exchange)
 
 
@@ -124,12 +128,16 @@ def repeat_reply(exchange: Exchange) -> Continuation:
 
 
 def _choices_reason(body: Mapping[str, Any]) -> DrainReason | None:
-    return DrainReason.CHOICES if body.get("n", 1) != 1 or body.get("best_of", 1) != 1 else None
+    return DrainReason.CHOICES if any(body.get(name) not in (None, 1) for name in _CHOICES) else None
+
+
+def _has_seed(body: Mapping[str, Any]) -> bool:
+    return body.get("seed") not in (None, *_ANY_SEED)
 
 
 def _seed_reason(body: Mapping[str, Any]) -> DrainReason | None:
     """Return a reason if the client relies on a seed: the state of the random numbers is not handed over."""
-    return DrainReason.SEED if body.get("seed") is not None and body.get("temperature") != 0 else None
+    return DrainReason.SEED if _has_seed(body) and body.get("temperature") != 0 else None
 
 
 def _grammar_reason(body: Mapping[str, Any], names: Collection[str]) -> DrainReason | None:
@@ -224,14 +232,21 @@ async def may_cut_here(
     return bool(last) and await link.token_pieces("".join(last)) == last
 
 
-async def is_canonical(link: EngineLink, text: DeliveredText) -> bool:
-    """Return whether a delivered text consists of the tokens that it would be made of.
+async def is_canonical(link: EngineLink, text: DeliveredText, found: tuple[str, str] | None) -> bool:
+    """Return whether a delivered text consists of the tokens that it would be made of, also behind its prompt.
 
-    Otherwise the new engine reads other tokens, and at temperature 0 the reply may go on with other words.
+    Otherwise the new engine reads other tokens, and at temperature 0 the reply may go on with other words. `found` is
+    what `find_mode` returned. A completion's prompt and reply are tokens of their own.
     """
     # Copies, because both lists go on growing.
     kinds = ((text.reasoning, [*text.reasoning_pieces]), (text.content, [*text.content_pieces]))
-    return all([not whole or await link.token_pieces(whole) == pieces for whole, pieces in kinds])
+    if not all([not whole or await link.token_pieces(whole) == pieces for whole, pieces in kinds]):
+        return False
+    prompt, mode = found or ("", TOKENS)
+    end, begin = prompt[-_TAIL_CHARACTERS:], (text.reasoning_pieces or text.content_pieces)[:1]
+    if mode == TOKENS or not end or not begin:
+        return True
+    return await link.token_pieces(end + begin[0]) == [*await link.token_pieces(end), *begin]
 
 
 async def make_continuation(
@@ -288,7 +303,7 @@ async def continue_text(
     tail = await _find_repeated(link, text.last_pieces) if repeats else ""
     raw = raw.removesuffix(tail)
     if mode == TOKENS:
-        request = {**body, "prompt": f"{read_text_prompt(body)}{raw}"}
+        request = {**body, "prompt": await _join_prompt(link, body, raw)}
     else:
         request = _with_reply(exchange.path, body, mode, raw)
     count = len(await link.token_pieces(raw))
@@ -338,12 +353,12 @@ async def _find_repeated(link: EngineLink, pieces: list[str]) -> str:
 async def _continue_tokens(link: EngineLink, exchange: Exchange, saved: list[SavedSlot]) -> Continuation:
     """Return how a completion continues: with the tokens of its prompt and reply as the prompt.
 
-    The prompt's own tokens are at the beginning of the slot, however often the stream was cut. Without the slot the
-    prompt is the text.
+    The prompt's own tokens are at the beginning of the slot, however often the stream was cut. Without the slot they
+    are those of the text.
     """
     body, text = dict(exchange.body or {}), exchange.text.content
     prompt_tokens, reused = exchange.figures.prompt_tokens or 0, exchange.figures.reused_tokens or 0
-    prompt: object = f"{read_text_prompt(body)}{text}"
+    prompt: object = None
     slot, count = None, len(exchange.text.content_pieces)
     for each in saved:
         generated = (each.tokens or [])[prompt_tokens:]
@@ -354,9 +369,14 @@ async def _continue_tokens(link: EngineLink, exchange: Exchange, saved: list[Sav
             slot, count = each.number, counted
             prompt = (each.tokens or [])[: prompt_tokens + counted]
             break
-    request = {**body, "prompt": prompt}
+    request = {**body, "prompt": prompt or await _join_prompt(link, body, text)}
     _lower_limits(request, count, link.reply_limit)
     return Continuation(request, text, slot, count, prompt_tokens, reused)
+
+
+async def _join_prompt(link: EngineLink, body: Mapping[str, Any], text: str) -> list[object]:
+    """Return a completion's prompt and the reply so far as one prompt. As one text, other tokens may join the two."""
+    return [read_text_prompt(body), *await link.tokenize(text)]
 
 
 def _lower_limits(request: dict[str, Any], generated: int, usual: int | None) -> None:

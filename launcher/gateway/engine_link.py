@@ -117,6 +117,12 @@ class EngineLink:
         _, data = await self.request_json("/detokenize", {"tokens": tokens})
         return str(data.get("content", ""))
 
+    async def tokenize(self, text: str) -> list[int]:
+        """Return the tokens that `text` is made of."""
+        _, data = await self.request_json("/tokenize", {"content": text})
+        tokens = data.get("tokens")
+        return tokens if isinstance(tokens, list) else []
+
     async def token_pieces(self, text: str) -> list[object]:
         """Return the texts of the tokens that `text` is made of; a piece that is not valid UTF-8 is a list of bytes."""
         _, data = await self.request_json("/tokenize", {"content": text, "with_pieces": True})

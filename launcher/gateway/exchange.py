@@ -14,9 +14,19 @@ from launcher.gateway.frames import ReplyPart
 
 CHAT_PATHS = frozenset({"/v1/chat/completions", "/chat/completions"})
 COMPLETIONS_PATH = "/v1/completions"
+MESSAGES_PATH = "/v1/messages"
+STREAM_PATHS = CHAT_PATHS | {
+    COMPLETIONS_PATH,
+    MESSAGES_PATH,
+    "/completions",
+    "/completion",
+    "/infill",
+    "/v1/responses",
+    "/responses",
+}
+"""Paths of requests that can have a stream as their reply."""
 TOO_LONG = "too long"
 """The end of a request whose prompt is longer than the context. The engine has read nothing of it."""
-MESSAGES_PATH = "/v1/messages"
 _LEAST_READ = 32
 """Fewest prompt tokens whose reading time gives a speed."""
 _numbers = itertools.count(1)
@@ -265,8 +275,8 @@ class Exchange:
 
     @property
     def streams(self) -> bool:
-        """Whether the client asked for a stream."""
-        return bool(self.body and self.body.get("stream"))
+        """Whether the client asked for a stream; for the engine, anything but true is no."""
+        return self.path in STREAM_PATHS and self.body is not None and self.body.get("stream") is True
 
     @property
     def model(self) -> str | None:

@@ -83,7 +83,8 @@ class Forwarder:
 
     `was_cut` is whether a handover has cut its reply, `continuation`, which the handover sets, how the reply goes on.
     `is_broken_off` is whether its engine was lost within the reply; `continue_broken_reply` then goes on with the
-    reply. `link` is the engine that it was last sent to. `refused` gets the refusal with which it is to end early.
+    reply. `link` is the engine that it was last sent to, `model` that engine's model file. `refused` gets the refusal
+    with which it is to end early. `taken_up` is cleared while an engine has its slot, but has not begun with it.
     """
 
     def __init__(self, request: web.Request, exchange: Exchange) -> None:
@@ -93,6 +94,8 @@ class Forwarder:
         self.is_broken_off = False
         self.link: EngineLink | None = None
         self.refused: asyncio.Future[Refusal] = asyncio.get_running_loop().create_future()
+        self.taken_up = asyncio.Event()
+        self.taken_up.set()
         self._request = request
         self._response: web.StreamResponse | None = None
         self._has_written = False
@@ -105,7 +108,8 @@ class Forwarder:
         # itself unless the client asked, too. In Anthropic's format the first event has the tokens.
         self._may_go_on = exchange.may_go_on
         asks = self._may_go_on and exchange.path != MESSAGES_PATH and drain_reason(exchange) not in _SEVERAL_REPLIES
-        self._asks_progress = asks and not (exchange.body or {}).get("return_progress")
+        asked = (exchange.body or {}).get("return_progress")
+        self._asks_progress = asks and (asked is None or asked is False)
         self._progress = HiddenProgress()
         self._stream = RejoinedStream()
         self._frames_waited = 0
@@ -114,7 +118,7 @@ class Forwarder:
         self._repeated = ReplyPart()
         """Text that the client has already, and that the engine still has to write again."""
         self._commented_s = 0.0
-        self._model: Path | None = None
+        self.model: Path | None = None
         self._lost_at: int | None = None
         """Pieces of the reply that the client had when an engine was last lost in it."""
 
@@ -155,7 +159,7 @@ class Forwarder:
         assert task is not None  # noqa: S101 -- a coroutine always runs in a task
         cancelled_before = task.cancelling()
         self.was_cut = False
-        self.link, self._model = link, link.model
+        self.link, self.model = link, link.model
         self._repeated = self.continuation.repeated if self.continuation else ReplyPart()
         try:
             self.was_cut = await self._pass_reply_on(link)
@@ -170,6 +174,7 @@ class Forwarder:
             self.exchange.pauses_at_word = False
             self.exchange.state = ExchangeState.PAUSED
             self.exchange.left_engine.set()
+            self.taken_up.set()
         return self.was_cut
 
     def cut(self) -> None:
@@ -219,7 +224,7 @@ class Forwarder:
 
         No reply goes on with another model. Raises EngineLost.
         """
-        going_on = await self._find_continuation(link) if link.model == self._model else None
+        going_on = await self._find_continuation(link) if link.model == self.model else None
         if not going_on:
             self.exchange.gap_open = False
             return False
@@ -236,9 +241,9 @@ class Forwarder:
         is_short = (exchange.last_token or 0.0) - (exchange.first_token or 0.0) < _LONGEST_REPEAT_S
         if repeats and not self._may_continue:
             return repeat_reply(exchange) if is_short else None
-        if repeats and is_short and not await is_canonical(link, exchange.text):
-            return repeat_reply(exchange)
         found = await self.find_mode(link)
+        if repeats and is_short and not await is_canonical(link, exchange.text, found):
+            return repeat_reply(exchange)
         return found and await continue_text(link, exchange, found, self.continuation, repeats=repeats)
 
     def check_refused(self) -> None:
@@ -269,7 +274,9 @@ class Forwarder:
     async def _pass_reply_on(self, link: EngineLink) -> bool:
         sent, body = self._request, self._request_body()
         headers = {name: sent.headers[name] for name in _PASSED_ON if name in sent.headers}
-        with closing(await link.open_reply(sent.method, sent.path_qs, headers, body)) as reply:
+        method = "GET" if sent.method == "HEAD" else sent.method
+        with closing(await link.open_reply(method, sent.path_qs, headers, body)) as reply:
+            self.taken_up.set()
             if reply.content_type != _EVENT_STREAM:
                 await self._pass_whole(reply, await reply.read_whole())
                 return False
@@ -279,13 +286,16 @@ class Forwarder:
 
     def _request_body(self) -> bytes:
         body = self.exchange.body
+        progress = {"return_progress": True} if self._asks_progress else {}
         if self.continuation is not None:
             slot = {"id_slot": -1 if self.continuation.slot is None else self.continuation.slot}
-            progress = {"return_progress": True} if self._asks_progress else {}
             return json.dumps({**self.continuation.request, **slot, **progress}).encode()
-        if body is not None and "id_slot" in body:  # the gateway alone assigns slots
-            return json.dumps({name: value for name, value in body.items() if name != "id_slot"}).encode()
-        if self._asks_progress:
+        if body is not None and ("id_slot" in body or (progress and "return_progress" in body)):
+            # The gateway alone assigns slots. The engine takes the last of two fields of one name.
+            return json.dumps(
+                {name: value for name, value in {**body, **progress}.items() if name != "id_slot"}
+            ).encode()
+        if progress:
             brace = self.exchange.raw.index(b"{") + 1  # inserts the field without parsing a large body
             return self.exchange.raw[:brace] + ASK_FIELD + self.exchange.raw[brace:]
         return self.exchange.raw
@@ -318,18 +328,16 @@ class Forwarder:
             await self._wait_for_client()
         while data := await reply.read_part(self._pass_at_once):
             passed: list[bytes] = []
-            cut = False
             for frame in self._splitter.add_bytes(data):
                 event = self._read_event(frame)
-                cut = self.exchange.pauses_at_word and event is not None and await self._may_cut(link, event)
-                if cut:
-                    break
+                if self.exchange.pauses_at_word and event is not None:
+                    await self._write_frames(passed)  # before the engine is asked, for it may be lost meanwhile
+                    passed = []
+                    if await self._may_cut(link, event):
+                        return True
                 if (taken := self._take_event(event, frame)) is not None:
                     passed.append(taken)
-            if passed:
-                await self._write(_join_frames(passed))
-            if cut:
-                return True
+            await self._write_frames(passed)
             await self._wait_for_client()
         return False
 
@@ -453,12 +461,18 @@ class Forwarder:
             raise ClientGone from error
 
     async def _write(self, data: bytes) -> None:
-        """Write a part of the response; the first one together with its headers."""
+        """Write a part of the response; the first one together with its headers. HEAD asks for these alone."""
         self._has_written = True
+        if self._request.method == "HEAD":
+            return
         try:
             await self.response.write(data)
         except (ConnectionError, ClientError) as error:
             raise ClientGone from error
+
+    async def _write_frames(self, frames: list[bytes]) -> None:
+        if frames:
+            await self._write(_join_frames(frames))
 
     async def _wait_for_client(self) -> None:
         """Wait until the client has taken most of what was written, the headers included."""

@@ -31,6 +31,8 @@ _LONGEST_WAIT_S = 540.0
 """Seconds that a client which gets no comments waits for a model: it gives up after 600 s (openai 3.54)."""
 _NOT_NOW, _NOT_SUPPORTED = (429, 503), 501
 """HTTP statuses of an engine that will answer later, and of one that was not started for such requests."""
+_TAKEN_UP_S = 5.0
+"""Seconds that an engine has at most to begin with replies whose slots it has, before it gets other requests."""
 _FORESEE_S = 2.0
 """Time limit in seconds for the outlook that users see before a restart. Rendering a long prompt takes milliseconds."""
 _CUT_OFF = "The server was stopped or restarted before the reply was complete"
@@ -88,16 +90,17 @@ class HandoverReport:
         return max((each.gaps_s[-1] for each in self.continued if each.gaps_s), default=None)
 
 
-async def _keeps_words(link: EngineLink, exchange: Exchange, mode: str) -> bool:
+async def _keeps_words(link: EngineLink, exchange: Exchange, found: _Mode) -> bool:
     """Return whether a reply goes on with the words that the old engine would have chosen. Raises EngineLost.
 
     Above temperature 0 the old engine would have chosen at random, so any words will do. If the reply has thinking and
     an answer, a slot folder is needed: only a saved slot has the mark between them as the model wrote it.
     """
     body, text = exchange.body or {}, exchange.text
-    if mode == TOKENS or body.get("temperature") != 0:
+    if found[1] == TOKENS or body.get("temperature") != 0:
         return True
-    return (link.slot_folder is not None or not (text.reasoning and text.content)) and await is_canonical(link, text)
+    has_marks = link.slot_folder is not None or not (text.reasoning and text.content)
+    return has_marks and await is_canonical(link, text, found)
 
 
 def _is_silent(exchange: Exchange) -> bool:
@@ -187,7 +190,7 @@ class Gate:
         found = await forwarder.find_mode(link)
         if found is None:
             return Prospect.ENDS_FIRST, DrainReason.TEMPLATE
-        if await _keeps_words(link, exchange, found[1]):
+        if await _keeps_words(link, exchange, found):
             return Prospect.GOES_ON, None
         return Prospect.UNCERTAIN, DrainReason.WORDS
 
@@ -222,20 +225,26 @@ class Gate:
             delete_slots(self._saved)
             self._saved = []
         self._saving_s = time.monotonic() - began_s
-        for forwarder, mode in found.items():
-            if not await self._prepare_continuation(link, forwarder, mode):
+        left = [*self._saved]
+        # Of several requests with the same words, each goes on with a slot of its own: the longest reply fits fewest.
+        for forwarder, mode in sorted(found.items(), key=lambda each: -each[0].exchange.text.piece_count):
+            if not await self._prepare_continuation(link, forwarder, mode, left):
                 self._give_up(forwarder)
+            elif (going_on := forwarder.continuation) is not None:
+                left = [each for each in left if each.number != going_on.slot]
         self._link = None
 
-    async def _prepare_continuation(self, link: EngineLink, forwarder: Forwarder, mode: _Mode | None) -> bool:
-        """Have a stream that was cut go on with the next engine; return whether it can.
+    async def _prepare_continuation(
+        self, link: EngineLink, forwarder: Forwarder, mode: _Mode | None, saved: list[SavedSlot]
+    ) -> bool:
+        """Have a stream that was cut go on with the next engine, with one of the saved slots; return whether it can.
 
-        Without a mode its engine was lost before that could be asked.
+        Without a mode its text is not enough, or its engine was lost before that could be asked.
         """
         earlier, forwarder.continuation = forwarder.continuation, None
         if mode is not None:
             with suppress(EngineLost):
-                forwarder.continuation = await make_continuation(link, forwarder.exchange, mode, self._saved, earlier)
+                forwarder.continuation = await make_continuation(link, forwarder.exchange, mode, saved, earlier)
                 return forwarder.continuation is not None
         return forwarder.break_off_at_loss()
 
@@ -259,6 +268,18 @@ class Gate:
             else:
                 await restore_slots(link, await self._take_slots(link))
 
+    async def _leave_slots(self, forwarder: Forwarder) -> None:
+        """Wait until the engine has begun with the replies whose slots were restored.
+
+        It might put another request into such a slot, and the reply would have to wait for that one's end.
+        """
+        others = [] if not forwarder.taken_up.is_set() else [*self._forwarders]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_TAKEN_UP_S):
+                for each in others:
+                    await each.taken_up.wait()
+        forwarder.check_refused()
+
     def _running(self) -> list[Forwarder]:
         return [each for each in self._forwarders if each.exchange.state is ExchangeState.RUNNING]
 
@@ -267,7 +288,8 @@ class Gate:
     ) -> dict[Forwarder, _Mode | None]:
         """Cut the running requests, or let them end; return those to continue, with their prompts and modes.
 
-        A request whose engine is lost meanwhile is cut at once, and has no mode.
+        A request whose engine is lost meanwhile is cut at once, and has no mode. Nor has one whose last words, before
+        it was cut, can also be made of other tokens: it is written again.
         """
         report = self.report or HandoverReport([])
         modes: dict[Forwarder, _Mode | None] = {}
@@ -284,7 +306,7 @@ class Gate:
                 mode = await forwarder.find_mode(link)
                 if mode is None:
                     continue
-                keeps_words = await _keeps_words(link, exchange, mode[1])
+                keeps_words = await _keeps_words(link, exchange, mode)
             except EngineLost:  # its forwarder may not have met the error yet
                 modes[forwarder] = None
                 forwarder.cut()
@@ -316,6 +338,12 @@ class Gate:
         await self._wait_until_left(running, _WORD_S)
         report.uncertain = sum(each.was_cut for each in uncertain)
         continued = {each: mode for each, mode in modes.items() if each.was_cut}
+        for forwarder, mode in continued.items():
+            if mode is None or forwarder in uncertain:
+                continue
+            with suppress(EngineLost):
+                if not await _keeps_words(link, forwarder.exchange, mode):
+                    continued[forwarder] = None
         report.continued = [each.exchange for each in continued]
         for exchange in report.continued:
             exchange.gap_open = True
@@ -326,7 +354,7 @@ class Gate:
         """End a stream that was cut and cannot be continued exactly."""
         forwarder.exchange.end = "cut"
         forwarder.exchange.gap_open = False
-        if self.report is not None:
+        if self.report is not None and forwarder.exchange in self.report.continued:
             self.report.continued.remove(forwarder.exchange)
             self.report.cut += 1
 
@@ -354,7 +382,13 @@ class Gate:
             self._slot_speed = sum(slot.size for slot in self._saved) / seconds
         self._saved = []
         for forwarder in self._forwarders:
-            if forwarder.continuation is not None and forwarder.continuation.slot not in restored:
+            if forwarder.continuation is None:
+                continue
+            if forwarder.model != link.model:  # a further change has replaced the model since the reply was cut
+                self._give_up(forwarder)
+            elif forwarder.continuation.slot in restored:
+                forwarder.taken_up.clear()
+            else:
                 forwarder.continuation = forwarder.continuation.without_slot()
         self._link = link
         self.failed_replies = FailedReplies()
@@ -498,6 +532,7 @@ class Gate:
         finally:
             exchange.state = ExchangeState.ENDED
             exchange.left_engine.set()
+            forwarder.taken_up.set()
             self._forwarders.discard(forwarder)
             self._count_failure(forwarder)
             self._ended_parts += exchange.parts
@@ -526,8 +561,9 @@ class Gate:
                     await self._fail_broken(forwarder)
                     return
                 if takes_turn:
+                    await self._leave_slots(forwarder)
                     await self._prepare_slots(link, forwarder)
-                    if not self._turns.limit:  # a handover has begun meanwhile
+                    if self._link is not link or not self._turns.limit:  # a handover has begun meanwhile
                         continue
                 if not await forwarder.forward(link):
                     return

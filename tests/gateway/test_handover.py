@@ -25,7 +25,7 @@ from launcher.base.errors import SettingsFailed, Superseded
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.state import ServerEvent, ServerState, ServerStatus
 from launcher.engine.settings import load_model_settings
-from launcher.gateway.exchange import HandoverOutlook
+from launcher.gateway.exchange import ExchangeState, HandoverOutlook
 
 QUESTION = "Explain why a bicycle stays upright, and how bread rises. " * 20
 ENDLESS = {"max_tokens": 100_000, "ignore_eos": True}
@@ -350,6 +350,33 @@ async def test_no_reply_is_continued_with_another_model(options: ServeOptions, t
         assert report is not None
         assert (report.outcome, report.continued) == ("cut", [])
         assert (await read_whole(client, max_tokens=20)).finish_reason == "length"
+
+
+async def test_no_reply_is_continued_with_the_model_of_a_second_change(options: ServeOptions, tmp_path: Path) -> None:
+    other = tmp_path / "other.gguf"
+    shutil.copy(options.model, other)
+    async with serve_model(replace(options, slots=2, kv_unified=True)) as (session, client), asyncio.timeout(90):
+        cut, drained = ReadReply(), ReadReply()
+        fields = {"seed": 1, "temperature": 0.8}
+        reading = [
+            asyncio.create_task(read_stream(client, cut)),
+            asyncio.create_task(read_stream(client, drained, **fields)),
+        ]
+        await asyncio.gather(cut.wait_for_parts(8), drained.wait_for_parts(8))
+        begun = session.supervisor.options
+        assert begun is not None
+        first = asyncio.create_task(session.start(replace(begun, draft=3), drain_s=60))
+        assert session._gateway is not None
+        while not any(each.exchange.state is ExchangeState.PAUSED for each in session._gateway.gate._forwarders):
+            await asyncio.sleep(0.01)
+        second = asyncio.create_task(session.start(replace(begun, model=other), drain_s=60))
+        drained.most_parts = drained.parts + 5
+        await asyncio.gather(first, second, *reading, return_exceptions=True)
+        assert cut.error is not None
+        assert (cut.error["code"], cut.error["type"]) == (503, "reply_interrupted")
+        report = session.last_handover
+        assert report is not None
+        assert (report.outcome, report.cut, report.continued) == ("cut", 1, [])
 
 
 async def test_many_quick_changes_are_one_gap_in_the_stream(options: ServeOptions) -> None:

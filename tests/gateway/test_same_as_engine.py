@@ -192,3 +192,11 @@ async def test_a_question_is_answered_as_by_the_engine(
 async def test_the_state_is_that_of_the_engine(addresses: list[httpx.AsyncClient], path: str) -> None:
     (status, kind, data), engine = await ask_both(addresses, "GET", path)
     assert (status, kind, json.loads(data)) == (*engine[:2], json.loads(engine[2]))
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("path", ["/v1/models", "/props", "/slots", "/lora-adapters", "/metrics", "/health"])
+async def test_the_head_of_a_page_is_that_of_the_engine(addresses: list[httpx.AsyncClient], path: str) -> None:
+    gateway, engine = await ask_both(addresses, "HEAD", path)
+    assert gateway == engine == (200, engine[1], b"")
+    assert (await addresses[0].get("/health")).status_code == 200

@@ -25,7 +25,11 @@ from launcher.engine.server.state import ServerState
 from tools.markdown import format_table
 
 _CHAT, _COMPLETIONS, _MESSAGES, _RESPONSES = "chat", "completions", "messages", "responses"
-_PATHS = {name: f"/v1/{name}" for name in (_COMPLETIONS, _MESSAGES, _RESPONSES)} | {_CHAT: "/v1/chat/completions"}
+_COMPLETION = "completion"
+_PATHS = {name: f"/v1/{name}" for name in (_COMPLETIONS, _MESSAGES, _RESPONSES)} | {
+    _CHAT: "/v1/chat/completions",
+    _COMPLETION: "/completion",
+}
 _QUESTION = "Explain why a bicycle stays upright, and how bread rises."
 _LONG = {"ignore_eos": True}
 _ANSWERS = {"chat_template_kwargs": {"enable_thinking": False}}
@@ -83,6 +87,7 @@ FORMS: Sequence[Form] = (
     Form(_CHAT, "penalties", {**_LONG, **_PENALTIES}),
     Form(_CHAT, "DRY", {**_LONG, **_DRY}),
     Form(_CHAT, "`n: 2`", {**_LONG, "n": 2}),
+    Form(_CHAT, "`n_cmpl: 2`", {**_LONG, "n_cmpl": 2}),
     Form(_CHAT, "prefill", {**_LONG, "messages": [{"role": "user", "content": _QUESTION}, _PREFILL]}),
     Form(_CHAT, "`seed`", {**_LONG, **_SEED}),
     Form(_COMPLETIONS, "text", _LONG),
@@ -96,8 +101,10 @@ FORMS: Sequence[Form] = (
     Form(_COMPLETIONS, "stop text over the seam", _LONG, 0.3, _HELD_BACK),
     Form(_COMPLETIONS, "penalties", {**_LONG, **_PENALTIES}),
     Form(_COMPLETIONS, "`n: 2`", {**_LONG, "n": 2}),
+    Form(_COMPLETIONS, "`id_slot`", {**_LONG, "id_slot": 1}),
     Form(_COMPLETIONS, "`echo`", {**_LONG, "echo": True}),
     Form(_COMPLETIONS, "`seed`", {**_LONG, **_SEED}),
+    Form(_COMPLETION, "text", _LONG),
     Form(_MESSAGES, "thinking and answer", _LONG),
     Form(_MESSAGES, "without thinking", {**_LONG, "thinking": {"type": "disabled"}}),
     Form(_MESSAGES, "a limit for thinking", {**_LONG, "thinking": {"type": "enabled", "budget_tokens": 400}}),
@@ -162,6 +169,9 @@ class StreamedReply:
             self.error = str(error.get("type"))
         for choice in event.get("choices") or ():
             self._add_choice(str(choice["index"]), choice)
+        if isinstance(event.get("content"), str):
+            self._add_text("text", event["content"])
+            self.finish = event.get("stop_type") or self.finish
         kind = event.get("type")
         self.roles += kind in ("message_start", "response.created")
         if kind == "content_block_start":
@@ -309,7 +319,7 @@ def _first_differences(whole: StreamedReply, reply: StreamedReply) -> Iterator[s
 
 def _make_body(form: Form, tokens: int) -> dict[str, Any]:
     asked: dict[str, Any] = {"stream": True, "temperature": 0, "max_tokens": tokens}
-    if form.api == _COMPLETIONS:
+    if form.api in (_COMPLETIONS, _COMPLETION):
         asked["prompt"] = _QUESTION
     elif form.api == _RESPONSES:
         asked |= {"input": _QUESTION, "max_output_tokens": tokens}
