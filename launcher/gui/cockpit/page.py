@@ -667,7 +667,7 @@ class CockpitPage(QWidget):
 
     @Slot()
     def _focus_prompt(self) -> None:
-        if self.isVisible():  # a page that was left must not take the keys from the one that is shown
+        if self.chat.prompt.isVisible():  # else, as on a page that was left, it would take the keys from what is shown
             self.chat.prompt.setFocus()
 
     def _show_texts(self, view: View) -> None:
