@@ -83,13 +83,12 @@ def holder_hint(error: BaseException) -> str:
 
 def has_locks(folder: Path) -> bool:
     """Return whether the file system of a folder has the locks of POSIX, which SQLite uses. True if unknown."""
-    if sys.platform == "win32":
-        return True
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno not in _NO_LOCKS
+    if sys.platform != "win32":
+        try:
+            with tempfile.TemporaryFile(dir=folder) as file:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno not in _NO_LOCKS
     return True
 
 
