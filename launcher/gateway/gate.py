@@ -239,9 +239,11 @@ class Gate:
     ) -> bool:
         """Have a stream that was cut go on with the next engine, with one of the saved slots; return whether it can.
 
-        Without a mode its text is not enough, or its engine was lost before that could be asked.
+        One that is written again needs no slot. Without a mode its engine was lost before that could be asked.
         """
         earlier, forwarder.continuation = forwarder.continuation, None
+        if forwarder.is_broken_off:
+            return True
         if mode is not None:
             with suppress(EngineLost):
                 forwarder.continuation = await make_continuation(link, forwarder.exchange, mode, saved, earlier)
@@ -288,8 +290,8 @@ class Gate:
     ) -> dict[Forwarder, _Mode | None]:
         """Cut the running requests, or let them end; return those to continue, with their prompts and modes.
 
-        A request whose engine is lost meanwhile is cut at once, and has no mode. Nor has one whose last words, before
-        it was cut, can also be made of other tokens: it is written again.
+        A request whose engine is lost meanwhile is cut at once, and has no mode. One whose last words, before it was
+        cut, can also be made of other tokens is written again.
         """
         report = self.report or HandoverReport([])
         modes: dict[Forwarder, _Mode | None] = {}
@@ -343,7 +345,7 @@ class Gate:
                 continue
             with suppress(EngineLost):
                 if not await _keeps_words(link, forwarder.exchange, mode):
-                    continued[forwarder] = None
+                    forwarder.break_off_at_cut()
         report.continued = [each.exchange for each in continued]
         for exchange in report.continued:
             exchange.gap_open = True
@@ -438,9 +440,12 @@ class Gate:
 
     @property
     def open_replies(self) -> list[OpenReply]:
-        """The replies that the engine owes now."""
-        running = (each.exchange for each in self._running() if each.exchange.path in GENERATING_PATHS)
-        return [OpenReply(each.heard_s, each.writes, each.streams) for each in running]
+        """The replies that the engine owes now; not those of which a client has to take the parts that have come."""
+        return [
+            OpenReply(each.exchange.heard_s, each.exchange.writes, each.has_reports)
+            for each in self._running()
+            if each.exchange.path in GENERATING_PATHS and not each.waits_for_client
+        ]
 
     @property
     def is_in_use(self) -> bool:
