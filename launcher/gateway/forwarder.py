@@ -86,7 +86,8 @@ class Forwarder:
     `is_broken_off` is whether its engine was lost within the reply; `continue_broken_reply` then goes on with the
     reply. `link` is the engine that it was last sent to, `model` that engine's model file. `refused` gets the refusal
     with which it is to end early. `taken_up` is cleared while an engine has its slot, but has not begun with it.
-    `waits_for_client` is whether the client has to take a part of the reply before the engine is heard any further.
+    `has_turn` is whether it has a turn in the engine, `waits_for_client` whether the client has to take a part of the
+    reply before the engine is heard any further.
     """
 
     def __init__(self, request: web.Request, exchange: Exchange) -> None:
@@ -98,7 +99,7 @@ class Forwarder:
         self.refused: asyncio.Future[Refusal] = asyncio.get_running_loop().create_future()
         self.taken_up = asyncio.Event()
         self.taken_up.set()
-        self.waits_for_client = False
+        self.has_turn = self.waits_for_client = False
         self._request = request
         self._response: web.StreamResponse | None = None
         self._has_written = False

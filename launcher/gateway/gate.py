@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -270,17 +270,20 @@ class Gate:
             else:
                 await restore_slots(link, await self._take_slots(link))
 
-    async def _leave_slots(self, forwarder: Forwarder) -> None:
-        """Wait until the engine has begun with the replies whose slots were restored.
+    async def _leave_slots(self, forwarder: Forwarder) -> bool:
+        """Wait until the engine has begun with the replies whose slots were restored; return whether it may go on.
 
-        It might put another request into such a slot, and the reply would have to wait for that one's end.
+        It might put another request into such a slot, and the reply would have to wait for that one's end. With fewer
+        slots than before, such a reply may still need a turn: it gets this one, and the request has to wait again.
         """
-        others = [] if not forwarder.taken_up.is_set() else [*self._forwarders]
-        with suppress(TimeoutError):
+        others = [each for each in self._forwarders if forwarder.taken_up.is_set() and not each.taken_up.is_set()]
+        keeps_turn = all(each.has_turn for each in others)
+        with nullcontext() if keeps_turn else self._turns.lend_turn(), suppress(TimeoutError):
             async with asyncio.timeout(_TAKEN_UP_S):
                 for each in others:
                     await each.taken_up.wait()
         forwarder.check_refused()
+        return keeps_turn
 
     def _running(self) -> list[Forwarder]:
         return [each for each in self._forwarders if each.exchange.state is ExchangeState.RUNNING]
@@ -553,7 +556,7 @@ class Gate:
         takes_turn = exchange.path in GENERATING_PATHS
         while True:
             await self._wait_for_engine(forwarder, ready, takes_turn=takes_turn)
-            link = self._link
+            link, forwarder.has_turn = self._link, takes_turn
             try:
                 if exchange.end == "cut":
                     await forwarder.fail(503, _CUT_OFF)
@@ -566,7 +569,8 @@ class Gate:
                     await self._fail_broken(forwarder)
                     return
                 if takes_turn:
-                    await self._leave_slots(forwarder)
+                    if not await self._leave_slots(forwarder):
+                        continue
                     await self._prepare_slots(link, forwarder)
                     if self._link is not link or not self._turns.limit:  # a handover has begun meanwhile
                         continue
@@ -584,6 +588,7 @@ class Gate:
                     await self._fail_broken(forwarder)
                     return
             finally:
+                forwarder.has_turn = False
                 if takes_turn:
                     self._turns.end_turn()
             forwarder.check_refused()
