@@ -454,7 +454,7 @@ class MachineProof:
         ratio = paired_speedup(pairs)
         expected = f">= {100 * _LEAST_RATIO:.0f} %"
         measured = f"{100 * ratio.low:.1f} to {100 * ratio.high:.1f} % ({len(pairs)} pairs)"
-        if ratio.low < _LEAST_RATIO <= ratio.high:
+        if ratio.low < _LEAST_RATIO <= ratio.high or find_doubts([], pairs):
             reason = message("Replies vary too much for an answer in this time.")
             self._skip("monitoring", reason, expected=expected, measured=measured)
             return

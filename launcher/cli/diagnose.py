@@ -106,10 +106,14 @@ async def run(options: argparse.Namespace) -> Result:
 async def _check_health(url: str, log: str) -> Result | None:
     """Return the result for a running server whose log and requests show no failure; None if it does not answer."""
     from launcher.app.running_servers import read_running_servers
+    from launcher.base.errors import ServerNotFound
     from launcher.cli.layout import health_line
     from launcher.engine.server.state import SERVING
 
-    (server,) = await read_running_servers(url)
+    try:
+        (server,) = await read_running_servers(url)
+    except ServerNotFound:  # it has ended meanwhile
+        return None
     if server.state not in [state.value for state in SERVING] or server.problem:
         return None
     findings = server.entry.health

@@ -376,7 +376,8 @@ async def _continue_tokens(link: EngineLink, exchange: Exchange, saved: list[Sav
 
 async def _join_prompt(link: EngineLink, body: Mapping[str, Any], text: str) -> list[object]:
     """Return a completion's prompt and the reply so far as one prompt. As one text, other tokens may join the two."""
-    return [read_text_prompt(body), *await link.tokenize(text)]
+    prompt, tokens = read_text_prompt(body), await link.tokenize(text)
+    return [prompt, *tokens] if tokens else [f"{prompt}{text}"]
 
 
 def _lower_limits(request: dict[str, Any], generated: int, usual: int | None) -> None:

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,8 @@ class Forwarder:
     `is_broken_off` is whether its engine was lost within the reply; `continue_broken_reply` then goes on with the
     reply. `link` is the engine that it was last sent to, `model` that engine's model file. `refused` gets the refusal
     with which it is to end early. `taken_up` is cleared while an engine has its slot, but has not begun with it.
+    `has_turn` is whether it has a turn in the engine, `waits_for_client` whether the client has to take a part of the
+    reply before the engine is heard any further.
     """
 
     def __init__(self, request: web.Request, exchange: Exchange) -> None:
@@ -96,6 +99,7 @@ class Forwarder:
         self.refused: asyncio.Future[Refusal] = asyncio.get_running_loop().create_future()
         self.taken_up = asyncio.Event()
         self.taken_up.set()
+        self.has_turn = self.waits_for_client = False
         self._request = request
         self._response: web.StreamResponse | None = None
         self._has_written = False
@@ -132,6 +136,11 @@ class Forwarder:
     def has_delivered(self) -> bool:
         """Whether the client has received a part of the reply; if not, the request can be sent again unnoticed."""
         return self._delivered
+
+    @property
+    def has_reports(self) -> bool:
+        """Whether the engine sends something after each batch: a part of a stream, or a report on its prompt."""
+        return self.exchange.streams and (self.exchange.writes or self._asks_progress)
 
     @property
     def has_passed_end(self) -> bool:
@@ -202,6 +211,10 @@ class Forwarder:
         self.exchange.handovers += not self.was_cut
         self._break_off(repeats=may_repeat(self.exchange))
         return True
+
+    def break_off_at_cut(self) -> None:
+        """Record that a handover has cut the reply at words that the text alone does not tell: it is written again."""
+        self._break_off(repeats=True)
 
     def break_off_at_difference(self) -> bool:
         """Record that an engine has written something else than what it was to repeat; return whether it may go on
@@ -374,12 +387,13 @@ class Forwarder:
     def _take_event(self, event: dict[str, Any] | None, frame: bytes) -> bytes | None:
         """Record what an event says; return its frame for the client, None if it is not for the client."""
         self._has_passed_end = frame.startswith(_LAST_FRAMES)
+        exchange, continuation = self.exchange, self.continuation
+        if not frame.startswith(b":"):  # a comment only says that the connection is there
+            exchange.heard_s = time.monotonic()
         if event is None:
             if not self._may_go_on and _DELTA in frame:
                 self._note_part()
             return frame
-        exchange, continuation = self.exchange, self.continuation
-        exchange.heard_s = time.monotonic()
         if isinstance(event.get("prompt_progress"), dict):
             exchange.figures.add_progress(event["prompt_progress"])
         if self._asks_progress:
@@ -397,7 +411,8 @@ class Forwarder:
         if (error := find_error(event)) is not None:
             exchange.note_error(error)
         if not self._may_go_on:
-            self._note_part()
+            if "prompt_progress" not in event:
+                self._note_part()
             passed: bytes | None = frame
         else:
             if (part := read_part(event)) is not None:
@@ -455,20 +470,16 @@ class Forwarder:
         if model is not None and model != self.exchange.model and model.isascii() and model.isprintable():
             headers = {**headers, MODEL_HEADER: model}
         self._response = _Response(status=status, headers=headers)
-        try:
+        with self._client_due():
             await self._response.prepare(self._request)
-        except (ConnectionError, ClientError) as error:
-            raise ClientGone from error
 
     async def _write(self, data: bytes) -> None:
         """Write a part of the response; the first one together with its headers. HEAD asks for these alone."""
         self._has_written = True
         if self._request.method == "HEAD":
             return
-        try:
+        with self._client_due():
             await self.response.write(data)
-        except (ConnectionError, ClientError) as error:
-            raise ClientGone from error
 
     async def _write_frames(self, frames: list[bytes]) -> None:
         if frames:
@@ -476,11 +487,20 @@ class Forwarder:
 
     async def _wait_for_client(self) -> None:
         """Wait until the client has taken most of what was written, the headers included."""
-        try:
+        with self._client_due():
             self._request.writer.send_headers()
             await self._request.writer.drain()
+
+    @contextmanager
+    def _client_due(self) -> Iterator[None]:
+        """Wait for the client, so that the engine owes nothing meanwhile. Raises ClientGone."""
+        self.waits_for_client = True
+        try:
+            yield
         except (ConnectionError, ClientError) as error:
             raise ClientGone from error
+        finally:
+            self.waits_for_client = False
 
 
 class _Response(web.StreamResponse):

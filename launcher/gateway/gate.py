@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -239,9 +239,11 @@ class Gate:
     ) -> bool:
         """Have a stream that was cut go on with the next engine, with one of the saved slots; return whether it can.
 
-        Without a mode its text is not enough, or its engine was lost before that could be asked.
+        One that is written again needs no slot. Without a mode its engine was lost before that could be asked.
         """
         earlier, forwarder.continuation = forwarder.continuation, None
+        if forwarder.is_broken_off:
+            return True
         if mode is not None:
             with suppress(EngineLost):
                 forwarder.continuation = await make_continuation(link, forwarder.exchange, mode, saved, earlier)
@@ -268,17 +270,20 @@ class Gate:
             else:
                 await restore_slots(link, await self._take_slots(link))
 
-    async def _leave_slots(self, forwarder: Forwarder) -> None:
-        """Wait until the engine has begun with the replies whose slots were restored.
+    async def _leave_slots(self, forwarder: Forwarder) -> bool:
+        """Wait until the engine has begun with the replies whose slots were restored; return whether it may go on.
 
-        It might put another request into such a slot, and the reply would have to wait for that one's end.
+        It might put another request into such a slot, and the reply would have to wait for that one's end. With fewer
+        slots than before, such a reply may still need a turn: it gets this one, and the request has to wait again.
         """
-        others = [] if not forwarder.taken_up.is_set() else [*self._forwarders]
-        with suppress(TimeoutError):
+        others = [each for each in self._forwarders if forwarder.taken_up.is_set() and not each.taken_up.is_set()]
+        keeps_turn = all(each.has_turn for each in others)
+        with nullcontext() if keeps_turn else self._turns.lend_turn(), suppress(TimeoutError):
             async with asyncio.timeout(_TAKEN_UP_S):
                 for each in others:
                     await each.taken_up.wait()
         forwarder.check_refused()
+        return keeps_turn
 
     def _running(self) -> list[Forwarder]:
         return [each for each in self._forwarders if each.exchange.state is ExchangeState.RUNNING]
@@ -288,8 +293,8 @@ class Gate:
     ) -> dict[Forwarder, _Mode | None]:
         """Cut the running requests, or let them end; return those to continue, with their prompts and modes.
 
-        A request whose engine is lost meanwhile is cut at once, and has no mode. Nor has one whose last words, before
-        it was cut, can also be made of other tokens: it is written again.
+        A request whose engine is lost meanwhile is cut at once, and has no mode. One whose last words, before it was
+        cut, can also be made of other tokens is written again.
         """
         report = self.report or HandoverReport([])
         modes: dict[Forwarder, _Mode | None] = {}
@@ -343,7 +348,7 @@ class Gate:
                 continue
             with suppress(EngineLost):
                 if not await _keeps_words(link, forwarder.exchange, mode):
-                    continued[forwarder] = None
+                    forwarder.break_off_at_cut()
         report.continued = [each.exchange for each in continued]
         for exchange in report.continued:
             exchange.gap_open = True
@@ -438,9 +443,12 @@ class Gate:
 
     @property
     def open_replies(self) -> list[OpenReply]:
-        """The replies that the engine owes now."""
-        running = (each.exchange for each in self._running() if each.exchange.path in GENERATING_PATHS)
-        return [OpenReply(each.heard_s, each.writes, each.streams) for each in running]
+        """The replies that the engine owes now; not those of which a client has to take the parts that have come."""
+        return [
+            OpenReply(each.exchange.heard_s, each.exchange.writes, each.has_reports)
+            for each in self._running()
+            if each.exchange.path in GENERATING_PATHS and not each.waits_for_client
+        ]
 
     @property
     def is_in_use(self) -> bool:
@@ -548,7 +556,7 @@ class Gate:
         takes_turn = exchange.path in GENERATING_PATHS
         while True:
             await self._wait_for_engine(forwarder, ready, takes_turn=takes_turn)
-            link = self._link
+            link, forwarder.has_turn = self._link, takes_turn
             try:
                 if exchange.end == "cut":
                     await forwarder.fail(503, _CUT_OFF)
@@ -561,7 +569,8 @@ class Gate:
                     await self._fail_broken(forwarder)
                     return
                 if takes_turn:
-                    await self._leave_slots(forwarder)
+                    if not await self._leave_slots(forwarder):
+                        continue
                     await self._prepare_slots(link, forwarder)
                     if self._link is not link or not self._turns.limit:  # a handover has begun meanwhile
                         continue
@@ -579,6 +588,7 @@ class Gate:
                     await self._fail_broken(forwarder)
                     return
             finally:
+                forwarder.has_turn = False
                 if takes_turn:
                     self._turns.end_turn()
             forwarder.check_refused()

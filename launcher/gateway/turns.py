@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from launcher.gateway.access import Refusal
 
@@ -85,6 +86,15 @@ class Turns:
         """Give a turn back."""
         self._taken -= 1
         self._give_turns()
+
+    @contextmanager
+    def lend_turn(self) -> Iterator[None]:
+        """Leave a turn to another request. After that there may be one too many, so give it back at once."""
+        self.end_turn()
+        try:
+            yield
+        finally:
+            self._taken += 1
 
     def _give_turns(self) -> None:
         while self._waiting and self._taken < self._limit:

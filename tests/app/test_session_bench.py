@@ -115,7 +115,7 @@ async def test_a_model_without_a_head_is_measured_without_drafts(headless_model:
 
 async def test_an_engine_crash_is_recorded_in_the_run(bench: SessionBench) -> None:
     await bench.become({"draft": 0})
-    long = Prompt("long", PROMPT.messages, 6_000)
+    long = Prompt("long", PROMPT.messages, 6_000, sampling={"ignore_eos": True})
     asking = asyncio.create_task(bench.run(long, seed=1))
     await bench.session.supervisor.wait_for_state(ServerState.BUSY)
     process = bench.session.supervisor.process

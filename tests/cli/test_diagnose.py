@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.cli.diagnose import _check_health
 from launcher.engine.diagnosis.log_reading import HEAD_BYTES, TAIL_BYTES, read_log
 from tests import forked
 
@@ -32,6 +33,10 @@ def test_the_text_says_what_happened_why_and_what_to_do(tmp_path: Path) -> None:
     assert result.stdout.startswith("Port 9101 is in use by another program.\n")
     assert "Why: " in result.stdout
     assert "--port" in result.stdout
+
+
+async def test_a_server_that_has_ended_meanwhile_is_not_called_healthy() -> None:
+    assert await _check_health("http://127.0.0.1:9", "engine.log") is None
 
 
 def test_json_has_code_title_cause_and_action() -> None:

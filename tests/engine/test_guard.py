@@ -263,8 +263,8 @@ async def test_a_suspended_engine_is_reported_and_not_ended(engine: Engine) -> N
     os.kill(engine.process.pid, signal.SIGSTOP)
     while psutil.Process(engine.process.pid).status() != psutil.STATUS_STOPPED:
         os.sched_yield()
-    engine.answers = False
-    engine.replies = [OpenReply(engine.clocks.mono)]
+    engine.answers = engine.loop_turns = False
+    engine.replies = [OpenReply(engine.clocks.mono, writes=True)]
     assert await check_for(engine, guard, 240) is None
     assert engine.codes == ["paused"]
     assert f"kill -CONT {engine.process.pid}" in engine.notices[0].text

@@ -252,7 +252,7 @@ async def test_the_guard_is_told_what_the_engine_owes() -> None:
         while not gate.open_replies:
             await asyncio.sleep(0.001)
         (reading,) = gate.open_replies
-        assert (reading.writes, reading.streams) == (False, True)
+        assert (reading.writes, reading.reports) == (False, True)
         assert began_s <= reading.heard_s <= time.monotonic()
         reports.set()
         while gate.open_replies == [reading]:

@@ -112,9 +112,8 @@ async def test_equal_replies_go_on_at_the_same_time(options: ServeOptions) -> No
         check_same_words(*sorted(replies, key=lambda reply: reply.parts))
 
 
-async def test_no_other_request_gets_the_slot_of_a_reply_that_goes_on(
-    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def note_slots(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
+    """Return the list to which each request that is sent or has begun is added, with whether it has a slot."""
     seen: list[tuple[str, bool]] = []
     original = EngineLink.open_reply
 
@@ -129,11 +128,36 @@ async def test_no_other_request_gets_the_slot_of_a_reply_that_goes_on(
         seen.append(("begun", has_slot))
         return reply
 
+    monkeypatch.setattr(EngineLink, "open_reply", open_reply)
+    return seen
+
+
+async def test_a_reply_whose_slot_is_there_goes_on_first_where_there_are_fewer_slots(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serve_model(options) as (session, client):
+        replies, reading = [ReadReply(), ReadReply()], []
+        for reply, question in zip(replies, ("How does bread rise?", "Why is the sky blue?"), strict=True):
+            reading.append(asyncio.create_task(read_stream(client, reply, question)))
+            await reply.wait_for_parts(8)
+        seen = note_slots(monkeypatch)
+        await change_settings(session, slots=1)
+        assert session.last_handover is not None
+        assert len(session.last_handover.continued) == 2
+        for reply in replies:
+            reply.most_parts = reply.parts + 20
+        await asyncio.gather(*reading)
+        assert seen == [("sent", True), ("begun", True), ("sent", False), ("begun", False)]
+
+
+async def test_no_other_request_gets_the_slot_of_a_reply_that_goes_on(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with serve_model(options) as (session, client):
         going_on, new = ReadReply(), ReadReply(most_parts=5)
         reading = [asyncio.create_task(read_stream(client, going_on))]
         await going_on.wait_for_parts(8)
-        monkeypatch.setattr(EngineLink, "open_reply", open_reply)
+        seen = note_slots(monkeypatch)
         changing = asyncio.create_task(change_settings(session, draft=3))
         await session.supervisor.wait_for_state(ServerState.RESTARTING)
         reading.append(asyncio.create_task(read_stream(client, new, "Hello")))
@@ -200,7 +224,8 @@ async def test_a_reply_that_a_token_joins_to_its_prompt_may_have_other_words(opt
 async def test_a_reply_whose_last_words_are_not_enough_is_written_again(
     options: ServeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers = [True, False, False]
+    changes = 2  # after the second one, too, the reply is no suspect: no engine was lost
+    answers = [True, False, False] * changes
     bodies: list[dict[str, Any]] = []
     original = EngineLink.open_reply
 
@@ -220,10 +245,11 @@ async def test_a_reply_whose_last_words_are_not_enough_is_written_again(
     async with serve_model(options) as (session, client):
         cut = ReadReply()
         reading = asyncio.create_task(read_stream(client, cut))
-        await cut.wait_for_parts(40)
-        await change_settings(session, draft=3)
+        for draft in range(1, changes + 1):
+            await cut.wait_for_parts(cut.parts + 40)
+            await change_settings(session, draft=draft)
         cut.most_parts = cut.parts + 50
         await reading
         assert not answers
-        assert bodies[1]["messages"] == bodies[0]["messages"]
+        assert bodies[1]["messages"] == bodies[2]["messages"] == bodies[0]["messages"]
         check_same_words(cut, await read_whole(client, cut.most_parts))

@@ -78,3 +78,17 @@ async def test_those_that_wait_are_refused_and_others_served_again() -> None:
     turns.set_limit(2)
     await take_all(turns, 2)
     assert not turns.take_free_turn()
+
+
+async def test_a_turn_that_is_lent_counts_again() -> None:
+    turns = Turns()
+    turns.set_limit(1)
+    await turns.take_turn()
+    with turns.lend_turn():
+        assert turns.take_free_turn()
+        turns.end_turn()
+        assert turns.take_free_turn()
+    turns.end_turn()  # that of the one that lent it; the other one's remains
+    assert not turns.take_free_turn()
+    turns.end_turn()
+    assert turns.take_free_turn()

@@ -35,6 +35,7 @@ from launcher.gui.widgets import (
     SliderField,
 )
 from launcher.gui.widgets.blocks import open_menu_with
+from launcher.gui.widgets.confirm_button import ConfirmButton
 from launcher.gui.widgets.focus import FocusKeeper
 from launcher.gui.widgets.glyphs import NAMES
 from launcher.models.plan import Status
@@ -522,3 +523,14 @@ class TestFocusKeeper:
         for name in ("Pause", "Cancel", "Delete"):
             self.buttons[name].hide()
             assert focus_of(shown) is (self.buttons["Cancel"] if name == "Pause" else self.page)
+
+
+@pytest.mark.parametrize("text", ["Delete", "Delete this model with all of its files"])
+def test_a_button_that_asks_is_as_wide_as_before(text: str, qtbot: QtBot) -> None:
+    button = ConfirmButton(text)
+    qtbot.addWidget(button)
+    button.show_loss(text, "2.9 GB")
+    width = button.sizeHint().width()
+    button.click()
+    assert button.text() == "Delete 2.9 GB?"
+    assert button.sizeHint().width() == width

@@ -16,7 +16,7 @@ def order_tests(root: Path, module: str, imports: Mapping[str, frozenset[str]]) 
     steps = _count_steps(module, imports)
     found: list[tuple[bool, bool, bool, int, int, str]] = []
     for test in sorted((root / "tests").rglob("test_*.py")):
-        name = _name_module(root, test)
+        name = name_module(root, test)
         if name in steps:
             path, is_named = test.relative_to(root).as_posix(), stem in test.stem
             is_far, is_foreign = steps[name] > 1 and not is_named, not path.startswith(f"tests/{package}/")
@@ -27,20 +27,21 @@ def order_tests(root: Path, module: str, imports: Mapping[str, frozenset[str]]) 
 def read_imports(root: Path) -> dict[str, frozenset[str]]:
     """Return the modules of this checkout that each of its modules imports, anywhere in its text."""
     files = [*(root / "launcher").rglob("*.py"), *(root / "tests").rglob("*.py"), *(root / "tools").rglob("*.py")]
-    names = {_name_module(root, file) for file in files}
+    names = {name_module(root, file) for file in files}
     found: dict[str, frozenset[str]] = {}
     for file in files:
         wanted = set(_list_imported(ast.parse(file.read_bytes())))
-        own = _name_module(root, file)
+        own = name_module(root, file)
         if file.parent.is_relative_to(root / "tests"):  # pytest loads these for each test in a folder
             folders = [each for each in file.parents if each.is_relative_to(root / "tests")]
-            wanted |= {_name_module(root, each / "conftest.py") for each in folders}
+            wanted |= {name_module(root, each / "conftest.py") for each in folders}
         found[own] = frozenset(wanted & names - {own})
     found["tests.forked"] |= {each for each in names if each.startswith("launcher.cli.")}  # it runs any command
     return found
 
 
-def _name_module(root: Path, file: Path) -> str:
+def name_module(root: Path, file: Path) -> str:
+    """Return the name of a file's module."""
     return file.relative_to(root).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
 
 

@@ -67,8 +67,8 @@ class GuardLimits:
     CPU time.
     """
     endless_s: float = 1_800.0
-    """A stream without a new token, or report on its prompt, for this long, whatever CPU time was used: the engine
-    hangs."""
+    """A stream that has begun, or of whose prompt reports are due, without either for this long, whatever CPU time was
+    used: the engine hangs."""
     loading_s: float = 600.0
     """Loading without any output for this long: the engine hangs. Loading a cold 40 GB file from a slow disk keeps
     reporting progress."""
@@ -168,7 +168,10 @@ class Guard:
         paused = await asyncio.to_thread(_is_paused, self._pid)
         if healthy:
             self._answered_s = now_s
-        await self._ask_loop(now_s)
+        if paused:
+            self._stuck_s = None
+        else:
+            await self._ask_loop(now_s)
         self._report_silence(now_s, paused=paused)
         if slept_s:
             span = _format_duration(slept_s)
@@ -284,7 +287,7 @@ class Guard:
         replies = self._open_replies()
         quiet_s = self._count_quiet(replies, now_s)
         stuck_s = 0.0 if self._stuck_s is None else now_s - self._stuck_s
-        endless = self._count_quiet([each for each in replies if each.streams], now_s) >= self._limits.endless_s
+        endless = self._count_quiet([each for each in replies if each.reports], now_s) >= self._limits.endless_s
         if stuck_s >= self._limits.stalled_s:
             return EngineHung(
                 message(

@@ -104,13 +104,13 @@ class ReplyProgress(NamedTuple):
 class OpenReply(NamedTuple):
     """A reply that the engine owes: when it last sent a part of it, or a report on its prompt, in monotonic seconds.
 
-    `writes` is whether its text has begun, None if unknown. One that is not a stream comes whole, so that the engine
-    may be silent for as long as it takes; of a stream, something is due after each batch.
+    `writes` is whether its text has begun, None if unknown. Of one that `reports`, something is due after each batch;
+    others may be silent for as long as they take: they come whole, or their prompt is read without reports.
     """
 
     heard_s: float
     writes: bool | None = None
-    streams: bool = True
+    reports: bool = True
 
 
 class FailedReplies(NamedTuple):

@@ -1,6 +1,6 @@
 """Button that deletes something: where that is a loss, a second press within seconds confirms."""
 
-from PySide6.QtCore import QSize, QTimer, Signal, Slot
+from PySide6.QtCore import QSize, Qt, QTimer, Signal, Slot
 from PySide6.QtWidgets import QPushButton
 
 from launcher.gui.translation import tr
@@ -13,7 +13,7 @@ _WIDEST = "999.99 GB"
 class ConfirmButton(QPushButton):
     """Emits `confirmed` at the second press. The first one asks, with how much is deleted.
 
-    Its width has room for the question from the beginning: it never grows to where another button was.
+    Its width has room for both from the beginning: a press never moves another button to where this one was.
     """
 
     confirmed = Signal()
@@ -38,10 +38,11 @@ class ConfirmButton(QPushButton):
         self._show_text()
 
     def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
-        """Return the size that the question needs."""
-        hint, metrics = super().sizeHint(), self.fontMetrics()
-        more = metrics.horizontalAdvance(tr("Delete {size}?", size=_WIDEST)) - metrics.horizontalAdvance(self.text())
-        return QSize(hint.width() + max(more, 0), hint.height())
+        """Return the size that the wider of the two texts needs."""
+        hint, question = super().sizeHint(), tr("Delete {size}?", size=_WIDEST)
+        flag = Qt.TextFlag.TextShowMnemonic  # as the style measures it
+        shown, *both = (self.fontMetrics().size(flag, text).width() for text in (self.text(), self._text, question))
+        return QSize(hint.width() + max(both) - shown, hint.height())
 
     @Slot()
     def _press(self) -> None:

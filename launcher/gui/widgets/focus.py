@@ -42,7 +42,16 @@ class FocusKeeper(QObject):
         application = QApplication.instance()
         if isinstance(application, QApplication):
             application.focusChanged.connect(self._handle_change)
+            application.aboutToQuit.connect(self._end)
         window.installEventFilter(self)  # until it has a native window
+
+    @Slot()
+    def _end(self) -> None:
+        """Watch no widget any more: Qt would call the filter while Python ends."""
+        for each in (self._focused, self._lost):
+            if each is not None and isValid(each):
+                each.removeEventFilter(self)
+        self._focused = self._lost = None
 
     @Slot("QWidget*", "QWidget*")
     def _handle_change(self, _before: QWidget | None, now: QWidget | None) -> None:
@@ -109,7 +118,9 @@ class FocusKeeper(QObject):
 
     def _keeps_vain_focus(self, watched: QObject) -> bool:
         focused = self._focused
-        return watched is focused and self._window.focusWidget() is focused and not takes_focus(focused)
+        if focused is None or watched is not focused or not isValid(self._window):
+            return False
+        return self._window.focusWidget() is focused and not takes_focus(focused)
 
     def _forget(self) -> None:
         lost, self._lost = self._lost, None
