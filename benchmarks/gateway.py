@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -187,8 +187,8 @@ def _token_rows(server: _Served, ways: _Ways, clocks: _Clocks, streams: int, tok
     what = f"{streams} stream{'s' if streams > 1 else ''} of {_RATE} tokens/s"
     yield _added_row(f"a token of {what}, median", delays, None)
     what = f"processor time of a token, {what}"
-    limit = _MANY_LIMIT if streams == max(_STREAM_COUNTS) else inf
-    yield ratio_row(what, spent_us[_GATEWAY], "µs", 0, _PROXY, spent_us[_PROXY], limit)
+    row = ratio_row(what, spent_us[_GATEWAY], "µs", 0, _PROXY, spent_us[_PROXY], _MANY_LIMIT)
+    yield row if streams == max(_STREAM_COUNTS) else replace(row, limit="-", kept=None)
 
 
 def _added_row(what: str, delays_ms: dict[str, list[float]], limit: float | None) -> Row:

@@ -36,6 +36,7 @@ from launcher.gateway.exchange import (
 from launcher.gateway.frames import (
     COMMENT,
     FRAME_END,
+    AlikeFrames,
     FrameSplitter,
     ReplyPart,
     begins_reply,
@@ -105,7 +106,7 @@ class Forwarder:
         self._has_written = False
         self._sends_chunks = request.version >= HttpVersion11
         self._delivered = self._has_passed_end = False
-        self._splitter = FrameSplitter()
+        self._splitter, self._alike = FrameSplitter(), AlikeFrames()
         self._task: asyncio.Task[Any] | None = None
         self._is_cut = False
         # The gateway asks for the progress of the prompt, to know its tokens before the end, and keeps the answers to
@@ -336,7 +337,7 @@ class Forwarder:
 
     async def _pass_frames(self, link: EngineLink, reply: EngineReply) -> bool:
         """Pass the frames of a stream on; return whether it was cut before its end."""
-        self._splitter, self._progress = FrameSplitter(), HiddenProgress()
+        self._splitter, self._progress, self._alike = FrameSplitter(), HiddenProgress(), AlikeFrames()
         if not reply.has_parts:  # the first one may take as long as the reading of a prompt
             await self._wait_for_client()
         while data := await reply.read_part(self._pass_at_once):
@@ -361,13 +362,23 @@ class Forwarder:
             return False
         if client.get_write_buffer_size() > _MOST_UNSENT_BYTES:
             return False
-        taken = [self._take_event(self._read_event(frame), frame) for frame in self._splitter.add_bytes(data)]
+        taken = [self._take_frame(frame) for frame in self._splitter.add_bytes(data)]
         if passed := [frame for frame in taken if frame is not None]:
             if client.is_closing():
                 raise ClientGone
             frames = _join_frames(passed)
             client.write(b"%x\r\n%b\r\n" % (len(frames), frames) if self._sends_chunks else frames)
         return True
+
+    def _take_frame(self, frame: bytes) -> bytes | None:
+        """Do what `_take_event` does, without parsing a frame that only has other text than one that was passed on."""
+        if (part := self._alike.read_part(frame)) is None:
+            return self._take_event(self._read_event(frame), frame)
+        self._has_passed_end = False
+        self.exchange.heard_s = time.monotonic()
+        self.exchange.text.add_part(part)
+        self._note_part()
+        return frame
 
     def _read_event(self, frame: bytes) -> dict[str, Any] | None:
         return parse_event(frame) if self._must_read(frame) else None
@@ -386,6 +397,7 @@ class Forwarder:
 
     def _take_event(self, event: dict[str, Any] | None, frame: bytes) -> bytes | None:
         """Record what an event says; return its frame for the client, None if it is not for the client."""
+        received = frame
         self._has_passed_end = frame.startswith(_LAST_FRAMES)
         exchange, continuation = self.exchange, self.continuation
         if not frame.startswith(b":"):  # a comment only says that the connection is there
@@ -419,6 +431,8 @@ class Forwarder:
                 exchange.text.add_part(part)
                 self._note_part()
             passed = self._stream.take_event(event, frame, continuation)
+            if part is not None and passed is received and continuation is None:
+                self._alike.learn(frame, part)
         usage = _event_usage(event)
         if passed is not None and usage is not None and not has_timings:
             exchange.figures.add_usage(usage)

@@ -49,6 +49,10 @@ class ReplyPart(NamedTuple):
         """The text, of whichever kind."""
         return self.content or self.reasoning
 
+    def replace_text(self, text: str) -> "ReplyPart":
+        """Return the part with another text of the same kind."""
+        return self._replace(reasoning=text) if self.reasoning else self._replace(content=text)
+
 
 def read_part(event: Mapping[str, Any]) -> ReplyPart | None:
     """Return what an event of OpenAI's or Anthropic's API adds to the reply; None if it adds nothing."""
@@ -64,6 +68,44 @@ def read_part(event: Mapping[str, Any]) -> ReplyPart | None:
     else:
         return None
     return part if any(part) else None
+
+
+class AlikeFrames:
+    """Reads what frames add to a reply that differ from an earlier one in their text only, without parsing them.
+
+    Most frames of a stream are such ones for a second, after which their time of creation changes.
+    """
+
+    def __init__(self) -> None:
+        self._head = self._tail = b""
+        self._is_thinking = False
+
+    def learn(self, frame: bytes, part: ReplyPart) -> None:
+        """Take a frame as the pattern, if it has nothing but this text, and that at one place."""
+        self._head = self._tail = b""
+        if part.calls_tool or bool(part.content) == bool(part.reasoning):
+            return
+        text = json.dumps(part.text, ensure_ascii=False).encode(errors="replace")
+        begin = frame.find(text)
+        head, tail = frame[: begin + 1], frame[begin + len(text) - 1 :]
+        other = parse_event(head + b"other" + tail) if begin > 0 else None
+        if other is not None and read_part(other) == part.replace_text("other"):
+            self._head, self._tail, self._is_thinking = head, tail, bool(part.reasoning)
+
+    def read_part(self, frame: bytes) -> ReplyPart | None:
+        """Return what a frame adds if it is like the pattern; None if it is not, or its text is empty."""
+        head, tail = self._head, self._tail
+        if not head or not frame.startswith(head) or not frame.endswith(tail):
+            return None
+        quoted = frame[len(head) : -len(tail)]
+        try:
+            is_plain = b"\\" not in quoted and b'"' not in quoted
+            text = quoted.decode() if is_plain else json.loads(b'"%b"' % quoted)
+        except ValueError:
+            return None
+        if not text:
+            return None
+        return ReplyPart("", text) if self._is_thinking else ReplyPart(text)
 
 
 def begins_reply(event: Mapping[str, Any]) -> bool:
