@@ -37,7 +37,7 @@ _PROCESSOR_TIME = 2
 """CPUCLOCK_SCHED, the last bits of the clocks that Linux has for other processes: see clock_getcpuclockid(3)."""
 _FIRST_LIMIT, _REQUEST_LIMIT, _MANY_LIMIT = 1.5, 1.5, 1.4
 """Multiples of a plain proxy: what the first token waits longer, and the processor time of a request and of a token."""
-_MEMORY_LIMIT_MB, _START_LIMIT, _GAP_LIMIT = 45.0, 1.3, 1.5
+_MEMORY_LIMIT_MB, _START_LIMIT, _GAP_LIMIT = 45.0, 1.3, 2.2
 _DIRECT, _PROXY, _GATEWAY = "direct", "a plain proxy", "gateway"
 _TRIES = 5
 _Ways = dict[str, tuple[str, int]]
