@@ -51,7 +51,10 @@ def test_kept_settings_that_are_not_used_add_defaults() -> None:
             action(ActionKind.SMALLER_CONTEXT, context=8_192),
             "mtp-launcher serve m:Q4 --ctx 8192 --kv q8_0 --port 9001 -- --jinja -x 1",
         ),
-        (action(ActionKind.LOAD_PROJECTOR), None),  # none is known for this model
+        (
+            action(ActionKind.LOAD_PROJECTOR),
+            "mtp-launcher serve m:Q4 --vision --ctx 65536 --kv q8_0 --port 9001 -- --jinja -x 1",
+        ),
         (
             action(ActionKind.DRAFT_OFF),
             "mtp-launcher serve m:Q4 --ctx 65536 --kv q8_0 --draft 0 --port 9001 -- --jinja -x 1",
@@ -84,20 +87,6 @@ def test_kept_settings_that_are_not_used_add_defaults() -> None:
 )
 def test_an_action_is_a_command(wanted: Action, command: str | None) -> None:
     assert command_for(wanted, start(port=9_001)).command == command
-
-
-@pytest.mark.parametrize(
-    ("model", "command"),
-    [
-        ("demo", None),
-        ("gemma-4-31b", "mtp-launcher pull gemma-4-31b --vision && mtp-launcher serve gemma-4-31b --vision"),
-    ],
-)
-def test_a_projector_is_offered_where_one_is_known(model: str, command: str | None) -> None:
-    plain = RepeatableStart.from_options(
-        ServeOptions(OPTIONS.model), model_name=model, chosen={}, port=None, shared=False
-    )
-    assert command_for(action(ActionKind.LOAD_PROJECTOR), plain).command == command
 
 
 def test_an_action_for_an_unknown_start_has_no_command() -> None:
