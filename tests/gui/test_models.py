@@ -770,6 +770,7 @@ class TestQueueButtons:
         calls: list[tuple[object, ...]] = []
         self.page = open_page()
         monkeypatch.setattr(self.page.queue, "request_state", lambda *call: calls.append(call))
+        self.page.queue.blockSignals(True)  # else the empty queue would be shown again at some moment
         return calls
 
     @pytest.fixture(params=["bar", "row"])
