@@ -15,10 +15,13 @@ HEADLESS_MARGIN_MIB, DESKTOP_MARGIN_MIB = 512, 1_024
 USABLE = 0.967
 """Usable share of a card's nominal memory: 15,840 MiB of an RTX 5060 Ti 16 GB; 0.98 on other cards."""
 _HOST_COUNTED = mark(
-    "The plan uses up to {counted:,} MiB of {host_gib:g} GiB host memory and leaves a quarter to the system."
+    "The plan uses up to {counted:,} MiB of {host_gib:g} GiB host memory and leaves the rest to the system."
 )
-_HOST_RESERVE = 0.25
-"""Share of host memory reserved for the system and other programs if the free memory is unknown."""
+_HOST_RESERVE, _MOST_RESERVE_MIB = 0.25, 8_192
+"""Share of host memory left to the system and other programs if the free memory is unknown, and the most that is left.
+
+Idle machines with 122 to 126 GiB have 118 to 120 GiB free (DGX Spark, Ryzen AI Max+ 395: issue P).
+"""
 _OWN_UNKNOWN = mark("The memory of {name} is unknown. Stopping it frees more memory than this figure shows.")
 
 
@@ -261,8 +264,8 @@ def describe_unified_machine(
 ) -> Situation:
     """Return the situation of a described machine whose GPU shares `memory_gib` with the host.
 
-    Unless `free_mib` is given, a quarter of the memory is left to the system. Without `card`, the GPU is a typical one.
-    Raises BadOption for an impossible memory size.
+    GPU and host share `free_mib`; by default, what a host leaves (available_mib). Without `card`, the GPU is a typical
+    one. Raises BadOption for an impossible memory size.
     """
     if not 4 <= memory_gib <= 4_096:
         raise BadOption(
@@ -281,7 +284,7 @@ def describe_unified_machine(
         nominal_gb=memory_gib,
         free_mib=free_mib,
         margin_mib=DESKTOP_MARGIN_MIB,
-        host_mib=int(memory_gib * 1_024) - free_mib,
+        host_mib=0,  # the GPU can take all that the system leaves
         bandwidth_gb_s=card.bandwidth_gb_s if card else None,
         gpu_name=card.name if card else None,
         cards=(card,) if card else (),
@@ -313,7 +316,7 @@ def _check_free(free_mib: int | None, size_gib: float, owner: str) -> None:
 
 def available_mib(host_gib: float) -> int:
     """Return the MiB taken to be available on a host with `host_gib`, if its free memory is unknown."""
-    return int(host_gib * 1_024 * (1 - _HOST_RESERVE))
+    return int(host_gib * 1_024) - min(int(host_gib * 1_024 * _HOST_RESERVE), _MOST_RESERVE_MIB)
 
 
 def host_notes(host_gib: float | None) -> tuple[str, ...]:

@@ -127,7 +127,7 @@ class TestJson:
             "margin_mib": 512, "host_mib": 24_576,
             "memory": {"alone_mib": 15_000, "beside_mib": 15_000, "own_mib": 0, "read_at": None},
             "notes": [
-                "The plan uses up to 24,576 MiB of 32 GiB host memory and leaves a quarter to the system.",
+                "The plan uses up to 24,576 MiB of 32 GiB host memory and leaves the rest to the system.",
                 "Speeds are those of a typical card of this size: NVIDIA GeForce RTX 5060 Ti.",
             ],
         }  # fmt: skip
@@ -342,12 +342,12 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> str:
 class TestThisMachine:
     def test_without_a_gpu_the_processor_is_planned(self) -> None:
         result = answer("--host-memory", "64")
-        assert (result["machine"]["backend"], result["machine"]["free_mib"]) == ("cpu", 49_152)
+        assert (result["machine"]["backend"], result["machine"]["free_mib"]) == ("cpu", 57_344)
         plan = result["plans"][0]
         assert (plan["ctx"], plan["status"], plan["evidence"]) == (32_768, "FITS", [])
         assert "--gpu-layers" not in plan["argv"]
         text = run("--host-memory", "64").stdout
-        assert text.startswith("No usable GPU: the processor (cpu): 49,152 MiB free")
+        assert text.startswith("No usable GPU: the processor (cpu): 57,344 MiB free")
 
     def test_with_a_driver_the_free_memory_of_the_gpu_counts(self, driver: str) -> None:
         result = answer(LD_LIBRARY_PATH=driver)

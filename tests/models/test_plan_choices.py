@@ -89,7 +89,7 @@ class TestHostMemory:
     def test_the_usable_host_memory_is_explained(self) -> None:
         for backend in ("cuda", "cpu"):
             notes = describe_machine(24, host_gib=32, backend=backend).notes  # type: ignore[arg-type]
-            assert "The plan uses up to 24,576 MiB of 32 GiB host memory and leaves a quarter to the system." in notes
+            assert "The plan uses up to 24,576 MiB of 32 GiB host memory and leaves the rest to the system." in notes
 
 
 @pytest.mark.parametrize(("kv", "slow"), [("q5_1", True), ("q5_0", True), ("q4_1", True), ("q8_0", False)])

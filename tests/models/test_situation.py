@@ -60,7 +60,7 @@ class TestDescribed:
         assert (known.free_mib, known.margin_mib, known.backend) == (12_000, 512, "vulkan")
         assert known.host_mib == 24 * 1_024
         assert known.notes == (
-            "The plan uses up to 24,576 MiB of 32 GiB host memory and leaves a quarter to the system.",
+            "The plan uses up to 24,576 MiB of 32 GiB host memory and leaves the rest to the system.",
             "Speeds are those of a typical card of this size: NVIDIA GeForce RTX 3090.",
         )
 
@@ -70,14 +70,14 @@ class TestDescribed:
         assert sum(pair.gpu_free_mib) == pair.free_mib
         assert [card.memory_gb for card in pair.cards] == [24, 12]
         shared = describe_unified_machine(128)
-        assert (shared.unified, shared.backend, shared.free_mib) == (True, "vulkan", 96 * 1_024)
+        assert (shared.unified, shared.backend, shared.free_mib) == (True, "vulkan", 120 * 1_024)
         assert describe_machine(24, card=find_card("7900 XTX")).backend == "vulkan"
         with pytest.raises(BadOption, match="--unified-memory 2 is out of range"):
             describe_unified_machine(2)
 
     def test_without_a_gpu_host_memory_is_planned(self) -> None:
         known = describe_machine(24, host_gib=64, backend="cpu")
-        assert (known.backend, known.nominal_gb, known.free_mib, known.margin_mib) == ("cpu", 64, 48 * 1_024, 1_024)
+        assert (known.backend, known.nominal_gb, known.free_mib, known.margin_mib) == ("cpu", 64, 56 * 1_024, 1_024)
         assert describe_machine(24, host_gib=64, backend="cpu", free_mib=0).free_mib == 0
         with pytest.raises(BadOption, match="--backend cpu") as wrong:
             describe_machine(24, backend="cpu")

@@ -56,6 +56,10 @@ LARGE = {
     "--unified-memory 128": describe_unified_machine(128),
     "--gpu GB10": describe_unified_machine(128, card=find_card("GB10")),
 }
+DESCRIBED = {name: LARGE[name] for name in ("--unified-memory 128", "--gpu GB10")} | {
+    "--unified-memory 64": describe_unified_machine(64),
+    "--unified-memory 24": describe_unified_machine(24),
+}
 SMALL = {
     "780M": strix_halo(30, carve_out_gib=0.5, host_gib=31, free_gib=27),
     "Orin Nano": read(
@@ -103,9 +107,9 @@ def test_a_read_machine_is_planned_as_one_described_with_its_memory() -> None:
     )
 
 
-@pytest.mark.parametrize("name", LARGE | SMALL)
+@pytest.mark.parametrize("name", LARGE | DESCRIBED | SMALL)
 def test_the_parts_on_gpu_and_host_fit_together(name: str) -> None:
-    situation = (LARGE | SMALL)[name]
+    situation = (LARGE | DESCRIBED | SMALL)[name]
     assert situation.host_mib is not None
     all_mib = situation.free_mib + situation.host_mib
     for intent in ("balanced", "best-quality", "long-context"):
@@ -139,6 +143,29 @@ def test_the_context_is_shortened_until_both_parts_fit() -> None:
     (reason,) = (each for each in plan.reasons if each.startswith("It needs"))
     on_host, spare = plan.needed_mib - plan.required_mib, plan.free_mib - plan.needed_mib
     assert f"and {on_host:,} MiB of it for its part on the host; {spare:,} MiB stay free" in reason
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_a_described_machine_leaves_the_system_its_part(name: str) -> None:
+    situation = DESCRIBED[name]
+    assert situation.host_beside_mib(0) == situation.free_mib
+    assert situation.free_mib == max(situation.nominal_gb * 3 / 4, situation.nominal_gb - 8) * 1_024
+    for plan in make_shipped_plans(situation, PlanCriteria()):
+        if plan.status is Status.TOO_BIG:
+            continue
+        host = plan.estimate.host
+        most = plan.needed_mib + (host.checkpoints_most + host.prompt_cache_most) / 2**20
+        assert plan.needed_mib == pytest.approx(plan.required_mib + host_need_mib(plan.estimate), abs=1)
+        assert most <= situation.free_mib + 1 or any("more host memory" in each for each in plan.cautions)
+        (reason,) = (each for each in plan.reasons if each.startswith("It needs"))
+        assert f"{plan.needed_mib - plan.required_mib:,} MiB of it for its part on the host" in reason
+
+
+def test_a_described_machine_states_one_figure_for_the_host() -> None:
+    plan = first_plan(DESCRIBED["--unified-memory 64"], PlanCriteria(model="qwen3.8-flash-next"))
+    assert plan.status is Status.TOO_BIG
+    (caution,) = (each for each in plan.cautions if each.startswith("Not enough host memory"))
+    assert f"{host_need_mib(plan.estimate):,} MiB are needed, {plan.free_mib - plan.required_mib:,} MiB" in caution
 
 
 def test_caches_are_limited_to_what_the_model_leaves() -> None:
