@@ -252,6 +252,14 @@ def connection_error(
         hint = message("Check the clock; behind an inspecting proxy, set SSL_CERT_FILE to its certificate.")
         kind = Untrusted if isinstance(cause, ssl.SSLCertVerificationError) else Unreachable
         return kind(message("Cannot make a secure connection to {host}: {why}.", host=host, why=why), hint)
+    while proxy and isinstance(inner := cause.__cause__ or cause.__context__, OSError):  # python-socks wraps it
+        cause = inner
+    # Only the proxy's name is resolved here, and only the proxy connected to.
+    if proxy and isinstance(cause, socket.gaierror | ConnectionRefusedError):
+        return Unreachable(
+            message("The proxy {proxy} cannot be reached: {reason}.", proxy=proxy.host, reason=_error_text(cause)),
+            _CHECK_PROXY,
+        )
     if isinstance(cause, socket.gaierror):
         return Unreachable(message("The host name {host} cannot be resolved.", host=host), hint)
     if isinstance(cause, TimeoutError):

@@ -181,6 +181,18 @@ def test_a_proxy_for_all_is_ignored_beside_one_for_the_scheme(
 
 
 @both_clients
+@pytest.mark.parametrize("scheme", ["http", "socks5"])
+def test_a_proxy_without_an_address_is_named_and_not_the_server(
+    fetch: Callable[[str], bytes], scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("https_proxy", f"{scheme}://proxy.invalid:3128")
+    with pytest.raises(Unreachable, match=r"^The proxy proxy\.invalid cannot be reached: ") as error:
+        fetch("https://hub.example/file")
+    assert "hub.example" not in error.value.title
+    assert "HTTPS_PROXY" in error.value.hint
+
+
+@both_clients
 @pytest.mark.parametrize(
     ("address", "why"),
     [
