@@ -182,6 +182,7 @@ def _is_without_language(model: Header) -> bool:
 _MOST_HEADS = 4
 """The most blocks of a file that holds MTP heads alone, by its architecture's name."""
 _DRAFTS = re.compile(r"(^|[-_])(draft|drafter|medusa|hydra|speculator|mlp_speculator)\d?($|[-_])")
+_DIFFUSION = _has_architecture("dream", "llada", "llada-moe", "rnd1", "diffusion-gemma")
 _IMAGES = _has_architecture(
     *("flux", "flux2", "sd1", "sd2", "sd3", "sd35", "sdxl", "aura", "auraflow", "hidream", "cosmos", "ltxv", "ltx2"),
     *("ltxv_upscaler", "hyvid", "hyvideo", "hunyuan_video", "hunyuan_image", "wan", "lumina", "lumina2", "qwen_image"),
@@ -306,6 +307,16 @@ KINDS: tuple[FileKind, ...] = (
         in_name=_name_hint(r"vae|flux\.?\d\w*|sdxl|sd3(?:\.5)?|wan2\.?\d|qwen-image\w*|ltxv?|hidream|lumina2?"),
     ),
     FileKind(
+        "diffusion-language-model",
+        "other",
+        message("diffusion model"),
+        message("a diffusion language model, which writes all words of a text at once"),
+        message("llama-server cannot generate with it. Use llama-diffusion-cli of llama.cpp for it."),
+        # llm_arch_is_diffusion of llama.cpp (src/llama-arch.cpp); a newer one has their key.
+        lambda model: _DIFFUSION(model) or "diffusion.shift_logits" in model.metadata,
+        in_name=_name_hint(r"llada[\w.]*|diffusion[-_]?gemma\w*"),
+    ),
+    FileKind(
         "speech-recognition",
         "other",
         message("speech model"),
@@ -402,8 +413,11 @@ _FOREIGN: tuple[tuple[bytes, tuple[Message, Message]], ...] = (
     *((magic, _OLD) for magic in (b"lmgg", b"fmgg", b"tjgg")),
     (b"algg", (message("it is a LoRA adapter in a format that llama.cpp no longer reads"), _GET_GGUF)),
     *((magic, _STATE) for magic in (b"nsgg", b"qsgg")),
-    *((magic, _PYTORCH) for magic in (b"PK\x03\x04", b"\x80\x02")),
-    *((magic, _PACKED) for magic in (b"\x1f\x8b", b"7z\xbc\xaf", b"Rar!", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")),
+    (b"\x80\x02", _PYTORCH),
+    *(
+        (magic, _PACKED)
+        for magic in (b"\x1f\x8b", b"7z\xbc\xaf", b"Rar!", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ", b"PK\x03\x04")
+    ),
     *((magic, _PAGE) for magic in (b"<", b"{", b"\xef\xbb\xbf<")),
     (b"\0" * 8, (message("it begins with zeros, so its download was not finished"), _AGAIN)),
 )
@@ -419,5 +433,7 @@ def recognise_bytes(start: bytes) -> tuple[Message, Message] | None:
     """
     if _SAFETENSORS.match(start):
         return message("it is a safetensors file"), _GET_GGUF
+    if start.startswith(b"PK\x03\x04") and b"data.pkl" in start:  # torch.save writes this entry first
+        return _PYTORCH
     found = next((kind for magic, kind in _FOREIGN if start.lstrip(b" \r\n").startswith(magic)), None)
     return found or (_PAGE if _TEXT.fullmatch(start[:64]) else None)
