@@ -51,10 +51,7 @@ def test_kept_settings_that_are_not_used_add_defaults() -> None:
             action(ActionKind.SMALLER_CONTEXT, context=8_192),
             "mtp-launcher serve m:Q4 --ctx 8192 --kv q8_0 --port 9001 -- --jinja -x 1",
         ),
-        (
-            action(ActionKind.LOAD_PROJECTOR),
-            "mtp-launcher serve m:Q4 --vision --ctx 65536 --kv q8_0 --port 9001 -- --jinja -x 1",
-        ),
+        (action(ActionKind.LOAD_PROJECTOR), None),  # none is known for this model
         (
             action(ActionKind.DRAFT_OFF),
             "mtp-launcher serve m:Q4 --ctx 65536 --kv q8_0 --draft 0 --port 9001 -- --jinja -x 1",

@@ -8,11 +8,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from launcher.base.action import Action, ActionKind
-from launcher.base.errors import ActionImpossible
+from launcher.base.errors import ActionImpossible, LauncherError, ModelMissing
 from launcher.engine.diagnosis.actions import apply_action, changes_settings
 from launcher.engine.server.last_start import PROGRAM, RepeatableStart, quote_command
 from launcher.fetch.hub_cache import is_in_cache
+from launcher.models.catalogue_load import load_catalogue
 from launcher.models.library_index import find_origin
+from launcher.models.locate import find_projector, select_model
 
 _BACKENDS = {"cuda": "cuda", "vulkan": "vulkan", "hip": "rocm", "sycl": "sycl"}
 """Values of `engine install --backend` by ggml's backend names."""
@@ -52,8 +54,7 @@ def _list_steps(action: Action, start: RepeatableStart | None) -> Iterator[tuple
                 yield (start if kind is ActionKind.RESTART else replace(start, port=None)).command_words
         case ActionKind.LOAD_PROJECTOR:
             if start is not None:
-                program, verb, model, *rest = start.command_words
-                yield program, verb, model, "--vision", *rest
+                yield from _list_projector_steps(start)
         case ActionKind.OTHER_ENGINE_BUILD:
             backend = _BACKENDS.get(str(parameters.get("backend")))
             yield (PROGRAM, "engine", "install", *(("--backend", backend) if backend else ()))
@@ -67,6 +68,20 @@ def _list_steps(action: Action, start: RepeatableStart | None) -> Iterator[tuple
         case ActionKind.UNSET_VARIABLE if str(parameters.get("variable", "")).isidentifier():
             name = str(parameters["variable"])
             yield ("Remove-Item", f"Env:{name}") if sys.platform == "win32" else ("unset", name)
+
+
+def _list_projector_steps(start: RepeatableStart) -> Iterator[tuple[str, ...]]:
+    """Yield the commands that start a model with its projector, first its download; none if no projector is known."""
+    program, verb, model, *rest = start.command_words
+    try:
+        find_projector(select_model(start.model, load_catalogue()))
+    except ModelMissing as error:
+        if "wanted" not in error.facts:
+            return
+        yield program, "pull", model, "--vision"
+    except LauncherError:
+        return
+    yield program, verb, model, "--vision", *rest
 
 
 def _list_download_steps(file: Path | None) -> Iterator[tuple[str, ...]]:
