@@ -86,6 +86,20 @@ def test_an_action_is_a_command(wanted: Action, command: str | None) -> None:
     assert command_for(wanted, start(port=9_001)).command == command
 
 
+@pytest.mark.parametrize(
+    ("model", "command"),
+    [
+        ("demo", None),
+        ("gemma-4-31b", "mtp-launcher pull gemma-4-31b --vision && mtp-launcher serve gemma-4-31b --vision"),
+    ],
+)
+def test_a_projector_is_offered_where_one_is_known(model: str, command: str | None) -> None:
+    plain = RepeatableStart.from_options(
+        ServeOptions(OPTIONS.model), model_name=model, chosen={}, port=None, shared=False
+    )
+    assert command_for(action(ActionKind.LOAD_PROJECTOR), plain).command == command
+
+
 def test_an_action_for_an_unknown_start_has_no_command() -> None:
     assert command_for(action(ActionKind.DRAFT_OFF), None).command is None
     assert command_for(action(ActionKind.OTHER_PORT), None).command is None

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from launcher.base.action import Action, ActionKind
-from launcher.base.errors import ActionImpossible, LauncherError, ModelMissing
+from launcher.base.errors import ActionImpossible, LauncherError
 from launcher.engine.diagnosis.actions import apply_action, changes_settings
 from launcher.engine.server.last_start import PROGRAM, RepeatableStart, quote_command
 from launcher.fetch.hub_cache import is_in_cache
@@ -74,13 +74,15 @@ def _list_projector_steps(start: RepeatableStart) -> Iterator[tuple[str, ...]]:
     """Yield the commands that start a model with its projector, first its download; none if no projector is known."""
     program, verb, model, *rest = start.command_words
     try:
-        find_projector(select_model(start.model, load_catalogue()))
-    except ModelMissing as error:
-        if "wanted" not in error.facts:
-            return
-        yield program, "pull", model, "--vision"
+        selection = select_model(start.model, load_catalogue())
     except LauncherError:
         return
+    try:
+        find_projector(selection)
+    except LauncherError:
+        if selection.entry.projector is None or selection.entry.repo is None:
+            return
+        yield program, "pull", model, "--vision"
     yield program, verb, model, "--vision", *rest
 
 
