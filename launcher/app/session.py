@@ -713,6 +713,9 @@ class ServerSession:
             if options == newest.options:
                 self._newest_start = started
             save_last_start(started, supervisor.log.path)
+        elif event.state is ServerState.STOPPING:  # a running engine is stopped: its log is the last to ask about
+            served = self._served_start.start if self._served_start else newest
+            save_last_start(replace(served, context=launch.context), supervisor.log.path, stopped=True)
         elif event.error is not None:
             attach_fixes(event.error, launch.options)
             self._failed_start, self._proposed_fixes = newest, event.error.actions

@@ -60,7 +60,7 @@ def _parse_exit_code(text: str) -> int:
 async def run(options: argparse.Namespace) -> Result:
     """Return the first known cause in the log, the error of the last start, or that the server is healthy.
 
-    Exit code 1 if no cause is known.
+    Exit code 1 if no cause is known, unless the last server was stopped and none runs.
     """
     from launcher.base.threads import run_in_thread
     from launcher.engine.diagnosis.explain import diagnose_log, find_error_line
@@ -92,6 +92,9 @@ async def run(options: argparse.Namespace) -> Result:
         times = "request" if failed.count == 1 else f"{failed.count} requests"
         title = f"The last {times} that failed did so for no known cause, and the log shows none."
         error_line = failed.message or f"HTTP status {failed.status}"
+    was_stopped = server is None and not has_input and last_start is not None and last_start.stopped
+    if was_stopped:
+        title, error_line = "No server runs. The last one was stopped, and its log shows no failure.", None
     if starting_server is not None:
         title = f"The server at {starting_server.url} is {starting_server.state}, and its log shows no failure."
     lines = [wrap_text(title), *([wrap_text(error_line, "  It says: ")] if error_line else [])]
@@ -99,7 +102,7 @@ async def run(options: argparse.Namespace) -> Result:
     return Result(
         {**unknown, "title": title, "actions": [], "line": error_line, "log": log_name},
         [*lines, *_describe_source(log_name, options)],
-        exit_code=1,
+        exit_code=0 if was_stopped else 1,
     )
 
 
@@ -203,9 +206,9 @@ def _find_last_start(log_name: str | None, url: str | None) -> tuple[LastStart |
     """Return the start to diagnose, and its server if that runs.
 
     With `log_name`, the start is the last one if it wrote that log, else None. With `url` it is the start of that
-    server. Without both it is the last start, or if none is recorded, one that has only the newest log. Raises
-    ServerNotFound if there is no log or no such server, SeveralServers if the server of the last start runs beside
-    others.
+    server. Without both it is the last start or the server stopped after it, or the one that still runs after a stop; if
+    none is recorded, it is one that has only the newest log. Raises ServerNotFound if there is no log or no such
+    server, SeveralServers if the server of the last start runs beside others.
     """
     from launcher.base.errors import ServerNotFound
     from launcher.base.paths import expand_user
@@ -225,6 +228,9 @@ def _find_last_start(log_name: str | None, url: str | None) -> tuple[LastStart |
             last_start = LastStart(None, log)
     else:
         entry = _find_server_of_log(last_start.log if last_start else None)
+        if entry is None and last_start is not None and last_start.stopped and registry.list_entries():
+            entry = registry.find_server(None)  # one that was started earlier still runs
+            last_start = LastStart(None, log_path(entry.port))
         if last_start is None and (files := list_log_files()):
             last_start = LastStart(None, files[0].path)
     if last_start is None:

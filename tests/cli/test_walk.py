@@ -78,8 +78,10 @@ def test_an_argument_that_the_engine_refuses_is_explained() -> None:
     assert find_command(result.stdout) == find_command(failed.stderr) == "mtp-launcher serve demo --ctx 4096"
     with serve_by_command(find_command(result.stdout)) as status:
         assert status["settings"]["ctx"] == 4_096
-    # The error of an earlier run is not reported for the last one.
-    assert run("mtp-launcher", "diagnose").returncode == 1
+    # The error of an earlier run is not reported for the last one, which was stopped.
+    after = run("mtp-launcher", "diagnose")
+    assert after.returncode == 0
+    assert after.stdout.startswith("No server runs. The last one was stopped, and its log shows no failure.\n")
 
 
 @pytest.mark.thorough
@@ -221,6 +223,22 @@ def test_a_damaged_record_of_the_last_start_leaves_its_log(home: Path) -> None:
     result = run("mtp-launcher", "diagnose")
     assert result.stdout.startswith("The engine does not support the flag --warp-speed.\n")
     assert "The record of the last start was damaged" in result.stderr
+
+
+def test_the_server_that_was_stopped_last_is_diagnosed_and_one_that_still_runs_before_it() -> None:
+    with serve_by_command("mtp-launcher serve demo") as first:
+        port = find_port()
+        with forked.start("serve", "demo", "--json", "--port", port, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            second = json.loads(process.stdout.readline())
+            run("mtp-launcher", "stop", "--url", second["url"])
+            process.wait(120)
+        running = run("mtp-launcher", "diagnose")
+        assert running.stdout.startswith(f"The server at {first['url']} is healthy.\n")
+    ended = run("mtp-launcher", "diagnose")
+    assert ended.returncode == 0
+    assert ended.stdout.startswith("No server runs. The last one was stopped")
+    assert f"engine-{first['url'].rpartition(':')[2]}.log" in ended.stdout.replace("\n", "")
 
 
 def test_one_of_two_servers_must_be_named() -> None:

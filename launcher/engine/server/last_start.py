@@ -134,6 +134,7 @@ class _LastStartFile(BaseModel):
     diagnosis: str | None = None
     actions: list[_SavedAction] = []
     why: _SavedError | None = None
+    stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,7 @@ class LastStart:
 
     `start` is None if the user named no model. `log` is None if the start failed before an engine ran. `diagnosis` is
     the code of the cause found in the log. `error` is the one that the user saw, `actions` are its suggested fixes.
+    `stopped`: the user has ended that server, or the program has.
     """
 
     start: RepeatableStart | None
@@ -150,6 +152,7 @@ class LastStart:
     diagnosis: str | None = None
     actions: tuple[Action, ...] = ()
     error: LauncherError | None = None
+    stopped: bool = False
 
     @property
     def explained_by_log(self) -> bool:
@@ -157,8 +160,13 @@ class LastStart:
         return self.log is not None and (self.error is None or self.diagnosis is not None or self.exit_code is not None)
 
 
-def save_last_start(start: RepeatableStart | None, log: Path | None, error: LauncherError | None = None) -> None:
-    """Save the last start and the reason if it failed, for `diagnose`. Logs a warning if it cannot be written."""
+def save_last_start(
+    start: RepeatableStart | None, log: Path | None, error: LauncherError | None = None, *, stopped: bool = False
+) -> None:
+    """Save the last start, the reason if it failed, and whether its server was stopped, for `diagnose`.
+
+    Logs a warning if it cannot be written.
+    """
     facts: Mapping[str, Any] = error.facts if error else {}
     content = _LastStartFile(
         start=start,
@@ -167,6 +175,7 @@ def save_last_start(start: RepeatableStart | None, log: Path | None, error: Laun
         diagnosis=facts.get("diagnosis"),
         actions=[_SavedAction.model_validate(asdict(action)) for action in error.actions] if error else [],
         why=_SavedError(code=error.code, title=error.title, hint=error.hint) if error else None,
+        stopped=stopped,
     )
     try:
         make_private_folder(state_dir())
@@ -192,7 +201,7 @@ def load_last_start() -> LastStart | None:
     if content.why is not None:
         error = LauncherError(content.why.title, content.why.hint)
         error.code = content.why.code
-    return LastStart(content.start, content.log, content.exit_code, content.diagnosis, actions, error)
+    return LastStart(content.start, content.log, content.exit_code, content.diagnosis, actions, error, content.stopped)
 
 
 _FILE: KeptFile[_LastStartFile | None] = KeptFile(
