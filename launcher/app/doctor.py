@@ -1,6 +1,7 @@
 """Examines this machine: its hardware, its engines, and problems, each with a fix."""
 
 import asyncio
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from launcher.engine.builds.probe import list_devices, probe_engine
 from launcher.engine.demo import unpack_demo_model
 from launcher.engine.environment import system_settings_file
 from launcher.machine.advice import list_advice
-from launcher.machine.backend import BackendChoice, choose_backend
+from launcher.machine.backend import BackendChoice
 from launcher.machine.disks import Disk, read_disks
 from launcher.machine.engine_devices import find_disagreements, is_gpu
 from launcher.machine.gpu import Gpu, GpuActivity, Reading
@@ -26,6 +27,7 @@ from launcher.machine.host import read_host
 from launcher.machine.libraries import SystemLibrary, install_command, missing_libraries, window_purposes
 from launcher.machine.machine import Machine, read_machine
 from launcher.machine.wsl import WslconfigSuggestion, WslOnly, WslSettings, read_wsl_settings, suggest_wslconfig
+from launcher.models.read_situation import choose_visible_backend, explain_hidden_gpus
 from launcher.models.situation import Situation
 
 _OLDEST_BUILD = 10749
@@ -62,12 +64,14 @@ class Problem:
 class DoctorReport:
     """The complete report.
 
-    `inspected` has the readings and activity of each GPU by its ID. `wslconfig` is the suggested .wslconfig, None if it
+    `inspected` has the readings and activity of each GPU by its ID, `hidden` the sentence on each that a variable hides
+    from engines. `wslconfig` is the suggested .wslconfig, None if it
     needs no change. `missing` are system libraries. `situation` is the memory for models, None if it cannot be read.
     """
 
     machine: Machine
     inspected: Mapping[str, tuple[Mapping[str, Reading], GpuActivity]]
+    hidden: Mapping[str, str]
     disks: Mapping[str, Disk]
     wsl_settings: tuple[WslSettings, ...]
     wslconfig: WslconfigSuggestion | None
@@ -119,14 +123,15 @@ async def examine_machine(*, models: Path | None = None, wake: bool = False) -> 
         *(Problem(each.title, each.hint) for each in list_advice(machine, settings, [disks["models"]])),
         *_find_window_problems(machine, missing),
     ]
-    backend = choose_backend(machine.gpus)
+    hidden = explain_hidden_gpus(machine.gpus, os.environ)
+    backend = choose_visible_backend(machine.gpus, hidden)
     wslconfig = suggest_wslconfig(machine.host, settings)
     try:
         situation = await read_situation(MachineDescription(wake=wake))
     except LauncherError:  # the only GPU sleeps, which the report mentions
         situation = None
     return DoctorReport(
-        machine, inspected, disks, settings, wslconfig, backend, engines, missing, tuple(problems), situation
+        machine, inspected, hidden, disks, settings, wslconfig, backend, engines, missing, tuple(problems), situation
     )
 
 

@@ -206,9 +206,9 @@ def _find_last_start(log_name: str | None, url: str | None) -> tuple[LastStart |
     """Return the start to diagnose, and its server if that runs.
 
     With `log_name`, the start is the last one if it wrote that log, else None. With `url` it is the start of that
-    server. Without both it is the last start or the server stopped after it, or the one that still runs after a stop; if
-    none is recorded, it is one that has only the newest log. Raises ServerNotFound if there is no log or no such
-    server, SeveralServers if the server of the last start runs beside others.
+    server. Without both it is the last one that started or was stopped, after a stop one that still runs, or if none is
+    recorded, one that has only the newest log. Raises ServerNotFound if there is no log or no such server,
+    SeveralServers if the server of the last start runs beside others.
     """
     from launcher.base.errors import ServerNotFound
     from launcher.base.paths import expand_user

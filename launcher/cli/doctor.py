@@ -134,7 +134,8 @@ def _describe_gpu(gpu: Gpu, report: DoctorReport) -> list[str]:
         "asleep" if gpu.asleep else "",
         "drives a display" if gpu.display_active else "",
     ]
-    return [", ".join(filter(None, facts)), *_describe_activity(gpu, report)]
+    hidden = [f"  {report.hidden[gpu.id]}"] if gpu.id in report.hidden else []
+    return [", ".join(filter(None, facts)), *hidden, *_describe_activity(gpu, report)]
 
 
 def _describe_model_memory(situation: Situation) -> tuple[str, ...]:
@@ -185,7 +186,9 @@ def _as_json(report: DoctorReport) -> dict[str, object]:
     return {
         "demo_can_run": report.demo_can_run,
         "host": asdict(machine.host) | {"avx2": machine.host.avx2, "lacks": machine.host.missing_features},
-        "gpus": [asdict(gpu) | _activity_json(gpu, report) for gpu in machine.gpus],
+        "gpus": [
+            asdict(gpu) | {"hidden": report.hidden.get(gpu.id)} | _activity_json(gpu, report) for gpu in machine.gpus
+        ],
         "memory": report.situation.memory_json() if report.situation else None,
         "no_gpu_because": machine.no_gpu_reason,
         "gpus_absent": dict(machine.absent),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from launcher.base.errors import BadOption
 from launcher.base.messages import fill_template, join_messages, mark, message
-from launcher.machine.backend import choose_backend
+from launcher.machine.backend import BackendChoice, choose_backend
 from launcher.machine.cards import Card, match_card
 from launcher.machine.gpu import RESIZABLE_BAR_CURE, Gpu
 from launcher.machine.host import LINUX_DRIVER, REMOVE_LINUX_DRIVER
@@ -245,15 +245,9 @@ def _choose_gpus(
 
     These are all usable GPUs of one vendor with their own memory, or else one GPU that shares host memory.
     """
-    notes, usable = [], []
-    for gpu in gpus:
-        variable = _hidden_by(gpu, gpus, backend or choose_gpu_backend(gpu), environ)
-        if variable is not None:
-            value = environ[variable]
-            template = _HIDDEN_BY_QUOTES if value[:1] in {"'", '"'} else _HIDDEN
-            notes.append(fill_template(template, {"name": gpu.name, "variable": variable, "value": value}))
-        elif gpu.memory_bytes:
-            usable.append(gpu)
+    hidden = explain_hidden_gpus(gpus, environ, backend)
+    notes = list(hidden.values())
+    usable = [gpu for gpu in gpus if gpu.memory_bytes and gpu.id not in hidden]
     own = sorted((gpu for gpu in usable if not gpu.unified), key=_too_old_for_cuda)
     chosen = own or usable[:1]
     if own:
@@ -279,6 +273,26 @@ def _choose_gpus(
             for gpu in without_memory
         ),
     )
+
+
+def explain_hidden_gpus(
+    gpus: Sequence[Gpu], environ: Mapping[str, str], backend: Backend | None = None
+) -> dict[str, str]:
+    """Return the sentences on the GPUs that `environ` hides from `backend` (default: that of each GPU), by GPU ID."""
+    notes: dict[str, str] = {}
+    for gpu in gpus:
+        variable = _hidden_by(gpu, gpus, backend or choose_gpu_backend(gpu), environ)
+        if variable is not None:
+            value = environ[variable]
+            template = _HIDDEN_BY_QUOTES if value[:1] in {"'", '"'} else _HIDDEN
+            notes[gpu.id] = fill_template(template, {"name": gpu.name, "variable": variable, "value": value})
+    return notes
+
+
+def choose_visible_backend(gpus: Sequence[Gpu], hidden: Mapping[str, str]) -> BackendChoice:
+    """Return the build for the first GPU that is not `hidden`; if all are, the reason is what hides them."""
+    choice = choose_backend([gpu for gpu in gpus if gpu.id not in hidden])
+    return replace(choice, reason=join_messages(*hidden.values())) if choice.backend == "cpu" and hidden else choice
 
 
 def _hidden_by(gpu: Gpu, gpus: Sequence[Gpu], backend: Backend, environ: Mapping[str, str]) -> str | None:

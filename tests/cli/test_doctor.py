@@ -91,6 +91,29 @@ def test_a_gpu_is_described_with_its_activity_and_the_suitable_build(driver: Pat
     assert "Backend cuda-13. The NVIDIA Stub 24GB has compute capability 8.9" in text
 
 
+def test_hidden_gpus_and_what_hides_them_are_named(driver: Path) -> None:
+    environment = with_driver(driver) | {"CUDA_VISIBLE_DEVICES": ""}
+    result = report(**environment)
+    why = "The NVIDIA Stub 24GB is not used: CUDA_VISIBLE_DEVICES= hides it."
+    assert [gpu["hidden"] for gpu in result["gpus"]] == [why]
+    assert (result["engine_fit"]["backend"], result["engine_fit"]["gpu"]) == ("cpu", None)
+    text = " ".join(run(**environment).split())
+    assert f"Backend cpu. {why}" in text
+    assert text.count(why) == 2
+
+
+@pytest.mark.parametrize("visible", ["0", "1"])
+def test_one_hidden_gpu_of_two_is_named(driver: Path, visible: str) -> None:
+    result = report(
+        **with_driver(driver, GPUS=2) | {"CUDA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    )
+    hidden = [gpu["hidden"] for gpu in result["gpus"]]
+    assert hidden[int(visible)] is None
+    assert f"CUDA_VISIBLE_DEVICES={visible} hides it." in hidden[1 - int(visible)]
+    assert result["engine_fit"]["backend"] == "cuda-13"
+    assert result["no_gpu_because"] is None
+
+
 def test_an_unknown_value_has_its_reason(driver: Path) -> None:
     result = report(**with_driver(driver, nvmlDeviceGetMemoryBusWidth=3, nvmlDeviceGetUtilizationRates=3))
     (gpu,) = result["gpus"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -180,17 +181,18 @@ async def _apply_own_settings(
 def _read_computer(*, wake: bool) -> Computer:
     from launcher.base.paths import models_dir
     from launcher.machine.advice import list_advice
-    from launcher.machine.backend import choose_backend
     from launcher.machine.disks import read_disks
     from launcher.machine.gpus import read_gpu_states
     from launcher.machine.machine import read_machine
     from launcher.machine.wsl import read_wsl_settings
+    from launcher.models.read_situation import choose_visible_backend, explain_hidden_gpus
 
     machine = read_machine(wake=wake)
     (disk,) = read_disks([models_dir()])
     activities = {gpu_id: activity for gpu_id, (_, activity) in read_gpu_states(machine.gpus, wake=wake).items()}
     settings = read_wsl_settings() if machine.host.wsl else ()
-    return Computer(machine, activities, disk, choose_backend(machine.gpus), list_advice(machine, settings, [disk]))
+    backend = choose_visible_backend(machine.gpus, explain_hidden_gpus(machine.gpus, os.environ))
+    return Computer(machine, activities, disk, backend, list_advice(machine, settings, [disk]))
 
 
 def _make_plans(
