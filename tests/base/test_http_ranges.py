@@ -234,12 +234,13 @@ class TestConnection:
             monkeypatch.setenv("HTTP_PROXY", f"{scheme}me:s3cret@127.0.0.1:{taken.getsockname()[1]}")
             with RangeReader("http://hub.example/file") as file, pytest.raises(Unreachable) as unreachable:
                 file.read(4)
-        assert unreachable.value.hint == "The connection uses the proxy 127.0.0.1."
+        assert unreachable.value.title == "The proxy 127.0.0.1 cannot be reached: Connection refused."
+        assert "s3cret" not in str(unreachable.value.__cause__) + unreachable.value.hint
 
     def test_a_proxy_that_is_not_used_for_a_server_is_not_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
-        for exception, hint in (("127.0.0.1", "Check the internet connection."), ("", "uses the proxy 127.0.0.1.")):
+        for exception, title in (("127.0.0.1", "127.0.0.1 cannot be reached"), ("", "The proxy 127.0.0.1 cannot be")):
             monkeypatch.setenv("NO_PROXY", exception)
             with pytest.raises(Unreachable) as unreachable:
                 send_head_request("http://127.0.0.1:1/file")
-            assert unreachable.value.hint.endswith(hint)
+            assert unreachable.value.title.startswith(title)

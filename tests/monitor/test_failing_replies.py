@@ -39,7 +39,7 @@ def test_it_is_raised_again_when_twice_as_many_have_failed() -> None:
 @pytest.mark.parametrize(
     ("message", "kind"),
     [
-        ("image input is not supported", ActionKind.SHORTER_PROMPT),
+        ("image input is not supported", ActionKind.LOAD_PROJECTOR),
         ("request (9 tokens) exceeds the available context size (8 tokens)", ActionKind.LARGER_CONTEXT),
         ("something that no table knows", None),
     ],
