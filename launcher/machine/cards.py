@@ -60,6 +60,14 @@ def find_card(name: str, memory_gb: float | None = None) -> Card:
 
     Raises BadOption, with the nearest names, if there is none or more than one.
     """
+    if several := re.fullmatch(r"(\d\d?) ?[x*] ?(.*\w.*)", name.strip(), re.IGNORECASE):
+        sizes = "+".join([f"{find_card(several[2], memory_gb).memory_gb:g}"] * min(int(several[1]), 16))
+        raise BadOption(
+            message("--gpu describes a single card."),
+            message("Describe several by their memory: --gpu-memory {sizes}.", sizes=sizes),
+            option="--gpu",
+        )
+    called = name
     if size := re.search(r"\b(\d+) ?GI?B?\b", name, re.IGNORECASE):
         name, memory_gb = name.replace(size[0], " "), float(size[1])
     wanted = _name_words(name)
@@ -75,12 +83,12 @@ def find_card(name: str, memory_gb: float | None = None) -> Card:
         if memory_gb is not None:
             return _nearest_size(meant, memory_gb)
         return max(meant, key=lambda card: (card.typical, card.memory_gb))
-    raise _card_error(name.strip(), [_label(card) for card in meant])
+    raise _card_error(called.strip(), wanted, [_label(card) for card in meant])
 
 
-def _card_error(name: str, meant: Sequence[str]) -> BadOption:
+def _card_error(name: str, wanted: frozenset[str], meant: Sequence[str]) -> BadOption:
     by_words = {" ".join(sorted(_name_words(card.name))).casefold(): _label(card) for card in list_cards()}
-    like = get_close_matches(" ".join(sorted(_name_words(name))).casefold(), by_words, n=4)
+    like = get_close_matches(" ".join(sorted(wanted)).casefold(), by_words, n=4)
     near = ", ".join(meant or [by_words[each] for each in like])
     return BadOption(
         message('Several cards are named "{name}".', name=name)

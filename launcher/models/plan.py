@@ -197,7 +197,10 @@ def make_plans(catalogue: Catalogue, situation: Situation, criteria: PlanCriteri
     by_group = criteria.intent != "as-published"
     plans.sort(key=lambda plan: (plan.group if by_group or plan.group == 2 else 0, 0 if criteria.model else plan.order))
     possible = [plan for plan in plans if plan.status is not Status.TOO_BIG and plan.loss != inf]
-    plans = plans if criteria.model or not possible else possible
+    if possible and not criteria.model:
+        plans = possible
+    elif not possible and not criteria.model:  # the one that lacks least is named first
+        plans.sort(key=lambda plan: plan.required_mib + host_need_mib(plan.estimate))
     if plans and plans[0].loss is not None and criteria.quant is None:
         named = _name_alternatives(plans[0], situation, criteria)
         plans[0] = replace(plans[0], reasons=(*plans[0].reasons[:2], *named, *plans[0].reasons[2:]))

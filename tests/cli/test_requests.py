@@ -112,7 +112,8 @@ def test_refused_requests_are_explained_with_their_cure() -> None:
         assert lines[2].startswith("1 failed (500): image input is not supported")
         text = forked.run("diagnose", "--url", ready["url"]).stdout
         assert "image input" in text.splitlines()[0]
-        assert "--vision" in text and "mtp-launcher serve demo --vision" not in text  # it has no projector
+        assert "--vision" in text
+        assert "mtp-launcher serve demo --vision" not in text
         report = json.loads(forked.run("diagnose", "--json").stdout)
         assert (report["code"], report["failed_requests"]) == ("no_projector", 1)
         process.terminate()

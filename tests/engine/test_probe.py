@@ -84,6 +84,17 @@ async def test_another_file_is_not_suggested_to_be_made_executable(tmp_path: Pat
     assert "chmod" not in raised.value.hint
 
 
+@pytest.mark.parametrize("name", ["llama-b9000-bin-win-cuda.zip", "https://host.example/llama.tar.gz"])
+async def test_an_archive_and_a_web_address_are_to_be_unpacked(tmp_path: Path, name: str) -> None:
+    if "//" not in name:
+        (tmp_path / name).write_bytes(b"PK\x03\x04" + bytes(64))
+        name = str(tmp_path / name)
+    with pytest.raises(EngineMissing) as raised:
+        await probe.probe_engine(Path(name))
+    assert "unpack" in raised.value.hint
+    assert "engine add" in raised.value.hint
+
+
 async def test_a_folder_in_place_of_an_engine_is_reported(tmp_path: Path) -> None:
     with pytest.raises(EngineMissing, match="is a folder"):
         await probe.probe_engine(tmp_path)

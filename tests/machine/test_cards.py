@@ -55,6 +55,18 @@ def test_a_meaningless_name_is_refused_without_suggestions() -> None:
     assert failure.value.hint == "Describe it by its memory: --gpu-memory."
 
 
+def test_an_unknown_name_is_repeated_as_it_was_written() -> None:
+    with pytest.raises(BadOption, match='No graphics card "Foo XYZ 24GB" is known'):
+        find_card("Foo XYZ 24GB")
+
+
+@pytest.mark.parametrize(("written", "sizes"), [("2x RTX 3090", "24+24"), ("3 x 5060 Ti 16GB", "16+16+16")])
+def test_several_cards_are_described_by_their_memory(written: str, sizes: str) -> None:
+    with pytest.raises(BadOption, match="a single card") as failure:
+        find_card(written)
+    assert f"--gpu-memory {sizes}." in failure.value.hint
+
+
 @pytest.mark.parametrize(
     ("reported", "memory_gb", "name"),
     [

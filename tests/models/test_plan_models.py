@@ -168,3 +168,10 @@ def test_gpt_oss_as_published_comes_before_its_larger_f16_file(size: int) -> Non
     assert published.forecast
     assert copied.forecast
     assert published.forecast.tokens_per_second > copied.forecast.tokens_per_second
+
+
+def test_where_nothing_fits_the_model_that_lacks_least_comes_first() -> None:
+    first, *others = make_plans(CATALOGUE, describe_machine(0.5), PlanCriteria())
+    assert first.status is Status.TOO_BIG
+    assert first.file.size_bytes < 2**30
+    assert first.required_mib < min(each.required_mib for each in others)

@@ -28,6 +28,11 @@ from launcher.engine.environment import engine_environment
 from launcher.machine.host import Host, read_host
 from launcher.machine.libraries import install_command, missing_libraries
 
+_UNPACK = message(
+    "`mtp-launcher engine install` downloads and unpacks builds of llama.cpp. Download and unpack another one yourself,"
+    " then run `mtp-launcher engine add` with the path of its llama-server."
+)
+
 # Profiles of llama.cpp forks: the KV cache types that identify a fork, and the environment variables it needs.
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -320,15 +325,14 @@ def _find_executable(engine: Path) -> Path:
             message("{path} is a folder.", path=path), message("Choose the llama-server program inside it.")
         )
     if not path.exists():
-        raise EngineMissing(
-            message("Engine {path} not found.", path=path),
-            CHOOSE_ENGINE,
-        )
+        if re.match(r"https?:/", str(engine)):
+            raise EngineMissing(message("A web address is no program on this computer."), _UNPACK)
+        raise EngineMissing(message("Engine {path} not found.", path=path), CHOOSE_ENGINE)
     if shutil.which(str(path)) is None:
         if not _is_program(path):
             raise EngineMissing(
                 message("{path} is not a program.", path=path),
-                CHOOSE_ENGINE,
+                _UNPACK if path.name.lower().endswith((".zip", ".gz", ".7z", ".xz", ".deb", ".rpm")) else CHOOSE_ENGINE,
             )
         raise EngineMissing(
             message("{path} is not executable.", path=path),
