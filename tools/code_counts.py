@@ -12,7 +12,7 @@ import statistics
 import sys
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 RIDDLES = ("what", "how", "where", "whether", "which", "of", "who", "why", "when")
@@ -59,6 +59,12 @@ def count_code(checkout: Path) -> dict[str, str]:
         "module docstrings that begin with What, How, Where, ...": _percent(len(asking), len(documented)),
         "comment lines": _percent(comments, lines, digits=1),
         "English sentences per 1,000 lines": f"{1_000 * sentences / lines:.0f}",
+        "conditions on a draft length being 0 or not": f"{sum(map(_count_draft_conditions, trees.values()))}",
+        "kinds of sessions and benches / their protocols": _count_sessions(trees.values()),
+        "functions named after JSON": f"{sum('json' in name for name in named)}",
+        "texts with a twin for the window": f"{sum(map(_count_twins, trees.values()))}",
+        "imports inside functions": f"{sum(map(_count_inner_imports, trees.values()))}",
+        "public class names that occur twice": f"{_count_homonyms(trees.values())}",
         "monkeypatched attributes in tests": f"{len(re.findall(r'monkeypatch.setattr', tests)):,}",
         "private names of others used in tests": f"{len(_PRIVATE.findall(tests)):,}",
     }
@@ -97,6 +103,65 @@ def _texts_of(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
             yield node.value
+
+
+def _count_draft_conditions(tree: ast.Module) -> int:
+    """Return how often `draft` decides by being 0 or not: as a condition of its own, or compared with 0."""
+    asked: list[ast.expr] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test) | ast.Assert(test=test):
+                asked.append(test)
+            case ast.comprehension(ifs=tests) | ast.BoolOp(values=tests):
+                asked += tests
+            case ast.UnaryOp(op=ast.Not(), operand=test):
+                asked.append(test)
+            case ast.Call(func=ast.Name(id="bool"), args=[test]):
+                asked.append(test)
+    zero = [
+        node.left
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare) and any(isinstance(c, ast.Constant) and c.value == 0 for c in node.comparators)
+    ]
+    return sum(map(_is_draft, (*asked, *zero)))
+
+
+def _is_draft(node: ast.expr) -> bool:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name in {"draft", "n_draft", "draft_length"}
+        case ast.Subscript(slice=ast.Constant(value=key)) | ast.Call(args=[ast.Constant(value=key), *_]):
+            return key == "draft"
+        case ast.Subscript(slice=ast.Name(id=name)) | ast.Call(args=[ast.Name(id=name), *_]):
+            return name == "DRAFT"
+    return False
+
+
+def _count_sessions(trees: Iterable[ast.Module]) -> str:
+    """Return the number of public classes that run or borrow a server, and of the protocols for them."""
+    named = [each for each in _public_classes(trees) if re.search(r"(Session|Bench|Loan)$", each.name)]
+    protocols = sum(any(ast.unparse(base) == "Protocol" for base in each.bases) for each in named)
+    return f"{len(named) - protocols} / {protocols}"
+
+
+def _public_classes(trees: Iterable[ast.Module]) -> list[ast.ClassDef]:
+    return [
+        node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+
+
+def _count_homonyms(trees: Iterable[ast.Module]) -> int:
+    return sum(count > 1 for count in Counter(each.name for each in _public_classes(trees)).values())
+
+
+def _count_twins(tree: ast.Module) -> int:
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return sum(any(word.arg == "window" for word in call.keywords) for call in calls)
+
+
+def _count_inner_imports(tree: ast.Module) -> int:
+    inner = {id(node) for function in _functions_of(tree) for node in ast.walk(function)}
+    return sum(isinstance(node, ast.Import | ast.ImportFrom) and id(node) in inner for node in ast.walk(tree))
 
 
 def _only_children(package: Path, trees: dict[Path, ast.Module]) -> list[str]:
