@@ -277,6 +277,8 @@ class Gate:
         slots than before, such a reply may still need a turn: it gets this one, and the request has to wait again.
         """
         others = [each for each in self._forwarders if forwarder.taken_up.is_set() and not each.taken_up.is_set()]
+        if not others:
+            return True
         keeps_turn = all(each.has_turn for each in others)
         with nullcontext() if keeps_turn else self._turns.lend_turn(), suppress(TimeoutError):
             async with asyncio.timeout(_TAKEN_UP_S):
@@ -506,7 +508,7 @@ class Gate:
             self._model_entry = link, await link.read_model()
         return self._model_entry[1]
 
-    async def read_page_file(self, request: web.Request) -> web.Response | None:
+    async def read_page_file(self, request: web.BaseRequest) -> web.Response | None:
         """Return the engine's answer to a request for a file of its web page; None if it does not answer."""
         if self._link is None:
             return None
@@ -519,10 +521,14 @@ class Gate:
         return web.Response(status=status, body=content, headers=answered | _PAGE_RULES)
 
     async def serve_exchange(
-        self, request: web.Request, exchange: Exchange, ready: "asyncio.Future[None] | None" = None
+        self,
+        request: web.BaseRequest,
+        exchange: Exchange,
+        headers: Mapping[str, str],
+        ready: "asyncio.Future[None] | None" = None,
     ) -> web.StreamResponse:
-        """Forward a request to its end once `ready` is done, and return the response to the client."""
-        forwarder = Forwarder(request, exchange)
+        """Forward a request to its end once `ready` is done, and return the response to the client, with `headers`."""
+        forwarder = Forwarder(request, exchange, headers)
         self._forwarders.add(forwarder)
         self.on_use()
         self._note_change(exchange)
