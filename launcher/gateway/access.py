@@ -153,6 +153,8 @@ class Access:
     def answer_preflight(self, request: web.BaseRequest) -> web.Response:
         """Return the answer to a browser that asks whether a page may send a request. Raises Refusal."""
         self._check_origin(request)
+        if not request.path.startswith("/"):  # OPTIONS * asks about the whole server
+            raise _refuse_path()
         if "Origin" not in request.headers or "Access-Control-Request-Method" not in request.headers:
             raise Refusal(405, "OPTIONS is for browsers that ask whether a page may send a request")
         names = request.headers.get("Access-Control-Request-Headers", "")
@@ -258,7 +260,11 @@ def check_path(method: str, path: str) -> None:
     if method in ("GET", "HEAD") and (path in _GET_PATHS or is_page_path(path)):
         return
     known = path in _POST_PATHS or path in _GET_PATHS or is_page_path(path)
-    raise Refusal(405 if known else 404, "This server has no such path" if not known else f"{path} takes no {method}")
+    raise Refusal(405, f"{path} takes no {method}") if known else _refuse_path()
+
+
+def _refuse_path() -> Refusal:
+    return Refusal(404, "This server has no such path")
 
 
 def _check_body_headers(request: web.BaseRequest) -> None:

@@ -531,7 +531,8 @@ class Gate:
         forwarder = Forwarder(request, exchange, headers)
         self._forwarders.add(forwarder)
         self.on_use()
-        self._note_change(exchange)
+        # Usually a turn is free, and the request is sent at once. The engine works while the request is noted.
+        asyncio.get_running_loop().call_soon(self._note_begin, exchange)
         try:
             await self._forward_to_end(forwarder, ready)
             exchange.end = exchange.end or "complete"
@@ -703,6 +704,10 @@ class Gate:
             self.failed_replies = FailedReplies(has_replied=True)
         elif exchange.failure is not None and (exchange.has_failed or exchange.end == "engine ended"):
             self.failed_replies = _add_failure(self.failed_replies, exchange.failure)
+
+    def _note_begin(self, exchange: Exchange) -> None:
+        if exchange.state is not ExchangeState.ENDED:  # a request that is refused at once has its end noted only
+            self._note_change(exchange)
 
     def _note_change(self, exchange: Exchange) -> None:
         if self._on_exchange is not None and _is_client_request(exchange):
