@@ -202,7 +202,7 @@ class PooledModel:
 
     def has_name(self, name: str) -> bool:
         """Return whether it has this name in the API."""
-        return name in (self.name, *self.given_names)
+        return name == self.name or name in self.given_names
 
     @property
     def given_names(self) -> Collection[str]:
