@@ -76,11 +76,10 @@ class PromptMemory:
     def _find_reread(self, prompt: _Prompt, exchange: Exchange) -> Reread | None:
         figures = exchange.figures
         total, reused = figures.prompt_tokens, figures.reused_tokens
-        known = [each for each in reversed(self._prompts) if each.model == prompt.model]
-        if not total or reused is None or not known:
+        if not total or reused is None or total - reused < (least := max(_LEAST_TOKENS, _LEAST_SHARE * total)):
             return None
-        least = max(_LEAST_TOKENS, _LEAST_SHARE * total)
-        if total - reused < least:
+        known = [each for each in reversed(self._prompts) if each.model == prompt.model]
+        if not known:
             return None
         earlier = max(known, key=lambda each: _count_same_start(each, prompt))
         characters, place = _count_same_start(earlier, prompt), ""

@@ -190,7 +190,7 @@ def _make_record(exchange: Exchange, id_: str, model: str | None, reread: Reread
         status=exchange.failure.status if exchange.failure else None,
         message=exchange.failure.message if exchange.failure else None,
         reread=reread,
-        notice=_NO_LOGPROBS if _asks_logprobs(exchange) and figures.drafted else None,
+        notice=_NO_LOGPROBS if figures.drafted and _asks_logprobs(exchange) else None,
     )
 
 
