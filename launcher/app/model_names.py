@@ -55,12 +55,12 @@ class ModelNames(BaseModel):
 _FILE = KeptFile("The list of model aliases", ModelNames.model_validate_json, ModelNames, has_second_copy=True)
 
 
-def read_model_names() -> ModelNames:
-    """Return the names; none if their file is unreadable.
+def read_model_names(path: Path | None = None) -> ModelNames:
+    """Return the names; none if their file is unreadable. `path` is what `names_path` has returned, if that is known.
 
     While the file has not changed, the same object is returned again, so do not change it.
     """
-    path = _names_path()
+    path = path or names_path()
     identity: tuple[int, ...] = ()
     try:
         stat = path.stat()
@@ -119,12 +119,13 @@ def _alias_name(alias: ModelAlias) -> str:
 
 
 def _change_names(change: Callable[[ModelNames], None]) -> None:
-    path = make_private_folder(config_dir()) / _names_path().name
+    path = make_private_folder(config_dir()) / names_path().name
     with hold_file_lock(path, _LOCK_S):
         names = _FILE.load(path)
         change(names)
         _FILE.save(path, names.model_dump_json(indent=1).encode())
 
 
-def _names_path() -> Path:
+def names_path() -> Path:
+    """Return the path of the file with the names."""
     return config_dir() / "model-names.json"

@@ -14,7 +14,7 @@ from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
 from launcher.app import settings
-from launcher.app.model_names import ModelAlias, read_model_names
+from launcher.app.model_names import ModelAlias, names_path, read_model_names
 from launcher.app.settings_declared import MEMORY_LIMIT, UNKNOWN_MODEL, UNLOAD_AFTER, VALUE_NONE, VALUE_REFUSE
 from launcher.base.errors import LauncherError, ModelMissing, ModelUnknown, NothingFits, ServerNotFound, Superseded
 from launcher.base.messages import message
@@ -202,7 +202,7 @@ class PooledModel:
 
     def has_name(self, name: str) -> bool:
         """Return whether it has this name in the API."""
-        return name in (self.name, *self.given_names)
+        return name == self.name or name in self.given_names
 
     @property
     def given_names(self) -> Collection[str]:
@@ -242,6 +242,7 @@ class ModelPool:
         self._changed = asyncio.Event()
         self._listed: tuple[ServableModel, ...] = ()
         self._listed_s: float | None = None
+        self._names_path = names_path()
         self._unknown: dict[str, float] = {}
         """The last name that no model had, and when: some clients send the same one each time."""
         self._listing = asyncio.Lock()
@@ -373,7 +374,7 @@ class ModelPool:
         """See ModelRouter. A model that is not loaded is loaded."""
         from launcher.gateway.model_router import Route
 
-        alias = read_model_names().find_alias(name) if name else None
+        alias = read_model_names(self._names_path).find_alias(name) if name else None
         wanted = alias.model if alias else name
         model = await self._find_model(wanted) if wanted else self._find_running()
         if model is None:

@@ -11,6 +11,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from aiohttp import HttpVersion11, web
 
@@ -41,10 +42,12 @@ QUICK_PATHS = frozenset(
 METRICS_PATH = "/metrics"
 MODELS_PATHS = frozenset({"/v1/models", "/models"})
 READING_PATHS = frozenset({"/props", "/slots", "/lora-adapters", METRICS_PATH}) | MODELS_PATHS
+_POST_PATHS = GENERATING_PATHS | QUICK_PATHS
 RETRY_AFTER = "5"
 """Seconds after which a client may try again."""
 OPEN_PATHS = frozenset({"/health", "/v1/health"})
 """Paths that need no key, as with llama-server."""
+_GET_PATHS = READING_PATHS | OPEN_PATHS
 _PAGE_PATH = re.compile(
     r"/(?:(?:[A-Za-z0-9_-][A-Za-z0-9._-]*/)*[A-Za-z0-9_-][A-Za-z0-9._-]*\."
     r"(?:html|js|mjs|css|json|svg|png|ico|webp|webmanifest|woff2))?"
@@ -76,6 +79,7 @@ ALLOWED_NAMES_SETTING = "server.allowed_names"
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9, -]{0,1024}")
 _PREFLIGHT_S = 600
 """Seconds for which a browser may remember the answer to a preflight."""
+_OWN_HEADERS: Mapping[str, str] = {"Server": "mtp-launcher", "X-Content-Type-Options": "nosniff"}
 MEASUREMENT = "(measurement)"
 """Name of the key of a measurement; no key of a user can have it."""
 
@@ -131,7 +135,7 @@ class Access:
         """All keys that open the gateway now, by name."""
         return {**self.keys, MEASUREMENT: self.measurement_key} if self.measurement_key else self.keys
 
-    def check_request(self, request: web.Request) -> str:
+    def check_request(self, request: web.BaseRequest) -> str:
         """Return the name of the key that a request was sent with, "" where none is needed.
 
         Raises Refusal for a request that is not passed on.
@@ -146,9 +150,11 @@ class Access:
         _check_body_headers(request)
         return key_name
 
-    def answer_preflight(self, request: web.Request) -> web.Response:
+    def answer_preflight(self, request: web.BaseRequest) -> web.Response:
         """Return the answer to a browser that asks whether a page may send a request. Raises Refusal."""
         self._check_origin(request)
+        if not request.path.startswith("/"):  # OPTIONS * asks about the whole server
+            raise _refuse_path()
         if "Origin" not in request.headers or "Access-Control-Request-Method" not in request.headers:
             raise Refusal(405, "OPTIONS is for browsers that ask whether a page may send a request")
         names = request.headers.get("Access-Control-Request-Headers", "")
@@ -159,16 +165,14 @@ class Access:
         }
         return web.Response(headers=answer)
 
-    async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Add the headers that every response has, also one that refuses the request."""
-        response.headers["Server"] = "mtp-launcher"
-        response.headers["X-Content-Type-Options"] = "nosniff"
+    def own_headers(self, request: web.BaseRequest) -> Mapping[str, str]:
+        """Return the headers that every response has, also one that refuses the request."""
         origin = request.headers.get("Origin")
-        if origin is not None and self._allows_origin(origin, request):
-            response.headers["Access-Control-Allow-Origin"] = origin
-            response.headers["Vary"] = "Origin"
+        if origin is None or not self._allows_origin(origin, request):
+            return _OWN_HEADERS
+        return {**_OWN_HEADERS, "Access-Control-Allow-Origin": origin, "Vary": "Origin"}
 
-    def _check_origin(self, request: web.Request) -> None:
+    def _check_origin(self, request: web.BaseRequest) -> None:
         """Raise Refusal for headers that are too long or no text, and unless host and origin are allowed."""
         block = b"".join(name + value for name, value in request.raw_headers)
         if len(block) > MOST_HEADER_BYTES:
@@ -187,25 +191,19 @@ class Access:
             raise Refusal(403, "Pages of other origins may not use this server" + _name_setting(named))
 
     def _allows_host(self, host: str) -> bool:
-        parts = _HOST.fullmatch(host)
-        if parts is None:
+        name = _host_name(host)
+        if name is None:
             return False
-        name = parts["name"].lower()
-        return (
-            _LOCAL_NAME.fullmatch(name) is not None
-            or _is_address(name)
-            or name in self.own_names
-            or name in self.read_allowed()
-        )
+        return _is_local_or_address(name) or name in self.own_names or name in self.read_allowed()
 
-    def _allows_origin(self, origin: str, request: web.Request) -> bool:
+    def _allows_origin(self, origin: str, request: web.BaseRequest) -> bool:
         if _LOOPBACK_ORIGIN.fullmatch(origin) or _APP_ORIGIN.fullmatch(origin):
             return True
         scheme, _, host = origin.partition("://")
         is_own = scheme in ("http", "https") and host == request.headers.get("Host") and self._allows_host(host)
         return is_own or origin.lower() in self.read_allowed()
 
-    def _find_key_name(self, request: web.Request) -> str:
+    def _find_key_name(self, request: web.BaseRequest) -> str:
         given = _sent_key(request).encode()
         found = [name for name, key in self.open_keys.items() if hmac.compare_digest(given, key.encode())]
         if not found:
@@ -223,7 +221,15 @@ def _name_setting(name: str | None) -> str:
     )
 
 
-def _is_address(name: str) -> bool:
+def _host_name(host: str) -> str | None:
+    parts = _HOST.fullmatch(host)
+    return None if parts is None else parts["name"].lower()
+
+
+@lru_cache(maxsize=64)
+def _is_local_or_address(name: str) -> bool:
+    if _LOCAL_NAME.fullmatch(name):
+        return True
     try:
         ipaddress.ip_address(name.strip("[]"))
     except ValueError:
@@ -231,7 +237,7 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _sent_key(request: web.Request) -> str:
+def _sent_key(request: web.BaseRequest) -> str:
     scheme, _, key = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer" and key:
         return key.strip()
@@ -249,15 +255,19 @@ def check_path(method: str, path: str) -> None:
     The path is compared as it was sent, so another spelling of a listed path is refused. Requests to other paths never
     reach the engine: those that load models or LoRA adapters, change properties or save slots.
     """
-    if method == "POST" and path in GENERATING_PATHS | QUICK_PATHS:
+    if method == "POST" and path in _POST_PATHS:
         return
-    if method in ("GET", "HEAD") and (path in READING_PATHS | OPEN_PATHS or is_page_path(path)):
+    if method in ("GET", "HEAD") and (path in _GET_PATHS or is_page_path(path)):
         return
-    known = path in GENERATING_PATHS | QUICK_PATHS | READING_PATHS | OPEN_PATHS or is_page_path(path)
-    raise Refusal(405 if known else 404, "This server has no such path" if not known else f"{path} takes no {method}")
+    known = path in _POST_PATHS or path in _GET_PATHS or is_page_path(path)
+    raise Refusal(405, f"{path} takes no {method}") if known else _refuse_path()
 
 
-def _check_body_headers(request: web.Request) -> None:
+def _refuse_path() -> Refusal:
+    return Refusal(404, "This server has no such path")
+
+
+def _check_body_headers(request: web.BaseRequest) -> None:
     """Raise Refusal unless the headers announce a body that is accepted."""
     # Other types of content can be sent by any page of the web without asking first.
     if request.method == "POST" and request.content_type != "application/json":
@@ -274,16 +284,19 @@ def _check_body_headers(request: web.Request) -> None:
         raise Refusal(417, "The only Expect that is accepted is 100-continue")
 
 
-async def read_body(request: web.Request) -> bytes:
+async def read_body(request: web.BaseRequest) -> bytes:
     """Return the body of a request that `Access.check_request` has let pass. Raises Refusal."""
     if "Expect" in request.headers:  # the client waits for this answer before it sends the body
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0
-    body = bytearray()
+    body, content = bytearray(), request.content
     try:
-        while not request.content.at_eof():
-            async with asyncio.timeout(BODY_PAUSE_S):
-                body += await request.content.readany()
+        while not content.at_eof():
+            if content.is_eof():  # all of it is here: a small body comes with its headers
+                body += content.read_nowait()
+            else:
+                async with asyncio.timeout(BODY_PAUSE_S):
+                    body += await content.readany()
             if len(body) > MOST_BODY_BYTES:
                 raise _refuse_length()
     except TimeoutError:
@@ -295,7 +308,3 @@ async def read_body(request: web.Request) -> bytes:
 
 def _refuse_length() -> Refusal:
     return Refusal(413, f"The request's body is longer than {MOST_BODY_BYTES >> 20} MiB")
-
-
-async def leave_expectation(_: web.Request) -> None:
-    """Do nothing about an Expect header, because `read_body` answers it once the request is accepted."""

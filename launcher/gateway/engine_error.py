@@ -45,10 +45,12 @@ def find_error(event: Mapping[str, Any]) -> Mapping[str, Any] | None:
     llama-server sends it as `error`, and to clients of /v1/messages as the event itself.
     """
     response = event.get("response")
-    for found in (event.get("error"), response.get("error") if isinstance(response, Mapping) else None):
-        if isinstance(found, Mapping) and found:
+    for found in (event.get("error"), response.get("error") if isinstance(response, dict) else None):
+        if not found:
+            continue
+        if isinstance(found, dict):
             return found
-        if isinstance(found, str) and found:
+        if isinstance(found, str):
             return {"message": found}
     return event if isinstance(event.get("code"), int) and isinstance(event.get("message"), str) else None
 

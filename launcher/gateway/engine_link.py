@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -43,8 +44,7 @@ class EngineLink:
 
     @property
     def _address(self) -> tuple[str, int]:
-        parts = urlsplit(self.url)
-        return parts.hostname or "", parts.port or 80
+        return _split_address(self.url)
 
     async def _fetch(self, method: str, path: str, limit_s: float, body: bytes = b"") -> tuple[int, bytes]:
         """Send a request of the gateway's own; return the status and the whole reply. Raises EngineLost."""
@@ -128,3 +128,9 @@ class EngineLink:
         _, data = await self.request_json("/tokenize", {"content": text, "with_pieces": True})
         tokens = data.get("tokens")
         return [token.get("piece") for token in tokens] if isinstance(tokens, list) else []
+
+
+@lru_cache(maxsize=16)
+def _split_address(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or 80

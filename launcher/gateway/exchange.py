@@ -272,22 +272,21 @@ class Exchange:
     """A handover waits until this stream can be cut."""
     left_engine: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while the engine does not work on this request."""
+    streams: bool = field(init=False)
+    """Whether the client asked for a stream; for the engine, anything but true is no."""
+    may_go_on: bool = field(init=False)
+    """Whether the reply is a stream in a format that the gateway can continue with another engine."""
 
-    @property
-    def streams(self) -> bool:
-        """Whether the client asked for a stream; for the engine, anything but true is no."""
-        return self.path in STREAM_PATHS and self.body is not None and self.body.get("stream") is True
+    def __post_init__(self) -> None:
+        """Find out what kind of reply is asked for."""
+        self.streams = self.path in STREAM_PATHS and self.body is not None and self.body.get("stream") is True
+        self.may_go_on = self.streams and (self.path in CHAT_PATHS or self.path in (COMPLETIONS_PATH, MESSAGES_PATH))
 
     @property
     def model(self) -> str | None:
         """The model that the client named."""
         name = self.body.get("model") if self.body else None
         return name if isinstance(name, str) else None
-
-    @property
-    def may_go_on(self) -> bool:
-        """Whether the reply is a stream in a format that the gateway can continue with another engine."""
-        return self.streams and (self.path in CHAT_PATHS or self.path in (COMPLETIONS_PATH, MESSAGES_PATH))
 
     @property
     def has_failed(self) -> bool:

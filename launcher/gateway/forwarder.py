@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -88,10 +88,10 @@ class Forwarder:
     reply. `link` is the engine that it was last sent to, `model` that engine's model file. `refused` gets the refusal
     with which it is to end early. `taken_up` is cleared while an engine has its slot, but has not begun with it.
     `has_turn` is whether it has a turn in the engine, `waits_for_client` whether the client has to take a part of the
-    reply before the engine is heard any further.
+    reply before the engine is heard any further. `headers` are those that the response has besides the engine's.
     """
 
-    def __init__(self, request: web.Request, exchange: Exchange) -> None:
+    def __init__(self, request: web.BaseRequest, exchange: Exchange, headers: Mapping[str, str]) -> None:
         self.exchange = exchange
         self.continuation: Continuation | None = None
         self.was_cut = False
@@ -101,12 +101,14 @@ class Forwarder:
         self.taken_up = asyncio.Event()
         self.taken_up.set()
         self.has_turn = self.waits_for_client = False
-        self._request = request
+        self._request, self._headers = request, headers
         self._response: web.StreamResponse | None = None
         self._has_written = False
         self._sends_chunks = request.version >= HttpVersion11
         self._delivered = self._has_passed_end = False
-        self._splitter, self._alike = FrameSplitter(), AlikeFrames()
+        self._splitter: FrameSplitter  # this and the next two are made for each engine's stream
+        self._alike: AlikeFrames
+        self._progress: HiddenProgress
         self._task: asyncio.Task[Any] | None = None
         self._is_cut = False
         # The gateway asks for the progress of the prompt, to know its tokens before the end, and keeps the answers to
@@ -115,7 +117,6 @@ class Forwarder:
         asks = self._may_go_on and exchange.path != MESSAGES_PATH and drain_reason(exchange) not in _SEVERAL_REPLIES
         asked = (exchange.body or {}).get("return_progress")
         self._asks_progress = asks and (asked is None or asked is False)
-        self._progress = HiddenProgress()
         self._stream = RejoinedStream()
         self._frames_waited = 0
         self._mode: tuple[EngineLink, tuple[str, str] | None] | None = None
@@ -483,7 +484,7 @@ class Forwarder:
         model = self.exchange.served_by
         if model is not None and model != self.exchange.model and model.isascii() and model.isprintable():
             headers = {**headers, MODEL_HEADER: model}
-        self._response = _Response(status=status, headers=headers)
+        self._response = _Response(status=status, headers={**headers, **self._headers})
         with self._client_due():
             await self._response.prepare(self._request)
 
@@ -503,6 +504,7 @@ class Forwarder:
         """Wait until the client has taken most of what was written, the headers included."""
         with self._client_due():
             self._request.writer.send_headers()
+            self._has_written = True
             await self._request.writer.drain()
 
     @contextmanager

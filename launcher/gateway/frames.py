@@ -9,6 +9,7 @@ COMMENT = b": waiting\n\n"
 """A comment, which clients skip. It keeps the connection of a client that waits alive."""
 _DATA = b"data: "
 _DECODER = json.JSONDecoder()
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _MOST_OBJECT_BYTES = 1 << 14
 """Size of the objects that `find_object` can find."""
 
@@ -78,6 +79,7 @@ class AlikeFrames:
 
     def __init__(self) -> None:
         self._head = self._tail = b""
+        self._unproved: ReplyPart | None = None
         self._is_thinking = False
 
     def learn(self, frame: bytes, part: ReplyPart) -> None:
@@ -85,18 +87,28 @@ class AlikeFrames:
         self._head = self._tail = b""
         if part.calls_tool or bool(part.content) == bool(part.reasoning):
             return
-        text = json.dumps(part.text, ensure_ascii=False).encode(errors="replace")
+        text = _encode(part.text).encode(errors="replace")
         begin = frame.find(text)
-        head, tail = frame[: begin + 1], frame[begin + len(text) - 1 :]
-        other = parse_event(head + b"other" + tail) if begin > 0 else None
-        if other is not None and read_part(other) == part.replace_text("other"):
-            self._head, self._tail, self._is_thinking = head, tail, bool(part.reasoning)
+        if begin > 0:
+            self._head, self._tail = frame[: begin + 1], frame[begin + len(text) - 1 :]
+            self._unproved, self._is_thinking = part, bool(part.reasoning)
+
+    def _prove_pattern(self, part: ReplyPart) -> None:
+        """Drop the pattern if another text at its place would not be the text of the reply."""
+        self._unproved = None
+        other = parse_event(self._head + b"other" + self._tail)
+        if other is None or read_part(other) != part.replace_text("other"):
+            self._head = self._tail = b""
 
     def read_part(self, frame: bytes) -> ReplyPart | None:
         """Return what a frame adds if it is like the pattern; None if it is not, or its text is empty."""
-        head, tail = self._head, self._tail
-        if not head or not frame.startswith(head) or not frame.endswith(tail):
+        if not self._head or not frame.startswith(self._head) or not frame.endswith(self._tail):
             return None
+        if self._unproved is not None:  # only now, for many replies have one such frame
+            self._prove_pattern(self._unproved)
+        if not (head := self._head):
+            return None
+        tail = self._tail
         quoted = frame[len(head) : -len(tail)]
         try:
             is_plain = b"\\" not in quoted and b'"' not in quoted
@@ -144,5 +156,5 @@ def find_object(data: bytes, name: str) -> dict[str, Any] | None:
 
 def format_event(event: Mapping[str, Any], *, name: str | None = None) -> bytes:
     """Return a frame without the blank line that ends it. `name` is the event's type, for APIs that name it."""
-    data = _DATA + json.dumps(event, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
+    data = _DATA + _encode(event).encode(errors="replace")
     return data if name is None else b"event: " + name.encode() + b"\n" + data

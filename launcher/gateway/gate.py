@@ -277,6 +277,8 @@ class Gate:
         slots than before, such a reply may still need a turn: it gets this one, and the request has to wait again.
         """
         others = [each for each in self._forwarders if forwarder.taken_up.is_set() and not each.taken_up.is_set()]
+        if not others:
+            return True
         keeps_turn = all(each.has_turn for each in others)
         with nullcontext() if keeps_turn else self._turns.lend_turn(), suppress(TimeoutError):
             async with asyncio.timeout(_TAKEN_UP_S):
@@ -506,7 +508,7 @@ class Gate:
             self._model_entry = link, await link.read_model()
         return self._model_entry[1]
 
-    async def read_page_file(self, request: web.Request) -> web.Response | None:
+    async def read_page_file(self, request: web.BaseRequest) -> web.Response | None:
         """Return the engine's answer to a request for a file of its web page; None if it does not answer."""
         if self._link is None:
             return None
@@ -519,13 +521,18 @@ class Gate:
         return web.Response(status=status, body=content, headers=answered | _PAGE_RULES)
 
     async def serve_exchange(
-        self, request: web.Request, exchange: Exchange, ready: "asyncio.Future[None] | None" = None
+        self,
+        request: web.BaseRequest,
+        exchange: Exchange,
+        headers: Mapping[str, str],
+        ready: "asyncio.Future[None] | None" = None,
     ) -> web.StreamResponse:
-        """Forward a request to its end once `ready` is done, and return the response to the client."""
-        forwarder = Forwarder(request, exchange)
+        """Forward a request to its end once `ready` is done, and return the response to the client, with `headers`."""
+        forwarder = Forwarder(request, exchange, headers)
         self._forwarders.add(forwarder)
         self.on_use()
-        self._note_change(exchange)
+        # Usually a turn is free, and the request is sent at once. The engine works while the request is noted.
+        asyncio.get_running_loop().call_soon(self._note_begin, exchange)
         try:
             await self._forward_to_end(forwarder, ready)
             exchange.end = exchange.end or "complete"
@@ -697,6 +704,10 @@ class Gate:
             self.failed_replies = FailedReplies(has_replied=True)
         elif exchange.failure is not None and (exchange.has_failed or exchange.end == "engine ended"):
             self.failed_replies = _add_failure(self.failed_replies, exchange.failure)
+
+    def _note_begin(self, exchange: Exchange) -> None:
+        if exchange.state is not ExchangeState.ENDED:  # a request that is refused at once has its end noted only
+            self._note_change(exchange)
 
     def _note_change(self, exchange: Exchange) -> None:
         if self._on_exchange is not None and _is_client_request(exchange):

@@ -22,7 +22,6 @@ from launcher.gateway.access import (
     Access,
     Refusal,
     is_page_path,
-    leave_expectation,
     read_body,
 )
 from launcher.gateway.encrypted_listener import ContextFor, accept_connections
@@ -64,7 +63,7 @@ class Gateway:
         self.router: ModelRouter = OneModelRouter(self.gate)
         self._reading = 0
         self._unknown_client_s = float("-inf")
-        self._runner: web.AppRunner | None = None
+        self._runner: web.ServerRunner | None = None
         self._accepting: list[asyncio.Task[None]] = []
 
     async def listen(self, sockets: Sequence[socket.socket], context_for: ContextFor | None = None) -> None:
@@ -77,20 +76,18 @@ class Gateway:
             assert runner.server is not None  # noqa: S101 -- `setup` has made the server
             self._accepting.append(asyncio.create_task(accept_connections(each, runner.server, context_for)))
 
-    async def _open_runner(self) -> web.AppRunner:
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self._handle_request, expect_handler=leave_expectation)
-        app.on_response_prepare.append(self.access.add_headers)
-        self._runner = runner = web.AppRunner(
-            app,
+    async def _open_runner(self) -> web.ServerRunner:
+        # A web.Application would look for a route, though all requests take the same one.
+        server = web.Server(
+            self._answer_request,
             access_log=None,
             handler_cancellation=True,
-            shutdown_timeout=0.2,
             logger=_http_log,
             auto_decompress=False,
             max_field_size=MOST_HEADER_BYTES,
             keepalive_timeout=HEADER_TIME_S,
         )
+        self._runner = runner = web.ServerRunner(server, shutdown_timeout=0.2)
         await runner.setup()
         return runner
 
@@ -150,7 +147,14 @@ class Gateway:
         for gate in self.router.gates:
             gate.end_measurements()
 
-    async def _handle_request(self, request: web.Request) -> web.StreamResponse:
+    async def _answer_request(self, request: web.BaseRequest) -> web.StreamResponse:
+        headers = self.access.own_headers(request)
+        response = await self._handle_request(request, headers)
+        if not response.prepared:
+            response.headers.update(headers)
+        return response
+
+    async def _handle_request(self, request: web.BaseRequest, headers: Mapping[str, str]) -> web.StreamResponse:
         key_name, body = "", None
         try:
             if request.method == "OPTIONS":
@@ -183,7 +187,7 @@ class Gateway:
                 gives_way=key_name == MEASUREMENT,
             )
             self._give_way(exchange)
-            return await route.gate.serve_exchange(request, exchange, route.ready)
+            return await route.gate.serve_exchange(request, exchange, headers, route.ready)
         except Refusal as refusal:
             self._note_refusal(request, key_name, body, refusal)
             return refusal.make_response()
@@ -193,7 +197,9 @@ class Gateway:
             _log.exception("A request to %s failed.", request.path)
             raise
 
-    def _note_refusal(self, request: web.Request, key_name: str, body: dict[str, Any] | None, refusal: Refusal) -> None:
+    def _note_refusal(
+        self, request: web.BaseRequest, key_name: str, body: dict[str, Any] | None, refusal: Refusal
+    ) -> None:
         """Note a request for a reply that is refused before it gets to a model."""
         if self._on_exchange is None or request.path not in GENERATING_PATHS or key_name == MEASUREMENT:
             return
@@ -209,7 +215,7 @@ class Gateway:
         exchange.failure = RequestFailure.from_text(refusal.status, refusal.reason)
         self._on_exchange(exchange)
 
-    async def _read_body(self, request: web.Request) -> bytes:
+    async def _read_body(self, request: web.BaseRequest) -> bytes:
         """Return the body of a request. Raises Refusal, also when too many requests wait or arrive."""
         if self._reading + sum(gate.waiting_requests for gate in self.router.gates) >= MOST_WAITING:
             raise refuse_waiting()
@@ -226,7 +232,7 @@ class Gateway:
         error = {"code": 503, "message": reason, "type": "unavailable_error"}
         return web.json_response({"error": error}, status=503)
 
-    async def _send_page_file(self, request: web.Request) -> web.Response:
+    async def _send_page_file(self, request: web.BaseRequest) -> web.Response:
         """Return a file of the engine's web page. The engine is asked without a key, so it shows what anybody may see.
 
         Raises Refusal if no engine answers.
@@ -239,7 +245,7 @@ class Gateway:
             raise Refusal(503, "No engine answers now")
         return page_file
 
-    async def _report_metrics(self, request: web.Request, own: str) -> web.Response:
+    async def _report_metrics(self, request: web.BaseRequest, own: str) -> web.Response:
         """Return the metrics of an engine, if it answers, and the gateway's own."""
         name = request.query.get("model")
         gate = self.router.find_loaded_gate(name) if name else self.gate
@@ -247,7 +253,7 @@ class Gateway:
         return web.Response(body=engines.lstrip() + own.encode(), headers={"Content-Type": CONTENT_TYPE})
 
 
-def _find_model_name(request: web.Request, body: Mapping[str, Any] | None) -> str | None:
+def _find_model_name(request: web.BaseRequest, body: Mapping[str, Any] | None) -> str | None:
     """Return the model that a request names, in its body or, without one, in its query; None if it names none."""
     name = request.query.get("model") if body is None else body.get("model")
     return name if isinstance(name, str) and name.strip() else None

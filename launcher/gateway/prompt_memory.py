@@ -16,6 +16,7 @@ _LEAST_TOKENS = 1_024
 _LEAST_SHARE = 0.2
 _MOST_BYTES = 4 << 20
 """Larger requests, such as those with images, are left out: hashing them would hold up the others."""
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 _SAME_AGENT_SHARE = 0.5
 """Share of an earlier prompt that must reappear after a change if both are to count as one conversation."""
 
@@ -75,11 +76,10 @@ class PromptMemory:
     def _find_reread(self, prompt: _Prompt, exchange: Exchange) -> Reread | None:
         figures = exchange.figures
         total, reused = figures.prompt_tokens, figures.reused_tokens
-        known = [each for each in reversed(self._prompts) if each.model == prompt.model]
-        if not total or reused is None or not known:
+        if not total or reused is None or total - reused < (least := max(_LEAST_TOKENS, _LEAST_SHARE * total)):
             return None
-        least = max(_LEAST_TOKENS, _LEAST_SHARE * total)
-        if total - reused < least:
+        known = [each for each in reversed(self._prompts) if each.model == prompt.model]
+        if not known:
             return None
         earlier = max(known, key=lambda each: _count_same_start(each, prompt))
         characters, place = _count_same_start(earlier, prompt), ""
@@ -119,7 +119,7 @@ def _split_prompt(body: Mapping[str, Any]) -> Iterator[_Part]:
         each_apart = isinstance(content, list) and name != "tools"
         for number, part in enumerate(content if each_apart else [content], 1):
             label = part.get("role", name) if isinstance(part, dict) else name
-            text = json.dumps(part, ensure_ascii=False).encode("utf-8", "replace")
+            text = _encode(part).encode("utf-8", "replace")
             is_header = isinstance(part, dict) and str(part.get("text")).startswith(BILLING_HEADER)
             label = BILLING_HEADER if is_header else f"{label} {number}"
             yield _Part(label, blake2b(text, digest_size=8).digest(), len(text))

@@ -5,7 +5,7 @@ import secrets
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -138,10 +138,11 @@ class RequestLog:
         """Take a request's figures. Call it whenever one begins, is paused or ends."""
         if exchange not in self._open:
             self._open[exchange] = f"{self._prefix}-{next(self._numbers)}", exchange.served_by or self._read_model()
-        record = _make_record(exchange, *self._open[exchange])
-        if record.has_ended:
-            dropped = self._count_dropped(exchange.served_by)
-            record = replace(record, reread=self._prompts.note_prompt(exchange, dropped=dropped))
+        reread = None
+        if has_ended := exchange.state is ExchangeState.ENDED:
+            reread = self._prompts.note_prompt(exchange, dropped=self._count_dropped(exchange.served_by))
+        record = _make_record(exchange, *self._open[exchange], reread)
+        if has_ended:
             del self._open[exchange]
             self._ended.append(record)
         for listener in tuple(self._listeners):
@@ -165,7 +166,7 @@ class RequestLog:
             self.remove_listener(listener)
 
 
-def _make_record(exchange: Exchange, id_: str, model: str | None) -> RequestRecord:
+def _make_record(exchange: Exchange, id_: str, model: str | None, reread: Reread | None = None) -> RequestRecord:
     figures, ended = exchange.figures, exchange.state is ExchangeState.ENDED
     parts_unknown = bool(exchange.gaps_s)
     return RequestRecord(
@@ -188,7 +189,8 @@ def _make_record(exchange: Exchange, id_: str, model: str | None) -> RequestReco
         end=(exchange.end or "error") if ended else None,
         status=exchange.failure.status if exchange.failure else None,
         message=exchange.failure.message if exchange.failure else None,
-        notice=_NO_LOGPROBS if _asks_logprobs(exchange) and figures.drafted else None,
+        reread=reread,
+        notice=_NO_LOGPROBS if figures.drafted and _asks_logprobs(exchange) else None,
     )
 
 

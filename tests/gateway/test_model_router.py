@@ -10,6 +10,7 @@ from launcher.gateway.access import Refusal
 from launcher.gateway.exchange import Exchange
 from launcher.gateway.gate import Gate
 from launcher.gateway.model_router import Body, Route
+from launcher.gateway.request_log import RequestLog, RequestRecord
 from launcher.gateway.system_text import add_system_text
 from tests.gateway.test_access import KEY, Front, open_gateway
 
@@ -93,3 +94,16 @@ async def test_a_request_waits_for_its_model_and_goes_through_its_gate() -> None
             assert (await client.get("/props", params={"model": "one"})).status_code == 200
         assert [name for name, _ in router.calls] == ["nobody", "other", "one"]
         assert not seen
+
+
+async def test_a_request_that_is_refused_at_once_is_noted_once() -> None:
+    log, noted = RequestLog(), list[RequestRecord]()
+    log.add_listener(noted.append)
+    async with open_gateway() as front:
+        router = front.gateway.router = TwoModels(front)
+        router.second._on_exchange = log.note_exchange
+        router.ready.set_exception(Refusal(500, "It does not load", "server_error"))
+        body = b'{"prompt": "Hello", "model": "other"}'
+        assert (await front.ask("POST /v1/completions", body=body)).status == 500
+    assert [(each.end, each.status) for each in noted] == [("refused", 500)]
+    assert not log.count_states()

@@ -212,8 +212,8 @@ async def test_records_are_stored_after_the_server_unless_the_setting_is_off(opt
         assert history.load_requests(5) == []
 
 
-def ended_exchange(end: str = "complete") -> Exchange:
-    return Exchange(CHAT, b"", {"stream": True}, state=ExchangeState.ENDED, end=end)
+def ended_exchange(end: str = "complete", *, streams: bool = True) -> Exchange:
+    return Exchange(CHAT, b"", {"stream": streams}, state=ExchangeState.ENDED, end=end)
 
 
 def test_our_clock_gives_the_speed_without_engine_timings_and_leaves_gaps_out() -> None:
@@ -225,8 +225,7 @@ def test_our_clock_gives_the_speed_without_engine_timings_and_leaves_gaps_out() 
         (True, 1.04, [], None, None),  # all tokens may have come in one piece
         (False, 3.0, [], None, None),
     ):
-        exchange = ended_exchange()
-        exchange.body = {"stream": streams}
+        exchange = ended_exchange(streams=streams)
         exchange.started, exchange.first_token, exchange.last_token, exchange.gaps_s = 0.0, 1.0, last_s, gaps
         exchange.figures.reply_tokens, exchange.figures.tokens_per_second = 101, engine
         log.note_exchange(exchange)

@@ -94,6 +94,8 @@ class DroppedPrompts:
         """Return how many prompts the engine of a log, and those before it, have dropped."""
         read, dropped = self._counts.get(log, (0, 0))
         until = log.line_count
+        if until == read:
+            return dropped
         dropped += sum(_DROPPED.search(line.text) is not None for line in log.lines_since(read))
         self._counts[log] = until, dropped
         return dropped
