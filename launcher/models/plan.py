@@ -272,7 +272,8 @@ def leave_out_doubles(entries: Sequence[ModelEntry]) -> list[ModelEntry]:
             best[shape] = max(each.score.value, best.get(shape, each.score.value))
 
     def is_succeeded(entry: ModelEntry) -> bool:
-        score = best.get(shape) if (shape := _shape_of(entry)) is not None else None
+        shape = _shape_of(entry)
+        score = None if shape is None else best.get(shape)
         return score is not None and (entry.score is None or score > entry.score.value)
 
     return [each for each in entries if each.id not in headless and not is_succeeded(each)]
