@@ -302,9 +302,9 @@ def _import_all() -> None:
 
 
 def _fill_caches() -> None:
-    from launcher.base.paths import HOME_VARIABLE
+    from launcher.base.paths import HOME_VARIABLE, shipped_file
+    from launcher.engine import demo
     from launcher.engine.builds.probe import probe_engine
-    from launcher.engine.demo import unpack_demo_model
     from launcher.engine.diagnosis.signatures import fault_signatures
     from launcher.models import kept_buffers
     from launcher.models.catalogue_load import load_catalogue
@@ -315,7 +315,7 @@ def _fill_caches() -> None:
     remember_answers()
     os.environ[HOME_VARIABLE] = str(OWN_HOME)
     asyncio.run(probe_engine(None))
-    unpack_demo_model()
+    demo.lzma.decompress((shipped_file("resources", "demo") / "demo.gguf.xz").read_bytes())  # as each new home does
     for machine in (describe_machine(24), describe_machine(24, host_gib=16, backend="cpu")):
         make_plans(load_catalogue(), machine, PlanCriteria())  # computes hundreds of buffer sizes
     kept_buffers._open_store(str(OWN_HOME)).save()  # for the next process that commands are forked from

@@ -20,11 +20,16 @@ def remember_answers() -> None:
     built_in = str(probe._BUILT_IN_SCRIPT)
 
     def load_known(identity: list[str | int]) -> Any:  # noqa: ANN401 -- a private class
-        return load(identity) or known.get(tuple(identity))
+        found = load(identity)
+        remember(found)
+        return found or known.get(tuple(identity))
 
     def save_known(found: Any) -> None:  # noqa: ANN401
         save(found)
-        if found.identity[0] == built_in:
+        remember(found)
+
+    def remember(found: Any) -> None:  # noqa: ANN401
+        if found is not None and found.identity[0] == built_in:
             known[tuple(found.identity)] = found
 
     probe._load_cached_probe, probe._save_probe = load_known, save_known

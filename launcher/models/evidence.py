@@ -66,11 +66,13 @@ def read_rows() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@cache
 def is_other_engine(engine: str | None, backend: str | None) -> bool:
     """Return whether a published run's engine is another one than llama.cpp."""
     return _OTHER_ENGINES.search(f"{engine or ''} {backend or ''}") is not None
 
 
+@cache
 def has_spilled(note: str, *, drafts: bool) -> bool:
     """Return whether a published run's note says that its model did not fit into the GPU's memory.
 

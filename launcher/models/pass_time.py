@@ -9,6 +9,7 @@ were fitted to published runs by `python -m tools.speed_accuracy --fit` (docs/sp
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
 
 from launcher.machine.cards import Card
@@ -148,6 +149,13 @@ class PassWork(NamedTuple):
         """Whether the model is a mixture of experts."""
         return self.routed > 0
 
+    def with_cache(self, hits: float) -> "PassWork":
+        """Return the work if the share `hits` of the experts in host memory is found in an expert cache."""
+        found = self.host_bytes * hits
+        return self._replace(
+            gpu_bytes=self.gpu_bytes + found, experts=self.experts + found, host_bytes=self.host_bytes - found
+        )
+
     def count_layers(self, common: CommonFactors) -> float:
         """Return the layers as a number of plain ones that take the same fixed time."""
         halves = self.attention + self.recurrent * common.recurrent + self.dense + self.routed * common.routed
@@ -175,21 +183,21 @@ class CacheWork(NamedTuple):
 EMPTY_CACHE = CacheWork(0.0, 0.0, 0.0, 0.0, quantised=False)
 
 
-def measure_work(
-    file: ModelFile, geometry: Geometry, weights: Weights, n_cpu_moe: int, cache_hits: float = 0.0
-) -> PassWork:
-    """Return the work of one pass. A quantisation of unknown name is taken to have the usual bits.
+@cache
+def _read_quant(quant: str) -> tuple[float, bool, bool]:
+    """Return the usual bits per weight of a quantisation, and whether the factors `codebook` and `packed` apply."""
+    name = quant.upper()
+    return usual_bits(quant), _CODEBOOK.search(name) is not None, _PACKED.search(name) is not None
 
-    `cache_hits` is the share of the experts in host memory that are found in an expert cache.
-    """
+
+def measure_work(file: ModelFile, geometry: Geometry, weights: Weights, n_cpu_moe: int) -> PassWork:
+    """Return the work of one pass. A quantisation of unknown name is taken to have the usual bits."""
     used = experts = host = 0.0
     if geometry.experts:
         used = geometry.experts_used / geometry.experts
         experts = weights.sum_experts(n_cpu_moe) * used
-        on_host = weights.sum_experts(0, n_cpu_moe) * used
-        host = on_host * (1 - cache_hits)
-        experts += on_host - host
-    quant, bits = file.quant.upper(), usual_bits(file.quant)
+        host = weights.sum_experts(0, n_cpu_moe) * used
+    bits, codebook, packed = _read_quant(file.quant)
     rest = weights.output + weights.sum_rest()
     output: float = weights.output
     if not weights.exact:  # weights by rules have the output matrix in their blocks, unless it is a copy
@@ -210,8 +218,8 @@ def measure_work(
         dense=(nets_alone or geometry.layers) - geometry.expert_layers,
         routed=geometry.expert_layers,
         width=geometry.hidden,
-        codebook=_CODEBOOK.search(quant) is not None,
-        packed=_PACKED.search(quant) is not None,
+        codebook=codebook,
+        packed=packed,
         normed=geometry.architecture in _NORMED,
     )
 

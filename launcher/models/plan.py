@@ -26,7 +26,7 @@ from launcher.models.fitting import (
     host_need_mib,
     overfills_host,
 )
-from launcher.models.geometry import read_geometry
+from launcher.models.geometry import Geometry, read_geometry
 from launcher.models.gguf import GgufModel
 from launcher.models.header_summary import apply_header, apply_summary, read_draft_model
 from launcher.models.limits import no_head_error
@@ -268,18 +268,23 @@ def leave_out_doubles(entries: Sequence[ModelEntry]) -> list[ModelEntry]:
     Such a model is the same one without its MTP head, whose files are ranked with those that have it, or one of the
     same shape with a lower score.
     """
-    headless = [each.id for entry in entries for each in _list_headless(entry, entries)]
-    return [
-        each for each in entries if each.id not in headless and not any(_succeeds(other, each) for other in entries)
-    ]
+    headless = {each.id for entry in entries for each in _list_headless(entry, entries)}
+    best: dict[Geometry, float] = {}
+    for each in entries:
+        if each.score is not None and (shape := _shape_of(each)) is not None:
+            best[shape] = max(each.score.value, best.get(shape, each.score.value))
+
+    def is_succeeded(entry: ModelEntry) -> bool:
+        shape = _shape_of(entry)
+        score = None if shape is None else best.get(shape)
+        return score is not None and (entry.score is None or score > entry.score.value)
+
+    return [each for each in entries if each.id not in headless and not is_succeeded(each)]
 
 
-def _succeeds(other: ModelEntry, entry: ModelEntry) -> bool:
-    """Return whether `other` has the shape of `entry`, and so its speed and memory, but gives better answers."""
-    if other.score is None or other.geometry is None or entry.geometry is None:
-        return False
-    better = entry.score is None or other.score.value > entry.score.value
-    return better and replace(other.geometry, mtp_layers=0) == replace(entry.geometry, mtp_layers=0)
+def _shape_of(entry: ModelEntry) -> Geometry | None:
+    """Return what a model's speed and memory follow from: its geometry without the MTP head."""
+    return replace(entry.geometry, mtp_layers=0) if entry.geometry else None
 
 
 def _with_projector(entry: ModelEntry, criteria: PlanCriteria) -> ModelEntry:

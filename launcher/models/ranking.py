@@ -396,7 +396,7 @@ class _Ranker:
                 rates[draft, moved, cache] = self._forecast_rate(works[moved], draft, cache)
             rate = plain = rates[draft, moved, cache]
             if rate is not None and moved:
-                rate = self._forecast_cached(file, weights, each, rate)
+                rate = self._forecast_cached(file, weights, works, each, rate)
             assumed = self._assumed_rate(works[moved]) if rate is None else rate
             loss = self._compute_loss(quality, bits, each, assumed)
             if best is None or loss.total < best.loss.total:
@@ -430,10 +430,13 @@ class _Ranker:
         lack = self.intent.score * lack_of_score(self.entry) + short
         return loss.total - loss.speed + speed + lack - _OFFLOAD_SHARE * loss.offload
 
-    def _forecast_cached(self, file: ModelFile, weights: Weights, candidate: _Candidate, plain: float) -> float:
+    def _forecast_cached(
+        self, file: ModelFile, weights: Weights, works: dict[int, PassWork], candidate: _Candidate, plain: float
+    ) -> float:
         """Return the rate with an expert cache in the memory that a candidate leaves free, if clearly above `plain`.
 
         As in `add_expert_cache`, the experts of the layers on the GPU stay there, or the cache takes their place.
+        `works` has the work of a pass by the number of layers with their experts on the host, and is added to.
         """
         has_cache = self.situation.has_expert_cache and "moe_cache_mib" not in self.fixed
         if not has_cache or not can_have_expert_cache(self.situation, self.geometry, candidate.kv):
@@ -450,7 +453,9 @@ class _Ranker:
             if more < 0 or lacks_host or spare_mib < CACHE_STEP_MIB or not on_host:
                 continue
             hits = hit_rate(min(1.0, spare_mib * _MIB / on_host))
-            work = measure_work(file, self.geometry, weights, count, hits)
+            if count not in works:
+                works[count] = measure_work(file, self.geometry, weights, count)
+            work = works[count].with_cache(hits)
             rate = self._forecast_rate(work, candidate.draft, self._filled_cache(candidate.kv, candidate.context))
             found = max(found, rate or 0.0) if (rate or 0.0) >= CACHE_GAIN * plain else found
         return found

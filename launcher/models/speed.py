@@ -105,7 +105,8 @@ def _distance(
         if result.gpu_memory_gb is None:
             return _FAR
         distance = 0.5 + 2 * abs(log2(result.gpu_memory_gb / situation.nominal_gb))
-    own_file, their_file = entry.file(quant), entry.file(result.quant or "")
+    their_file = entry.file(result.quant or "")
+    own_file = their_file if quant == result.quant else entry.file(quant)
     own_bytes = own_file.size_bytes if own_file else None
     their_bytes = their_file.size_bytes if their_file else None
     if own_bytes is None or their_bytes is None:
@@ -356,10 +357,11 @@ def forecast_speed(
         return None
     held, filled = held_share(weights, setting), min(filled, setting.slot_context)
     draft, hits = 0 if setting.ngrams else setting.draft, hit_rate(held)
+    work = measure_work(file, geometry, weights, setting.n_cpu_moe)
 
     def rate(draft: int, hits: float, cache: CacheWork = EMPTY_CACHE) -> float:
         return token_rate(
-            measure_work(file, geometry, weights, setting.n_cpu_moe, hits),
+            work.with_cache(hits),
             draft,
             cards,
             gpu_shares(situation, setting),

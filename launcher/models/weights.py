@@ -98,7 +98,8 @@ class Weights:
     def sum_experts(self, begin: int = 0, end: int | None = None, *, mtp: bool = False) -> int:
         """Return the bytes of the routed experts of blocks `begin` to `end`; `mtp` counts the heads as blocks."""
         sums, count = self._expert_sums, len(self.blocks) + (len(self.heads) if mtp else 0)
-        return sums[count if end is None else min(end, count)] - sums[min(begin, count)]
+        last = count if end is None or end > count else end
+        return sums[last] - sums[begin if begin < count else count]
 
     def sum_rest(self, *, mtp: bool = False) -> int:
         """Return the bytes of all blocks without their routed experts; `mtp` counts the heads as blocks."""

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from launcher.base.errors import EngineBroken, EngineHung, ModelBroken, Unreachable
+from launcher.engine.server import guard as guard_module
 from launcher.engine.server.guard import Guard, GuardLimits
 from launcher.engine.server.in_use import FilesInUse
 from launcher.engine.server.state import FailedReplies, Notice, OpenReply
@@ -52,6 +53,7 @@ class Engine:
         self.failed_replies: FailedReplies | None = None
         self.clocks = Clocks()
         self.notices: list[Notice] = []
+        self.computed_s = 0.0
 
     async def is_healthy(self) -> bool:
         return self.answers
@@ -60,6 +62,10 @@ class Engine:
         if not self.loop_turns:
             raise Unreachable("No answer.")
         return 1
+
+    def count_work(self) -> None:
+        """Count as processor time what `compute` takes: for tests that need minutes of it."""
+        self.computed_s += 0.02
 
     def compute(self) -> None:
         assert self.process.stdin is not None
@@ -101,8 +107,15 @@ def start_engine(*wrapper: str) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def engine() -> Iterator[Engine]:
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """A process whose processor time the test advances, too, beside what it really takes."""
     with start_engine() as made:
+        read = guard_module._read_cpu_time
+
+        def read_both(pid: int) -> float | None:
+            return None if (taken_s := read(pid)) is None else taken_s + made.computed_s
+
+        monkeypatch.setattr(guard_module, "_read_cpu_time", read_both)
         yield made
 
 
@@ -212,17 +225,17 @@ async def test_a_stalled_stream_is_ended_though_health_is_ok(engine: Engine) -> 
 async def test_a_slow_prefill_is_not_a_stall(engine: Engine) -> None:
     guard = engine.guard()
     engine.replies = [OpenReply(engine.clocks.mono)]
-    assert await check_for(engine, guard, LIMITS.endless_s - 10, engine.compute) is None
+    assert await check_for(engine, guard, LIMITS.endless_s - 10, engine.count_work) is None
     assert engine.notices == []
-    assert isinstance(await check_for(engine, guard, 20, engine.compute), EngineHung)
+    assert isinstance(await check_for(engine, guard, 20, engine.count_work), EngineHung)
 
 
 async def test_an_engine_that_spins_in_the_middle_of_a_reply_is_ended(engine: Engine) -> None:
     """llama.cpp #27388: /health is answered, the process is busy, and nothing comes any more."""
     guard = engine.guard()
     engine.replies, engine.loop_turns = [OpenReply(engine.clocks.mono, writes=True)], False
-    assert await check_for(engine, guard, LIMITS.stalled_s, engine.compute) is None
-    verdict = await check_for(engine, guard, 20, engine.compute)
+    assert await check_for(engine, guard, LIMITS.stalled_s, engine.count_work) is None
+    verdict = await check_for(engine, guard, 20, engine.count_work)
     assert isinstance(verdict, EngineHung)
     assert "in the middle of a reply it stopped" in verdict.title
 
@@ -230,11 +243,11 @@ async def test_an_engine_that_spins_in_the_middle_of_a_reply_is_ended(engine: En
 async def test_a_client_that_leaves_a_hung_engine_hides_it_from_nobody(engine: Engine) -> None:
     guard = engine.guard()
     engine.replies, engine.loop_turns = [OpenReply(engine.clocks.mono, writes=True)], False
-    assert await check_for(engine, guard, 20, engine.compute) is None
+    assert await check_for(engine, guard, 20, engine.count_work) is None
     engine.replies = []
-    assert await check_for(engine, guard, 10, engine.compute) is None
+    assert await check_for(engine, guard, 10, engine.count_work) is None
     engine.replies = [OpenReply(engine.clocks.mono, writes=False)]
-    assert isinstance(await check_for(engine, guard, 30, engine.compute), EngineHung)
+    assert isinstance(await check_for(engine, guard, 30, engine.count_work), EngineHung)
 
 
 @pytest.mark.parametrize(
@@ -253,9 +266,9 @@ async def test_an_engine_that_computes_for_a_reply_is_not_ended(
     guard = engine.guard()
     engine.replies = [OpenReply(engine.clocks.mono, writes, streams) for writes, streams in replies]
     engine.loop_turns = turns
-    assert await check_for(engine, guard, LIMITS.endless_s - 10, engine.compute) is None
+    assert await check_for(engine, guard, LIMITS.endless_s - 10, engine.count_work) is None
     if not replies[0][1]:
-        assert await check_for(engine, guard, LIMITS.endless_s, engine.compute) is None
+        assert await check_for(engine, guard, LIMITS.endless_s, engine.count_work) is None
 
 
 async def test_a_suspended_engine_is_reported_and_not_ended(engine: Engine) -> None:

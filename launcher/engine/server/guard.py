@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import psutil
@@ -328,12 +329,31 @@ def _read_cpu_time(pid: int) -> float | None:
     try:
         process = psutil.Process(pid)
         total_s = sum(process.cpu_times()[:4])
-        for child in process.children(recursive=True):
+        for child in _list_children(process):
             with suppress(psutil.NoSuchProcess):
-                total_s += sum(child.cpu_times()[:4])
+                total_s += sum(psutil.Process(child).cpu_times()[:4])
     except psutil.Error:
         return None
     return float(total_s)
+
+
+def _list_children(process: psutil.Process) -> list[int]:
+    """Return the pids of all processes below one: on Linux by the kernel's lists, for psutil reads every process.
+
+    Such a list may lack one while another one ends (proc(5)): the sum of their times then changes, as if it computed.
+    """
+    if not Path(f"/proc/{process.pid}/task/{process.pid}/children").exists():
+        return [each.pid for each in process.children(recursive=True)]
+    found: list[int] = []
+    waiting = [process.pid]
+    while waiting:
+        with suppress(OSError):  # the process has ended
+            for place in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
+                with suppress(OSError):
+                    children = [int(each) for each in place.read_bytes().split()]
+                    found += children
+                    waiting += children
+    return found
 
 
 def _format_duration(seconds: float) -> str:
