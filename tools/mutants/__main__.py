@@ -110,7 +110,8 @@ class Copy:
         """Return the first test that failed; "" if none did."""
         shutil.rmtree(self._temporary, ignore_errors=True)  # what a faulty program computed and kept
         self._temporary.mkdir()
-        environment = os.environ | {
+        own = {name: value for name, value in os.environ.items() if name != "MTP_LAUNCHER_HOME"}
+        environment = own | {
             "PYTHONPATH": str(self.root),
             "PYTHONDONTWRITEBYTECODE": "1",
             "QT_QPA_PLATFORM": "offscreen",
