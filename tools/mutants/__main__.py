@@ -2,10 +2,12 @@
 
     python -m tools.mutants --count 150 --seed 7 --out faults.jsonl     draws 150 faults; run again, it goes on
 
-Each fault is put into a copy of the checkout, in which the nearest tests run: those that load the changed module, the
-most special ones first. What they do not notice is tried against the other tests that load it, as long as there is
-time for it. A fault that makes a test wait without end is noticed by the limit of each test. Faults in logs, texts and
-annotations are not drawn. One that no test can notice does no harm: a search that begins earlier, a smaller cache.
+Each fault is put into a copy of the checkout, in which the nearest tests run until one fails: those of the files that
+load the changed module and speak of what the changed function speaks of. A fault that makes a test wait without end is
+noticed by the limit of each test. Faults in logs, texts and annotations are not drawn. One that no test can notice
+does no harm: a search that begins earlier, a smaller cache.
+
+What was not noticed may be by a test further away: remove its line from the file, and run again with more `--files`.
 """
 
 import argparse
@@ -24,11 +26,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tools.mutants.faults import Fault, find_faults
-from tools.mutants.nearest import name_module, order_tests, read_imports
+from tools.mutants.nearest import NearestTests
 
 _PACKAGES = ("app", "gateway", "engine", "models", "fetch", "monitor", "tuning", "machine", "base")
-_AT_ONCE = 6
-"""The test files that run in one process: the nearest ones first."""
+_AT_FIRST = 3
+"""The test files that run in the first process, nearest first; the others run in a second one."""
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 
@@ -65,9 +67,9 @@ def draw_trials(root: Path, packages: Sequence[str], count: int, seed: int) -> l
     files = [each for package in packages for each in sorted((root / "launcher" / package).rglob("*.py"))]
     pool = [(file, fault) for file in files for fault in find_faults(file.read_bytes())]
     print(f"{len(pool):,} places in {len(files)} files", flush=True)
-    imports = read_imports(root)
+    nearest = NearestTests(root)
     return [
-        Trial(file.relative_to(root), fault, order_tests(root, name_module(root, file), imports))
+        Trial(file.relative_to(root), fault, nearest.order_tests(file, fault.line))
         for file, fault in random.Random(seed).sample(pool, min(count, len(pool)))
     ]
 
@@ -83,15 +85,17 @@ class Copy:
                 (self.root / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(root / name, self.root / name)
 
-    def try_fault(self, trial: Trial, limit_s: float) -> Verdict:
-        """Run the tests with a fault until one fails; no further ones `limit_s` after the start."""
+    def try_fault(self, trial: Trial, most: int) -> Verdict:
+        """Run the nearest tests, of `most` files, with a fault until one fails."""
         began_s, path, noticed_by, tried = time.monotonic(), self.root / trial.file, "", 0
+        names = trial.tests[:most]
         source = path.read_bytes()
         path.write_bytes(trial.fault.put_into(source))
         try:
-            while not noticed_by and tried < len(trial.tests) and time.monotonic() - began_s < limit_s:
-                noticed_by = self._run_tests(trial.tests[tried : tried + _AT_ONCE])
-                tried += _AT_ONCE
+            for part in filter(None, (names[:_AT_FIRST], names[_AT_FIRST:])):
+                if not noticed_by:
+                    noticed_by = self._run_tests(part)
+                    tried += len(part)
         finally:
             path.write_bytes(source)
         before, after = (" ".join(text.split())[:120] for text in (trial.fault.before, trial.fault.after))
@@ -102,7 +106,7 @@ class Copy:
             before,
             after,
             noticed_by,
-            min(tried, len(trial.tests)),
+            tried,
             round(time.monotonic() - began_s, 1),
         )
 
@@ -155,7 +159,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--copies", type=int, default=max(1, (os.cpu_count() or 2) - 1))
-    parser.add_argument("--limit", type=float, default=240, metavar="SECONDS", help="for tests beyond the nearest ones")
+    parser.add_argument("--files", type=int, default=8, metavar="N", help="test files to try each fault against")
     parser.add_argument("--least", type=float, default=0.8, metavar="SHARE", help="of the faults, to be noticed")
     parser.add_argument("--out", type=Path, help="file that each verdict is added to; those in it are not tried again")
     options = parser.parse_args()
@@ -167,7 +171,7 @@ def main() -> int:
 
     def try_all(copy: Copy) -> None:
         for trial in waiting:  # which all copies share
-            handle(copy.try_fault(trial, options.limit))
+            handle(copy.try_fault(trial, options.files))
 
     def handle(verdict: Verdict) -> None:
         verdicts.append(verdict)
