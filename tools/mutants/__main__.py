@@ -2,12 +2,12 @@
 
     python -m tools.mutants --count 150 --seed 7 --out faults.jsonl     draws 150 faults; run again, it goes on
 
-Each fault is put into a copy of the checkout, in which the nearest tests run until one fails: those of the files that
-load the changed module and speak of what the changed function speaks of. A fault that makes a test wait without end is
+Each fault is put into a copy of the checkout, in which the nearest tests run until one fails: those that load the
+changed module, and speak of what the changed function speaks of. A fault that makes a test wait without end is
 noticed by the limit of each test. Faults in logs, texts and annotations are not drawn. One that no test can notice
 does no harm: a search that begins earlier, a smaller cache.
 
-What was not noticed may be by a test further away: remove its line from the file, and run again with more `--files`.
+What was not noticed may be by a test further away: remove its line from the file, and run again with more `--tests`.
 """
 
 import argparse
@@ -29,14 +29,12 @@ from tools.mutants.faults import Fault, find_faults
 from tools.mutants.nearest import NearestTests
 
 _PACKAGES = ("app", "gateway", "engine", "models", "fetch", "monitor", "tuning", "machine", "base")
-_AT_FIRST = 3
-"""The test files that run in the first process, nearest first; the others run in a second one."""
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a fault: the test that noticed it, or "" if none did. `tests` is the number of files tried."""
+    """What became of a fault: the test that noticed it, or "" if none did; the number of tests that were to run."""
 
     file: str
     line: int
@@ -50,7 +48,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A fault, and the test files to try it against, nearest first."""
+    """A fault, and the tests to try it against, nearest first."""
 
     file: Path
     fault: Fault
@@ -86,16 +84,12 @@ class Copy:
                 shutil.copy2(root / name, self.root / name)
 
     def try_fault(self, trial: Trial, most: int) -> Verdict:
-        """Run the nearest tests, of `most` files, with a fault until one fails."""
-        began_s, path, noticed_by, tried = time.monotonic(), self.root / trial.file, "", 0
-        names = trial.tests[:most]
+        """Run the nearest tests, at most so many, with a fault until one fails."""
+        began_s, path, tests = time.monotonic(), self.root / trial.file, trial.tests[:most]
         source = path.read_bytes()
         path.write_bytes(trial.fault.put_into(source))
         try:
-            for part in filter(None, (names[:_AT_FIRST], names[_AT_FIRST:])):
-                if not noticed_by:
-                    noticed_by = self._run_tests(part)
-                    tried += len(part)
+            noticed_by = self._run_tests(tests) if tests else ""
         finally:
             path.write_bytes(source)
         before, after = (" ".join(text.split())[:120] for text in (trial.fault.before, trial.fault.after))
@@ -106,7 +100,7 @@ class Copy:
             before,
             after,
             noticed_by,
-            tried,
+            len(tests),
             round(time.monotonic() - began_s, 1),
         )
 
@@ -159,7 +153,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--copies", type=int, default=max(1, (os.cpu_count() or 2) - 1))
-    parser.add_argument("--files", type=int, default=8, metavar="N", help="test files to try each fault against")
+    parser.add_argument("--tests", type=int, default=50, metavar="N", help="to try each fault against")
     parser.add_argument("--least", type=float, default=0.8, metavar="SHARE", help="of the faults, to be noticed")
     parser.add_argument("--out", type=Path, help="file that each verdict is added to; those in it are not tried again")
     options = parser.parse_args()
@@ -171,7 +165,7 @@ def main() -> int:
 
     def try_all(copy: Copy) -> None:
         for trial in waiting:  # which all copies share
-            handle(copy.try_fault(trial, options.files))
+            handle(copy.try_fault(trial, options.tests))
 
     def handle(verdict: Verdict) -> None:
         verdicts.append(verdict)

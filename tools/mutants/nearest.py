@@ -5,71 +5,132 @@ import math
 import re
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 
 _WORD = re.compile(r"[^\W\d]\w{2,}")
-_OWN_NAME, _OWN_FOLDER, _OWN_IMPORT = 4.0, 2.0, 2.0
-"""Factors for tests that are named after the module, or in the folder of its room, or import it themselves."""
+_OWN_NAME, _USER_NAME, _OWN_FOLDER, _OWN_IMPORT = 4.0, 3.0, 2.0, 2.0
+"""Factors for tests named after the module or one that uses the function, in the room's folder, and that import it."""
+_NAME = 4.0
+"""Weight of a function's name, and of the names of those that call it, up to _MOST_CALLS away."""
+_MOST_CALLS = 3
 _WINDOW = 0.25
 """Factor for tests of the window, which take the longest."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Test:
+    """A test function: its name for pytest, its module and the words of its text and of the helpers that it calls."""
+
+    name: str
+    path: Path
+    words: Mapping[str, int]
+
+
 class NearestTests:
-    """The test files of a checkout by their words, and the modules that they load."""
+    """The tests of a checkout by their words, and the modules that they load."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._imports = read_imports(root)
-        self._words = {path: _count_words(path.read_text("utf-8")) for path in (root / "tests").rglob("test_*.py")}
+        paths = sorted((root / "tests").rglob("test_*.py"))
+        self._tests = [each for path in paths for each in _read_tests(root, path)]
+        files = Counter(word for path in paths for word in _count_words(path.read_text("utf-8")))
+        self._weights = {word: math.log(len(paths) / count) for word, count in files.items()}
+        """The weight of each word: high for one that few test files have."""
+        self._modules = {path: _count_words(path.read_text("utf-8")) for path in (root / "launcher").rglob("*.py")}
         self._steps: dict[str, Mapping[str, int]] = {}
 
-    @cached_property
-    def _weights(self) -> Mapping[str, float]:
-        """The weight of each word: high for one that few test files have."""
-        files = Counter(word for words in self._words.values() for word in words)
-        return {word: math.log(len(self._words) / count) for word, count in files.items()}
-
     def order_tests(self, file: Path, line: int) -> list[str]:
-        """Return the test files that load a module of the program, directly or through others, nearest first."""
+        """Return the tests that load a module of the program, directly or through others, nearest first."""
         module = name_module(self._root, file)
         if module not in self._steps:
             self._steps[module] = _count_steps(module, self._imports)
         room, stem = module.split(".")[1], module.rpartition(".")[2].strip("_")
-        wanted = _count_wanted(file.read_text("utf-8"), line)
+        text = file.read_text("utf-8")
+        names = _find_users(text, line)
+        wanted = _count_wanted(text, names, line)
+        users = {path.stem.strip("_") for path, words in self._modules.items() if path != file and names & words.keys()}
         found: list[tuple[float, str]] = []
-        for path, words in self._words.items():
-            steps = self._steps[module].get(name_module(self._root, path))
+        for test in self._tests:
+            steps = self._steps[module].get(name_module(self._root, test.path))
             if steps is not None:
-                names = path.relative_to(self._root).parts
-                score = self._score(wanted, words) / steps
-                score *= _OWN_NAME if stem in path.stem else 1
+                folders = test.path.relative_to(self._root).parts
+                score = self._score(wanted, test.words) / steps
+                if stem in test.path.stem:
+                    score *= _OWN_NAME
+                elif any(test.path.stem.startswith(f"test_{each}") for each in users):
+                    score *= _USER_NAME
                 score *= _OWN_IMPORT if steps == 1 else 1
-                score *= _OWN_FOLDER if room in names else 1
-                score *= _WINDOW if "gui" in names else 1
-                found.append((-score, "/".join(names)))
-        return [path for _, path in sorted(found)]
+                score *= _OWN_FOLDER if room in folders else 1
+                score *= _WINDOW if "gui" in folders else 1
+                found.append((-score, test.name))
+        return [name for _, name in sorted(found)]
 
     def _score(self, wanted: Mapping[str, float], words: Mapping[str, int]) -> float:
         """Return how much a text has of the wanted words, for its length."""
-        common = sum(many * self._weights[word] ** 2 for word, many in wanted.items() if word in words)
-        return common / math.sqrt(sum(self._weights[word] ** 2 for word in words))
+        common = sum(wanted[word] * self._weights[word] ** 2 for word in words if word in wanted)
+        return common / math.sqrt(1 + sum(self._weights[word] ** 2 for word in words))
 
 
-def _count_wanted(text: str, line: int) -> Mapping[str, float]:
-    """Return the words of a module, those of the function and class at a line with a greater weight."""
-    wanted = {word: 0.2 * math.sqrt(count) for word, count in _count_words(text).items()}
-    around = [
+def _read_tests(root: Path, path: Path) -> Iterator[_Test]:
+    """Yield the tests of a file, without those for `.ci/thorough`."""
+    text = path.read_text("utf-8")
+    lines, file = text.splitlines(), path.relative_to(root).as_posix()
+    helpers: dict[str, Counter[str]] = {}
+    tests: dict[str, Counter[str]] = {}
+    for owner, node in _list_definitions(ast.parse(text)):
+        first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+        own = "\n".join(lines[first - 1 : node.end_lineno])
+        if not node.name.startswith("test"):
+            helpers[node.name.strip("_").lower()] = _count_words(own)
+        elif "mark.thorough" not in own:
+            tests[f"{file}::{owner}{node.name}"] = _count_words(own)
+    for name, words in tests.items():
+        for each in words.keys() & helpers.keys():
+            words.update(helpers[each])
+        yield _Test(name, path, words)
+
+
+def _list_definitions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]]:
+    """Yield the functions and helping classes of a test file, with the name of the class of tests that they are in."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
+            methods = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+            yield from ((f"{node.name}::", each) for each in methods)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield "", node
+
+
+def _find_around(text: str, line: int) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    """Return the class and the functions around a line, the innermost last."""
+    nodes = [
         node
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         and node.lineno <= line <= (node.end_lineno or 0)
     ]
-    if around:
-        inner = ast.get_source_segment(text, max(around, key=lambda node: node.lineno)) or ""
-        names = _count_words(" ".join(node.name for node in around))
-        for word, count in (_count_words(inner) + names + names).items():
+    return sorted(nodes, key=lambda node: node.lineno)
+
+
+def _find_users(text: str, line: int) -> set[str]:
+    """Return the names of the function at a line, and of those of its module that call it, even through others."""
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    words = {node.name: set(_WORD.findall(ast.get_source_segment(text, node) or "")) for node in functions}
+    names = {node.name for node in _find_around(text, line)}
+    for _ in range(_MOST_CALLS):
+        names |= {name for name, own in words.items() if any(each.startswith("_") and each in own for each in names)}
+    return {name.strip("_").lower() for name in names}
+
+
+def _count_wanted(text: str, names: set[str], line: int) -> Mapping[str, float]:
+    """Return the words of a module, those of the function at a line and of its users with a greater weight."""
+    wanted = {word: 0.1 * math.sqrt(count) for word, count in _count_words(text).items()}
+    if around := _find_around(text, line):
+        for word, count in _count_words(ast.get_source_segment(text, around[-1]) or "").items():
             wanted[word] = wanted.get(word, 0) + math.sqrt(count)
+    for name in names:
+        wanted[name] = wanted.get(name, 0) + _NAME
     return wanted
 
 
