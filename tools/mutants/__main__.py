@@ -153,7 +153,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--copies", type=int, default=max(1, (os.cpu_count() or 2) - 1))
-    parser.add_argument("--tests", type=int, default=50, metavar="N", help="to try each fault against")
+    parser.add_argument("--tests", type=int, default=40, metavar="N", help="to try each fault against")
     parser.add_argument("--least", type=float, default=0.8, metavar="SHARE", help="of the faults, to be noticed")
     parser.add_argument("--out", type=Path, help="file that each verdict is added to; those in it are not tried again")
     options = parser.parse_args()

@@ -6,6 +6,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 _WORD = re.compile(r"[^\W\d]\w{2,}")
@@ -33,11 +34,14 @@ class NearestTests:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._imports = read_imports(root)
-        paths = sorted((root / "tests").rglob("test_*.py"))
+        self._paths = paths = sorted((root / "tests").rglob("test_*.py"))
         self._tests = [each for path in paths for each in _read_tests(root, path)]
         files = Counter(word for path in paths for word in _count_words(path.read_text("utf-8")))
         self._weights = {word: math.log(len(paths) / count) for word, count in files.items()}
         """The weight of each word: high for one that few test files have."""
+        self._lengths = {
+            test.name: math.sqrt(1 + sum(self._weights[word] ** 2 for word in test.words)) for test in self._tests
+        }
         self._modules = {path: _count_words(path.read_text("utf-8")) for path in (root / "launcher").rglob("*.py")}
         self._steps: dict[str, Mapping[str, int]] = {}
 
@@ -46,31 +50,37 @@ class NearestTests:
         module = name_module(self._root, file)
         if module not in self._steps:
             self._steps[module] = _count_steps(module, self._imports)
-        room, stem = module.split(".")[1], module.rpartition(".")[2].strip("_")
         text = file.read_text("utf-8")
         names = _find_users(text, line)
         wanted = _count_wanted(text, names, line)
         users = {path.stem.strip("_") for path, words in self._modules.items() if path != file and names & words.keys()}
-        found: list[tuple[float, str]] = []
-        for test in self._tests:
-            steps = self._steps[module].get(name_module(self._root, test.path))
-            if steps is not None:
-                folders = test.path.relative_to(self._root).parts
-                score = self._score(wanted, test.words) / steps
-                if stem in test.path.stem:
-                    score *= _OWN_NAME
-                elif any(test.path.stem.startswith(f"test_{each}") for each in users):
-                    score *= _USER_NAME
-                score *= _OWN_IMPORT if steps == 1 else 1
-                score *= _OWN_FOLDER if room in folders else 1
-                score *= _WINDOW if "gui" in folders else 1
-                found.append((-score, test.name))
+        factors = {path: self._weigh_file(path, module, users) for path in self._paths}
+        found = [
+            (-factors[test.path] * self._score(wanted, test.words) / self._lengths[test.name], test.name)
+            for test in self._tests
+            if factors[test.path]
+        ]
         return [name for _, name in sorted(found)]
+
+    def _weigh_file(self, path: Path, module: str, users: set[str]) -> float:
+        """Return the factor of the tests of a file; 0 if it does not load the module."""
+        steps = self._steps[module].get(name_module(self._root, path))
+        if steps is None:
+            return 0.0
+        names = module.split(".")
+        factor = 1 / steps
+        if names[-1].strip("_") in path.stem:
+            factor *= _OWN_NAME
+        elif any(path.stem.startswith(f"test_{each}") for each in users):
+            factor *= _USER_NAME
+        folders = path.relative_to(self._root).parts
+        factor *= _OWN_IMPORT if steps == 1 else 1
+        factor *= _OWN_FOLDER if names[1] in folders else 1
+        return factor * (_WINDOW if "gui" in folders else 1)
 
     def _score(self, wanted: Mapping[str, float], words: Mapping[str, int]) -> float:
         """Return how much a text has of the wanted words, for its length."""
-        common = sum(wanted[word] * self._weights[word] ** 2 for word in words if word in wanted)
-        return common / math.sqrt(1 + sum(self._weights[word] ** 2 for word in words))
+        return sum(wanted[word] * self._weights[word] ** 2 for word in wanted.keys() & words.keys())
 
 
 def _read_tests(root: Path, path: Path) -> Iterator[_Test]:
@@ -106,17 +116,26 @@ def _find_around(text: str, line: int) -> list[ast.FunctionDef | ast.AsyncFuncti
     """Return the class and the functions around a line, the innermost last."""
     nodes = [
         node
-        for node in ast.walk(ast.parse(text))
+        for node in ast.walk(_parse(text))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         and node.lineno <= line <= (node.end_lineno or 0)
     ]
     return sorted(nodes, key=lambda node: node.lineno)
 
 
+@lru_cache(maxsize=400)
+def _parse(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+def _read_node(text: str, node: ast.stmt) -> str:
+    return "\n".join(text.splitlines()[node.lineno - 1 : node.end_lineno])
+
+
 def _find_users(text: str, line: int) -> set[str]:
     """Return the names of the function at a line, and of those of its module that call it, even through others."""
-    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    words = {node.name: set(_WORD.findall(ast.get_source_segment(text, node) or "")) for node in functions}
+    functions = [node for node in ast.walk(_parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    words = {node.name: set(_WORD.findall(_read_node(text, node))) for node in functions}
     names = {node.name for node in _find_around(text, line)}
     for _ in range(_MOST_CALLS):
         names |= {name for name, own in words.items() if any(each.startswith("_") and each in own for each in names)}
@@ -127,7 +146,7 @@ def _count_wanted(text: str, names: set[str], line: int) -> Mapping[str, float]:
     """Return the words of a module, those of the function at a line and of its users with a greater weight."""
     wanted = {word: 0.1 * math.sqrt(count) for word, count in _count_words(text).items()}
     if around := _find_around(text, line):
-        for word, count in _count_words(ast.get_source_segment(text, around[-1]) or "").items():
+        for word, count in _count_words(_read_node(text, around[-1])).items():
             wanted[word] = wanted.get(word, 0) + math.sqrt(count)
     for name in names:
         wanted[name] = wanted.get(name, 0) + _NAME
