@@ -10,11 +10,12 @@ from functools import lru_cache
 from pathlib import Path
 
 _WORD = re.compile(r"[^\W\d]\w{2,}")
-_OWN_NAME, _USER_NAME, _OWN_FOLDER, _OWN_IMPORT = 4.0, 3.0, 2.0, 2.0
+_OWN_NAME, _USER_NAME, _OWN_FOLDER, _OWN_IMPORT = 4.0, 4.0, 2.0, 2.0
 """Factors for tests named after the module or one that uses the function, in the room's folder, and that import it."""
-_NAME = 4.0
+_NAME = 8.0
 """Weight of a function's name, and of the names of those that call it, up to _MOST_CALLS away."""
 _MOST_CALLS = 3
+_MODULE = 0.03
 _WINDOW = 0.25
 """Factor for tests of the window, which take the longest."""
 
@@ -144,7 +145,7 @@ def _find_users(text: str, line: int) -> set[str]:
 
 def _count_wanted(text: str, names: set[str], line: int) -> Mapping[str, float]:
     """Return the words of a module, those of the function at a line and of its users with a greater weight."""
-    wanted = {word: 0.1 * math.sqrt(count) for word, count in _count_words(text).items()}
+    wanted = {word: _MODULE * math.sqrt(count) for word, count in _count_words(text).items()}
     if around := _find_around(text, line):
         for word, count in _count_words(_read_node(text, around[-1])).items():
             wanted[word] = wanted.get(word, 0) + math.sqrt(count)
