@@ -13,16 +13,17 @@ What was not noticed may be by a test further away: remove its line from the fil
 import argparse
 import json
 import os
-import random
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from tools.mutants.faults import Fault, find_faults
@@ -61,14 +62,20 @@ class Trial:
 
 
 def draw_trials(root: Path, packages: Sequence[str], count: int, seed: int) -> list[Trial]:
-    """Return faults at random places of the packages; the same ones for the same program and seed."""
+    """Return faults at random places of the packages: for a seed the same ones, also after changes elsewhere."""
     files = [each for package in packages for each in sorted((root / "launcher" / package).rglob("*.py"))]
-    pool = [(file, fault) for file in files for fault in find_faults(file.read_bytes())]
+    pool: dict[str, tuple[Path, Fault]] = {}
+    for file in files:
+        alike: Counter[str] = Counter()
+        for fault in find_faults(file.read_bytes()):
+            name = f"{file.relative_to(root).as_posix()} {fault.kind} {fault.before}"
+            alike[name] += 1
+            pool[sha256(f"{seed} {alike[name]} {name}".encode()).hexdigest()] = file, fault
     print(f"{len(pool):,} places in {len(files)} files", flush=True)
     nearest = NearestTests(root)
     return [
         Trial(file.relative_to(root), fault, nearest.order_tests(file, fault.line))
-        for file, fault in random.Random(seed).sample(pool, min(count, len(pool)))
+        for _, (file, fault) in sorted(pool.items())[:count]
     ]
 
 
