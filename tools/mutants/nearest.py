@@ -171,8 +171,9 @@ def read_imports(root: Path) -> dict[str, frozenset[str]]:
             folders = [each for each in file.parents if each.is_relative_to(root / "tests")]
             wanted |= {name_module(root, each / "conftest.py") for each in folders}  # loaded for each test in a folder
             wanted.add(own.replace("tests.", "launcher.", 1).replace(".test_", "."))  # tests of a command run it
+        if own == "tests.forked":
+            wanted |= {each for each in names if each.startswith("launcher.cli.")}  # it runs any command
         found[own] = frozenset(wanted & names - {own})
-    found["tests.forked"] |= {each for each in names if each.startswith("launcher.cli.")}  # it runs any command
     return found
 
 
