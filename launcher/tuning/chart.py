@@ -348,7 +348,7 @@ _MOST_POINTS = 120
 
 def _thin_out(values: Sequence[tuple[float, float]]) -> Iterator[ChartPoint]:
     """Yield at most _MOST_POINTS points: means of neighbours."""
-    size = -(-len(values) // _MOST_POINTS) or 1
+    size = -(-len(values) // _MOST_POINTS)
     for _, group in groupby(enumerate(values), key=lambda each: each[0] // size):
         part = [value for _, value in group]
         yield ChartPoint(fmean(x for x, _ in part), fmean(y for _, y in part))

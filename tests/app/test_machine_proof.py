@@ -2,10 +2,11 @@
 
 import pytest
 
-from launcher.app.machine_proof import check_nothing_runs, find_doubts
+from launcher.app.machine_proof import _with_length, check_nothing_runs, find_doubts
 from launcher.app.saved_tunes import TuneUnderWay, hold_tune_lock
-from launcher.tuning.records import Run
+from launcher.tuning.records import Prompt, Run
 from launcher.tuning.statistics import Pair
+from launcher.tuning.timed_request import build_request
 
 
 def reply(rate: float | None, spoilt: str | None = None) -> Run:
@@ -41,3 +42,10 @@ def test_nothing_is_measured_beside_a_tune() -> None:
     with hold_tune_lock(), pytest.raises(TuneUnderWay):
         check_nothing_runs()
     check_nothing_runs()
+
+
+def test_replies_of_a_load_do_not_end_before_their_length() -> None:
+    prompt = Prompt("code", (("user", "Write a parser."),), 160, sampling={"temperature": 0.7, "top_p": 0.9})
+    asked = build_request(_with_length(prompt, 700), seed=1).body()
+    wanted = {"max_tokens": 700, "ignore_eos": True, "temperature": 0, "top_p": 0.9}
+    assert {name: asked[name] for name in wanted} == wanted

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -181,6 +181,23 @@ async def test_models_loaded_by_requests_are_unloaded_when_idle_and_started_ones
     assert (await demo_server.list_states())["demo"] == "loaded"
     assert demo_server.notices.count("model_unloaded") == 2
     assert (await demo_server.ask_well("second"))["model"] == "second"
+
+
+async def test_a_plan_counts_the_memory_of_the_engines_that_go_for_it(
+    demo_server: Served, rules: list[PoolRules], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[list[int]] = []
+    resolve_start = start_settings.resolve_start
+
+    async def resolve_start_observed(*arguments: Any, ending: Collection[int] = (), **options: Any) -> Any:  # noqa: ANN401 -- as resolve_start
+        counted.append([*ending])
+        return await resolve_start(*arguments, ending=ending, **options)
+
+    monkeypatch.setattr(start_settings, "resolve_start", resolve_start_observed)
+    rules[0] = PoolRules(memory_limit_mib=int(1.5 * estimate_mib(demo_server)))
+    engine_pid = demo_server.session.supervisor.engine_pid
+    await demo_server.ask_well("second")
+    assert [engine_pid] in counted
 
 
 async def test_requests_for_an_absent_model_share_one_load(demo_server: Served) -> None:

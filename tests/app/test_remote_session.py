@@ -51,6 +51,7 @@ from launcher.engine.server.state import (
 )
 from launcher.engine.settings import save_model_settings
 from launcher.monitor.health_event import FindingCode, HealthEvent
+from launcher.monitor.monitor import MonitorPeriods
 from tests import forked
 
 pytestmark = pytest.mark.usefixtures("forked_sessions")
@@ -139,6 +140,9 @@ async def test_a_remote_session_serves_like_a_local_one(options: ServeOptions) -
             ServerState.READY,
         ]
         assert Notice("code", "A notice.") in seen
+        (model,) = session.models.models
+        assert (model.is_main, model.path) == (True, str(options.model))
+        assert session.models in seen
         assert server.launch is not None
         assert (server.launch.options.model, server.launch.header.has_mtp_head) == (options.model, True)
         assert [each.text for each in seen if isinstance(each, LogAdded)][-50:] == server.log.last_lines(50)
@@ -176,7 +180,11 @@ async def test_a_stream_is_continued_over_a_restart_and_its_gap_is_reported(opti
 
 
 async def test_the_owner_sees_the_current_rate_of_a_stream_to_a_client(options: ServeOptions) -> None:
-    async with open_remote_session([]) as session:
+    rarely_s = 10 * END_S  # only what the process reports wakes the owner's monitor
+    async with open_remote_session([]) as session, asyncio.timeout(END_S):
+        session.monitor.periods = MonitorPeriods(
+            visible_s=rarely_s, hidden_s=rarely_s, metrics_s=rarely_s, metrics_rest_s=rarely_s
+        )
         await session.start(options)
         endpoint = session.supervisor.endpoint
         endless = replace(LONG, max_tokens=None)

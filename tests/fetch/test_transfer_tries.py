@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -38,6 +39,15 @@ class TestSeveralConnections:
         await download_file(remote_file.source("slow=1000000"), remote_file.target, settings=small_chunks)
         assert remote_file.target.read_bytes() == remote_file.content
         assert len({each["Range"] for each in remote_file.requests}) > 2
+
+    async def test_no_connection_is_opened_for_a_few_bytes(
+        self, remote_file: FileOnServer, small_chunks: TransferSettings
+    ) -> None:
+        await download_file(remote_file.source("slow=1000000"), remote_file.target, settings=small_chunks)
+        assert remote_file.target.read_bytes() == remote_file.content
+        begins = sorted(int(each["Range"].removeprefix("bytes=").partition("-")[0]) for each in remote_file.requests)
+        assert len(begins) > 2
+        assert min(later - earlier for earlier, later in pairwise(begins)) >= 25_000  # half of a range, when it is cut
 
     @pytest.mark.parametrize("faults", ["busy=1", "503*3,only-ranges,after=1", "ignores-range", "etag=new"])
     async def test_a_server_without_ranges_still_serves_the_file(

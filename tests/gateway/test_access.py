@@ -22,6 +22,7 @@ from launcher.gateway.engine_link import EngineLink
 from launcher.gateway.exchange import Exchange
 from launcher.gateway.gateway import Gateway
 from launcher.gateway.turns import MOST_WAITING
+from launcher.machine.addresses import list_lan_addresses
 
 DOCS = Path(__file__).parents[2] / "docs" / "security.md"
 KEY, OTHER_KEY, ENGINE_KEY = "d" * 43, "o" * 43, "e" * 43
@@ -622,6 +623,28 @@ async def test_a_queue_holds_256_requests(front: Front) -> None:
         assert {each.status for each in answers} == {200}
         for _, writer in waiting:
             writer.close()
+
+
+@pytest.mark.skipif(not list_lan_addresses(), reason="this computer is in no network")
+async def test_connections_to_other_computers_end_when_the_address_is_left(front: Front) -> None:
+    health = front.request("GET /health", key=None)
+    async with asyncio.timeout(60):
+        with socket.create_server((list_lan_addresses()[0], 0)) as listener:
+            listener.setblocking(False)
+            await front.gateway.listen([listener])
+            own = await asyncio.open_connection("127.0.0.1", front.port)
+            other = await asyncio.open_connection(*listener.getsockname()[:2])
+            for reader, writer in (own, other):
+                writer.write(health)
+                assert (await read_answer(reader)).status == 200
+            await front.gateway.stop_listening()
+            other[1].write(health)
+            with suppress(ConnectionError):
+                assert await other[0].read() == b""
+            own[1].write(health)
+            assert (await read_answer(own[0])).status == 200
+            for _, writer in (own, other):
+                writer.close()
 
 
 def test_log_lines_contain_no_keys() -> None:

@@ -71,6 +71,25 @@ async def test_headers_are_sent_before_the_first_token() -> None:
         writer.close()
 
 
+async def test_text_of_a_progress_report_comes_first_and_repeats_no_figures() -> None:
+    """The chat template began the reply with a text that a report has, as before the first token of a thought."""
+    about = {"id": "chatcmpl-1", "created": 1, "model": "m", "object": "chat.completion.chunk"}
+    report = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": "<think>"}}], "prompt_progress": {}}
+    token = {"choices": [{"index": 0, "delta": {"reasoning_content": "I"}}]}
+    figures = {"timings": {"predicted_n": 1}, "usage": {"completion_tokens": 1}}
+    async with begin_stream() as (front, engine):
+        reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
+        writer.write(front.request(CHAT_LINE, body=STREAM))
+        for each in (about | report, about | token | figures):
+            engine.parts.put_nowait(b"data: " + json.dumps(each).encode() + b"\n\n")
+        engine.parts.put_nowait(None)
+        sent = (await reader.readuntil(b"\r\n0\r\n\r\n")).partition(b"\r\n\r\n")[2]
+        events = [json.loads(line.removeprefix(b"data: ")) for line in sent.splitlines() if line.startswith(b"data: ")]
+        begun = {"finish_reason": None, "index": 0, "delta": {"content": "<think>"}}
+        assert events == [about | {"choices": [begun]}, about | token | figures]
+        writer.close()
+
+
 @pytest.mark.parametrize(("last", "end"), [(b"data: [DONE]\n\n", "complete"), (encode_event(" word"), "client left")])
 async def test_a_client_that_leaves_after_the_last_event_has_the_whole_reply(last: bytes, end: str) -> None:
     async with begin_stream() as (front, engine):

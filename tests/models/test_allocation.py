@@ -244,6 +244,21 @@ def test_the_fast_computation_of_a_buffer_size_is_exact() -> None:
                     assert buffer_bytes(buffer, each, chunk) == place_tensors(buffer, each, chunk)[1]
 
 
+@pytest.mark.parametrize("used", [2, 3, 8])
+def test_cuda_keeps_what_a_weighted_sum_of_experts_reads_until_its_last_addition(used: int) -> None:
+    graph = Graph()
+    graph.place = DEVICE
+    experts = graph.add_node(Op.MUL_MAT_ID, TWO, graph.add_input(UNIT))
+    weights = graph.add_node(Op.MUL_MAT, UNIT, graph.add_input(UNIT))
+    weighted = graph.add_alike(Op.MUL, experts, weights)
+    parts = [graph.add_view(Op.VIEW, weighted) for _ in range(used)]
+    total = parts[0]
+    for part in parts[1:]:
+        total = graph.add_node(Op.ADD, UNIT, total, part)
+    graph.add_node(Op.ADD, UNIT, total, graph.add_input(UNIT))  # of a shared expert, say
+    assert optimise_for_cuda(graph, graph.nodes)[1] == {total: [experts, weights]}
+
+
 def test_vulkan_reorders_and_cuda_does_not() -> None:
     graph = trunk_graph(MOE, Shape(snapshots=3), DEVICE)
     nodes = [node for node in graph.nodes if graph.places[node] == DEVICE]

@@ -92,6 +92,13 @@ def test_experts_go_to_the_host_last_and_no_more_than_needed() -> None:
     assert found.estimate.required_mib <= 14_000 - 1_024 < required_mib("moe", fewer)
 
 
+def test_a_draft_of_two_tokens_is_not_shortened() -> None:
+    found = fit_model("dense", replace(WHOLE, draft=2), 1_000)
+    assert found.setting.draft == 2
+    assert found.given_up
+    assert not any("draft" in each for each in found.given_up)
+
+
 def test_with_all_experts_on_the_host_other_settings_shrink() -> None:
     found = fit_model("moe", PlanSettings(262_144, "f16", ubatch=512), 5_000)
     assert found.estimate.required_mib <= 5_000 - 1_024

@@ -52,6 +52,12 @@ class TestExpertsOnTheHost:
         found = first_plan(12, PlanCriteria(model=MOE, quant=best.file.quant, n_cpu_moe=best.setting.n_cpu_moe))
         assert not any("more layer" in reason for reason in found.reasons)
 
+    @pytest.mark.parametrize(("model_id", "can_move"), [(MOE, True), (DENSE, False)])
+    def test_experts_are_named_among_what_to_reduce_where_there_are_any(self, model_id: str, can_move: bool) -> None:
+        found = first_plan(24, PlanCriteria(model=model_id))
+        (sentence,) = [reason for reason in found.reasons if reason.startswith("If memory runs short")]
+        assert ("experts to the CPU" in sentence) is can_move
+
     def test_more_layers_than_the_model_has_are_reported(self) -> None:
         found = first_plan(24, PlanCriteria(model=MOE, n_cpu_moe=1_000))
         assert found.setting.n_cpu_moe == 41

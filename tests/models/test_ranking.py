@@ -126,7 +126,23 @@ class TestFixedPoints:
         assert not plan.host_short
 
 
+_FIGURES = re.compile(r"(\d[\d,]*(?:\.\d+)?)(?: bits a weight)? instead of (\d[\d,]*(?:\.\d+)?)")
+
+
 class TestAlternatives:
+    @pytest.mark.parametrize("size", [12, 24])
+    def test_what_another_file_loses_is_less_than_here(self, size: float) -> None:
+        clauses = [
+            re.split(r" but |: ", each)[-1]
+            for model in (MOE, DENSE)
+            for plan in plans(describe_machine(size), model)
+            for each in plan.reasons
+            if "has more bits a weight" in each or each.startswith("Next is") or " ranks below " in each
+        ]
+        figures = [found for each in clauses for found in _FIGURES.findall(each)]
+        assert len(figures) > 3
+        assert [each for each in figures if float(each[0].replace(",", "")) >= float(each[1].replace(",", ""))] == []
+
     def test_the_recommended_plan_names_its_alternatives(self) -> None:
         output = first_plan(24, MOE).reasons
         assert any("has more bits a weight" in each for each in output)

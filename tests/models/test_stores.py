@@ -22,6 +22,7 @@ from launcher.models.library import (
     describe_store,
     find_entry,
     find_local_model,
+    find_stored_side_files,
     list_found,
     list_library,
     remove_model,
@@ -117,6 +118,10 @@ class TestOllama:
         assert (nine.store, nine.path, nine.sha256) == (Store.OLLAMA, ollama_blob(ollama, "a"), "a" * 64)
         assert set(nine.aliases) == {"qwen3.5:latest", "qwen3.5"}
         assert found["someone/llava:7b"].side_files == (ollama_blob(ollama, "c"),)
+
+    def test_the_projector_of_a_model_is_the_one_that_its_manifest_lists(self, ollama: Path) -> None:
+        assert find_stored_side_files(ollama_blob(ollama, "b")) == (ollama_blob(ollama, "c"),)
+        assert find_stored_side_files(ollama_blob(ollama, "a")) == ()
 
     def test_models_are_listed_with_their_header(self, ollama: Path) -> None:
         local = next(each for each in list_models() if each.label == "qwen3.5:9b")

@@ -30,6 +30,7 @@ from launcher.tuning.curves import (
 )
 from launcher.tuning.records import Prompt, Run, RunSettings
 from launcher.tuning.space import draft_length
+from launcher.tuning.statistics import Interval
 from tests.tuning.clocked import START_S, YIELD, Moment, Speed, VirtualBench
 
 PROMPT = Prompt("code", (("user", "Write a parser."),), 160)
@@ -318,6 +319,10 @@ async def test_the_result_of_a_curve_in_sentences() -> None:
     slower = VirtualBench(lambda moment: Speed(100 if moment.settings["ctx"] == 32_768 else 98.6))
     curve = build_curve(CurveAxis.CONTEXT, (await run_curve(slower, starts))[0])
     assert summarize_curve(curve) == ["Draft 2: a context of 262,144 is 1.4 % slower than one of 32,768."]
+    doubtful = replace(curve.trends[0], interval=Interval(0.95, 0.6965, 1.0446, 3))
+    assert summarize_curve(replace(curve, trends=(doubtful,))) == [
+        "Draft 2: a context of 262,144 is 5.0 % slower than one of 32,768 (no difference is shown: -30 to +4 %)."
+    ]
 
 
 def test_default_places_of_a_fill_curve() -> None:

@@ -225,6 +225,13 @@ def test_a_step_is_found_where_it_is() -> None:
         assert min(abs(each.last - 69) for each in found) <= 6
 
 
+def test_a_clear_change_is_as_unlikely_by_chance_as_999_orders_can_show() -> None:
+    dice = random.Random(3)
+    found = find_change([dice.gauss(0 if i < 40 else 8, 1) for i in range(80)])
+    assert found is not None
+    assert (found.begin, found.end, found.chance) == (0, 40, 1 / 1_000)
+
+
 def test_levels_cover_the_series() -> None:
     dice = random.Random(2)
     values = [dice.gauss(100 if i < 50 else 90 if i < 90 else 97, 0.5) for i in range(150)]

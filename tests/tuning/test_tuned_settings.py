@@ -91,6 +91,14 @@ def test_each_model_and_quantisation_has_one_entry(home: Path) -> None:
     assert load_tuned_settings() == (third,)
 
 
+def test_the_day_of_a_tune_is_that_of_its_end(home: Path) -> None:
+    times = iter((1_793_534_400.0, 1_793_574_000.0))
+    with History(clock=lambda: next(times)) as history:
+        id_ = history.begin_session("tune", ENVIRONMENT, OFF, workload="code")
+        history.finish(id_, dict(VERDICT))  # type: ignore[call-overload]
+    assert save_tune_result(id_, Path("/models/some.gguf")).evidence.measured_s == 1_793_574_000.0
+
+
 def test_only_a_verdict_is_stored(home: Path) -> None:
     for result in ({}, {"mean": 50.0}, {"mtp": "on"}, {"mtp": "perhaps", "settings": {}}):
         with pytest.raises(NothingMeasured):

@@ -16,7 +16,7 @@ from launcher.tuning.tuner import (
     probe_drafts,
     verdict_without_baseline,
 )
-from launcher.tuning.verdict import Comparison
+from launcher.tuning.verdict import Comparison, LikelyAnswer, LikelyGain, likely_verdict
 from tools.tuner_simulation.bench import SimulatedBench
 from tools.tuner_simulation.machine import draw_machine
 from tools.tuner_simulation.run import WORK
@@ -113,3 +113,19 @@ async def test_an_uncompared_verdict_is_as_sure_as_a_compared_one_must_be(trial_
     for questions in (Questions(None), Questions(Question(ON, BASELINE))):
         assert build_verdict(trial_runner, questions).confidence == 0.95
     assert verdict_without_baseline(trial_runner).confidence == 0.95
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        LikelyAnswer(BASELINE, None, None, 0.0, never_loads=True),
+        LikelyAnswer(BASELINE, None, LikelyGain(ON, OFF, 0.0, 0.1, 9), 0.0),
+    ],
+)
+async def test_a_forecast_without_an_answer_leaves_what_pairs_have_confirmed(
+    trial_runner: TrialRunner, answer: LikelyAnswer
+) -> None:
+    on, off = make_question(ON, BASELINE, 1.1, 1.2), make_question(OFF, BASELINE, 0.99, 1.2)
+    verdict = build_verdict(trial_runner, Questions(make_question(ON, OFF, 0.95, 1.1), (off, on)))
+    assert verdict.gain is not None
+    assert likely_verdict(verdict, answer, Goal(), "code") is verdict

@@ -2,39 +2,40 @@
 
     python -m tools.mutants --count 150 --seed 7 --out faults.jsonl     draws 150 faults; run again, it goes on
 
-Each fault is put into a copy of the checkout, in which the nearest tests run: those that load the changed module, the
-most special ones first. What they do not notice is tried against the other tests that load it, as long as there is
-time for it. A fault that makes a test wait without end is noticed by the limit of each test. Faults in logs, texts and
-annotations are not drawn. One that no test can notice does no harm: a search that begins earlier, a smaller cache.
+Each fault is put into a copy of the checkout, in which the nearest tests run until one fails: those that load the
+changed module, and speak of what the changed function speaks of. A fault that makes a test wait without end is
+noticed by the limit of each test. Faults in logs, texts and annotations are not drawn. One that no test can notice
+does no harm: a search that begins earlier, a smaller cache.
+
+What was not noticed may be by a test further away: remove its line from the file, and run again with more `--tests`.
 """
 
 import argparse
 import json
 import os
-import random
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from tools.mutants.faults import Fault, find_faults
-from tools.mutants.nearest import name_module, order_tests, read_imports
+from tools.mutants.nearest import NearestTests
 
 _PACKAGES = ("app", "gateway", "engine", "models", "fetch", "monitor", "tuning", "machine", "base")
-_AT_ONCE = 6
-"""The test files that run in one process: the nearest ones first."""
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a fault: the test that noticed it, or "" if none did. `tests` is the number of files tried."""
+    """What became of a fault: the test that noticed it, or "" if none did; the number of tests that were to run."""
 
     file: str
     line: int
@@ -48,7 +49,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A fault, and the test files to try it against, nearest first."""
+    """A fault, and the tests to try it against, nearest first."""
 
     file: Path
     fault: Fault
@@ -61,14 +62,20 @@ class Trial:
 
 
 def draw_trials(root: Path, packages: Sequence[str], count: int, seed: int) -> list[Trial]:
-    """Return faults at random places of the packages; the same ones for the same program and seed."""
+    """Return faults at random places of the packages: for a seed the same ones, also after changes elsewhere."""
     files = [each for package in packages for each in sorted((root / "launcher" / package).rglob("*.py"))]
-    pool = [(file, fault) for file in files for fault in find_faults(file.read_bytes())]
+    pool: dict[str, tuple[Path, Fault]] = {}
+    for file in files:
+        alike: Counter[str] = Counter()
+        for fault in find_faults(file.read_bytes()):
+            name = f"{file.relative_to(root).as_posix()} {fault.kind} {fault.before}"
+            alike[name] += 1
+            pool[sha256(f"{seed} {alike[name]} {name}".encode()).hexdigest()] = file, fault
     print(f"{len(pool):,} places in {len(files)} files", flush=True)
-    imports = read_imports(root)
+    nearest = NearestTests(root)
     return [
-        Trial(file.relative_to(root), fault, order_tests(root, name_module(root, file), imports))
-        for file, fault in random.Random(seed).sample(pool, min(count, len(pool)))
+        Trial(file.relative_to(root), fault, nearest.order_tests(file, fault.line))
+        for _, (file, fault) in sorted(pool.items())[:count]
     ]
 
 
@@ -83,15 +90,13 @@ class Copy:
                 (self.root / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(root / name, self.root / name)
 
-    def try_fault(self, trial: Trial, limit_s: float) -> Verdict:
-        """Run the tests with a fault until one fails; no further ones `limit_s` after the start."""
-        began_s, path, noticed_by, tried = time.monotonic(), self.root / trial.file, "", 0
+    def try_fault(self, trial: Trial, most: int) -> Verdict:
+        """Run the nearest tests, at most so many, with a fault until one fails."""
+        began_s, path, tests = time.monotonic(), self.root / trial.file, trial.tests[:most]
         source = path.read_bytes()
         path.write_bytes(trial.fault.put_into(source))
         try:
-            while not noticed_by and tried < len(trial.tests) and time.monotonic() - began_s < limit_s:
-                noticed_by = self._run_tests(trial.tests[tried : tried + _AT_ONCE])
-                tried += _AT_ONCE
+            noticed_by = self._run_tests(tests) if tests else ""
         finally:
             path.write_bytes(source)
         before, after = (" ".join(text.split())[:120] for text in (trial.fault.before, trial.fault.after))
@@ -102,7 +107,7 @@ class Copy:
             before,
             after,
             noticed_by,
-            min(tried, len(trial.tests)),
+            len(tests),
             round(time.monotonic() - began_s, 1),
         )
 
@@ -110,7 +115,8 @@ class Copy:
         """Return the first test that failed; "" if none did."""
         shutil.rmtree(self._temporary, ignore_errors=True)  # what a faulty program computed and kept
         self._temporary.mkdir()
-        environment = os.environ | {
+        own = {name: value for name, value in os.environ.items() if name != "MTP_LAUNCHER_HOME"}
+        environment = own | {
             "PYTHONPATH": str(self.root),
             "PYTHONDONTWRITEBYTECODE": "1",
             "QT_QPA_PLATFORM": "offscreen",
@@ -154,7 +160,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--copies", type=int, default=max(1, (os.cpu_count() or 2) - 1))
-    parser.add_argument("--limit", type=float, default=240, metavar="SECONDS", help="for tests beyond the nearest ones")
+    parser.add_argument("--tests", type=int, default=40, metavar="N", help="to try each fault against")
     parser.add_argument("--least", type=float, default=0.8, metavar="SHARE", help="of the faults, to be noticed")
     parser.add_argument("--out", type=Path, help="file that each verdict is added to; those in it are not tried again")
     options = parser.parse_args()
@@ -166,7 +172,7 @@ def main() -> int:
 
     def try_all(copy: Copy) -> None:
         for trial in waiting:  # which all copies share
-            handle(copy.try_fault(trial, options.limit))
+            handle(copy.try_fault(trial, options.tests))
 
     def handle(verdict: Verdict) -> None:
         verdicts.append(verdict)

@@ -93,10 +93,19 @@ def _list_left_out(tree: ast.Module) -> Iterator[ast.AST]:
             parts += [node.returns, *node.decorator_list]
             if node.name in _HARMLESS_FUNCTIONS:
                 parts.append(node)
+            if node.returns is not None and ast.unparse(node.returns) == "bool":
+                left_out = (each for each in ast.walk(node) if isinstance(each, ast.Return) and _is_false(each.value))
+                yield from left_out  # None in its place is the same for every caller
+        elif isinstance(node, ast.keyword) and node.arg == "strict":  # of a zip of equally many
+            parts = [node.value]
         elif isinstance(node, ast.JoinedStr | ast.Assert) or _is_harmless(node):
             parts = [node]
         for part in filter(None, parts):
             yield from ast.walk(part)
+
+
+def _is_false(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is False
 
 
 def _is_harmless(node: ast.AST) -> bool:

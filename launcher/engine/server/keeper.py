@@ -40,7 +40,6 @@ class _Keeper:
         self._command = command
         self._wake_read, self._wake_write = os.pipe()  # signals write to it, so that select returns
         os.set_blocking(self._wake_write, False)
-        os.set_blocking(self._wake_read, False)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
