@@ -72,6 +72,12 @@ def test_a_fault_is_found_in_every_log_format_and_described_in_sentences(example
         assert dressed.code == example["code"], dress
 
 
+def test_counts_have_separators_and_a_port_is_none() -> None:
+    busy = diagnose_log("couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 9101", exit_code=1)
+    assert busy is not None
+    assert busy.title == "Port 9101 is in use by another program."
+
+
 def test_every_signature_has_an_example() -> None:
     assert {fault.code for fault in fault_signatures()} == {example["code"] for example in EXAMPLES}
 

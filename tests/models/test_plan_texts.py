@@ -77,6 +77,17 @@ class TestTexts:
         same = [run for run in runs if run[3] == draft]
         assert sentence == f"Draft {draft} was used in {len(same)} of the {len(runs)} published runs of this model."
 
+    @pytest.mark.parametrize(("fives", "is_named"), [(3, True), (2, False)])
+    def test_a_draft_length_that_most_published_runs_used_is_named(self, fives: int, is_named: bool) -> None:
+        entry = CATALOGUE.find("qwen3.6-27b-mtp")
+        known = next(run for run in entry.measurements if run.draft and run.trust == "good" and not run.speculation)
+        drafts = [5] * fives + [6] * 2
+        runs = tuple(replace(known, gpu=f"GPU {number}", draft=draft) for number, draft in enumerate(drafts))
+        catalogue = replace(CATALOGUE, models=(replace(entry, measurements=runs),))
+        (first, *_) = make_plans(catalogue, describe_machine(48), PlanCriteria(model=entry.id))
+        assert 0 < first.setting.draft < 5
+        assert ("Most published runs of this model used draft 5: measure both." in first.reasons) is is_named
+
     def test_reductions_are_reported(self) -> None:
         """With all experts on the GPU, as the user chose, even the smallest file does not fit after all reductions."""
         first = plans(describe_machine(8), PlanCriteria(model=MOE, n_cpu_moe=0))[0]
