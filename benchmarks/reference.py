@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.measure import format_summary
+from benchmarks.measure import format_summary, paired_ratio
 from benchmarks.report import Row
 from benchmarks.workplace import ROOT, child, read_result
 
@@ -65,8 +65,8 @@ class Interpreter:
         holds: bool = True,
         worst: bool = False,
     ) -> Row:
-        """Return a row for shares of a core, as starts of the interpreter a second. `also` describes a further
-        condition of the limit, and `holds` tells whether it is met.
+        """Return a row for shares of a core, as starts of the interpreter a second. `also` describes a condition of the
+        limit, and `holds` tells whether it was reached; else the limit was not measured.
         """
         start_s = statistics.median(self.cpu_s)
         value = max(percents) if worst else statistics.median(percents)
@@ -77,7 +77,7 @@ class Interpreter:
             f"`python -c pass`: {1_000 * start_s:.1f} ms of processor",
             f"{ratio:.2g} starts/s",
             f"< {limit:g} starts/s{also}",
-            ratio < limit and holds,
+            ratio < limit if holds else None,
         )
 
 
@@ -93,18 +93,19 @@ def ratio_row(
     *,
     holds: bool = True,
 ) -> Row:
-    """Return a row for values against a reference in the same unit; medians count. `also` and `holds` are as in
+    """Return a row for values, each measured beside the reference in the same unit. `also` and `holds` are as in
     `Interpreter.share_row`.
+
+    A few pairs can show that the limit is missed, but not that it is kept: it is missed if the whole interval is.
     """
-    reference = statistics.median(references)
-    ratio = statistics.median(values) / reference
+    reference, ratio = statistics.median(references), paired_ratio(values, references)
     return Row(
         what,
         format_summary(values, unit, digits),
         f"{name}: {reference:.{digits}f} {unit}",
-        f"{ratio:.2g} times",
+        f"{ratio.estimate:.2g} times (95 %: {ratio.lower:.2g} to {ratio.upper:.2g})",
         f"< {limit:g} times{also}",
-        ratio < limit and holds,
+        ratio.lower < limit if holds else None,
     )
 
 

@@ -22,7 +22,7 @@ _P99_LIMIT, _OVER_EMPTY_LIMIT, _LEAST_RATE = 2.5, 3.8, 200.0
 def run(*, quick: bool) -> Iterator[Row]:
     """Measure offscreen. An empty Qt loop runs beside each stream, so that both are disturbed by the same noise."""
     new = _measure_first_paint()
-    paints = [(_measure_first_paint(), paint_empty_window()) for _ in range(4 if quick else 15)]
+    paints = [(_measure_first_paint(), paint_empty_window()) for _ in range(6 if quick else 15)]
     painted, empty_painted = zip(*paints, strict=True)
     what, name = "from the command to the window's first paint", "an empty PySide6 window"
     yield ratio_row(what, painted, "s", 2, name, empty_painted, _PAINT_LIMIT)
