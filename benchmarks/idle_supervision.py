@@ -19,7 +19,7 @@ _ENDS_S = 20.0
 
 def run(*, quick: bool) -> Iterator[Row]:
     """Serve the demo with `mtp-launcher serve`, without requests. Engine and keeper are measured separately."""
-    rounds, seconds = (1, 8.0) if quick else (5, 30.0)
+    rounds, seconds = (3, 8.0) if quick else (5, 30.0)
     serve = [*command(), "serve", "--model", "demo", "--json"]
     shares = _measure_serve(serve, rounds, seconds)
     yield difference_row(

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.measure import format_summary, paired_ratio
+from benchmarks.measure import format_summary, paired_ratio, typical_value
 from benchmarks.report import Row
 from benchmarks.workplace import ROOT, child, read_result
 
@@ -38,13 +38,21 @@ class Interpreter:
             self.cpu_s.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
     def row(
-        self, what: str, values: Sequence[float], unit: str, digits: int, limit: float, *, worst: bool = False
+        self,
+        what: str,
+        values: Sequence[float],
+        unit: str,
+        digits: int,
+        limit: float,
+        *,
+        worst: bool = False,
+        is_processor_time: bool = False,
     ) -> Row:
-        """Return a row for times. Their median is compared with the limit; with `worst` the longest."""
+        """Return a row for times by the clock, or of the processor. Their median counts; with `worst` the longest."""
         value = max(values) if worst else statistics.median(values)
-        start_s = statistics.median(self.wall_s)
+        start_s = statistics.median(self.cpu_s if is_processor_time else self.wall_s)
         ratio = value * _SECONDS[unit] / start_s
-        reference = f"`python -c pass`: {1_000 * start_s:.1f} ms"
+        reference = f"`python -c pass`: {1_000 * start_s:.1f} ms{' of processor' if is_processor_time else ''}"
         return Row(
             what,
             format_summary(values, unit, digits),
@@ -111,12 +119,13 @@ def ratio_row(
 
 def difference_row(what: str, values: Sequence[float], name: str, references: Sequence[float], limit: float) -> Row:
     """Return a row for shares of a core, each measured beside the reference: by how many percentage points they are
-    larger.
+    larger. It is missed as `ratio_row` says.
     """
-    more = statistics.median(value - reference for value, reference in zip(values, references, strict=True))
+    more = typical_value([value - reference for value, reference in zip(values, references, strict=True)])
     shown = f"{name}: {statistics.median(references):.2f} %"
     limited = f"< {limit:g} points more"
-    return Row(what, format_summary(values, "% of a core", 2), shown, f"{more:.2f} points more", limited, more < limit)
+    points = f"{more.estimate:.2f} points more (95 %: {more.lower:.2f} to {more.upper:.2f})"
+    return Row(what, format_summary(values, "% of a core", 2), shown, points, limited, more.lower < limit)
 
 
 def paint_empty_window() -> float:
