@@ -17,14 +17,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from math import inf
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
 
-from benchmarks.measure import format_summary
+from benchmarks.measure import format_summary, paired_ratio
 from benchmarks.reference import ratio_row
 from benchmarks.report import Row
 from benchmarks.workplace import ROOT, command
@@ -40,6 +39,10 @@ _FIRST_LIMIT, _REQUEST_LIMIT, _MANY_LIMIT = 1.5, 1.5, 1.4
 _MEMORY_LIMIT_MB, _START_LIMIT, _GAP_LIMIT = 45.0, 1.3, 2.2
 _DIRECT, _PROXY, _GATEWAY = "direct", "a plain proxy", "gateway"
 _TRIES = 5
+_LEAST_MS, _LEAST_S = 0.001, 1e-6
+"""What is counted where nothing is added that can be measured."""
+_SETTLE_S = 2.0
+"""Seconds after which a server that has become ready does nothing any more."""
 _Ways = dict[str, tuple[str, int]]
 _Clocks = dict[str, "_Clock"]
 
@@ -58,7 +61,7 @@ def run(*, quick: bool) -> Iterator[Row]:
         with _run_server(*options, "--direct") as server:
             _read_streams(server.address, server.api_key, max(_STREAM_COUNTS), 50)
             yield _memory_row(through_mb, server.memory_mb())
-    yield _start_row(1 if quick else 20)
+    yield _start_row(3 if quick else 20)
     yield _handover_row(3 if quick else 40)
 
 
@@ -74,7 +77,7 @@ class _Clock:
         return sum(time.clock_gettime(~process.pid << 3 | _PROCESSOR_TIME) for process in self._processes)
 
     def watch_idle(self, seconds: float) -> None:
-        """Measure what they take without requests, as for the monitor's sampling: it is taken off from now on."""
+        """Measure what they take besides forwarding, as for the monitor's samples: it is taken off from now on."""
         before = self.read_s()
         time.sleep(seconds)
         self._idle_share = (self.read_s() - before) / seconds
@@ -85,7 +88,8 @@ class _Clock:
         spent: list[float] = []
         before, began_s = self.read_s(), time.monotonic()
         yield spent
-        spent.append(self.read_s() - before - self._idle_share * (time.monotonic() - began_s))
+        idle_s = self._idle_share * (time.monotonic() - began_s)
+        spent.append(max(_LEAST_S, self.read_s() - before - idle_s))
 
 
 @dataclass(slots=True)
@@ -150,11 +154,16 @@ def _stream_rows(server: _Served, *, quick: bool) -> Iterator[Row]:
     with _run_proxy(server.engine_port) as (proxy, proxy_clock):
         ways = {_DIRECT: ("127.0.0.1", server.engine_port), _PROXY: proxy, _GATEWAY: server.address}
         clocks = {_PROXY: proxy_clock, _GATEWAY: _Clock(server.processes)}
-        for clock in clocks.values():
-            clock.watch_idle(0.5 if quick else 4.0)
-        yield from _request_rows(server, ways, clocks, *((60, 3) if quick else (300, 6)))
+        time.sleep(_SETTLE_S)
+        seconds = 2 if quick else 4
+        proxy_clock.watch_idle(seconds)
+        slow = threading.Thread(target=_read_stream, args=(server.address, server.api_key, 2 + seconds, 1.0))
+        slow.start()  # the monitor samples ten times a second while a reply is open, however many requests come
+        clocks[_GATEWAY].watch_idle(seconds)
+        slow.join()
+        yield from _request_rows(server, ways, clocks, *((120, 6) if quick else (300, 6)))
         for streams in _STREAM_COUNTS:
-            yield from _token_rows(server, ways, clocks, streams, *((60, 2) if quick else (200, 5)))
+            yield from _token_rows(server, ways, clocks, streams, *((60, 3) if quick else (200, 5)))
 
 
 def _request_rows(server: _Served, ways: _Ways, clocks: _Clocks, requests: int, rounds: int) -> Iterator[Row]:
@@ -169,7 +178,7 @@ def _request_rows(server: _Served, ways: _Ways, clocks: _Clocks, requests: int, 
                 for _ in range(requests // rounds):
                     _read_stream(ways[way], server.api_key, 1, 0)
             spent_ms[way].append(1_000 * spent[0] / (requests // rounds))
-    yield _added_row("first token of a request of one token, median", firsts, _FIRST_LIMIT)
+    yield _added_row("first token of a request of one token, median", firsts, rounds, _FIRST_LIMIT)
     what = "processor time of a request of one token"
     yield ratio_row(what, spent_ms[_GATEWAY], "ms", 2, _PROXY, spent_ms[_PROXY], _REQUEST_LIMIT)
 
@@ -185,24 +194,40 @@ def _token_rows(server: _Served, ways: _Ways, clocks: _Clocks, streams: int, tok
             if way in clocks:
                 spent_us[way].append(1e6 * spent[0] / (streams * tokens))
     what = f"{streams} stream{'s' if streams > 1 else ''} of {_RATE} tokens/s"
-    yield _added_row(f"a token of {what}, median", delays, None)
+    yield _added_row(f"a token of {what}, median", delays, rounds, None)
     what = f"processor time of a token, {what}"
     row = ratio_row(what, spent_us[_GATEWAY], "µs", 0, _PROXY, spent_us[_PROXY], _MANY_LIMIT)
     yield row if streams == max(_STREAM_COUNTS) else replace(row, limit="-", kept=None)
 
 
-def _added_row(what: str, delays_ms: dict[str, list[float]], limit: float | None) -> Row:
-    """Return a row for what the gateway adds to a delay, as a multiple of what the plain proxy adds."""
+def _added_row(what: str, delays_ms: dict[str, list[float]], rounds: int, limit: float | None) -> Row:
+    """Return a row for what the gateway adds to a delay, as a multiple of what the plain proxy adds, each as the median
+    of every round. It is missed as `ratio_row` says.
+    """
     direct, proxy, through = (statistics.median(delays_ms[way]) for way in (_DIRECT, _PROXY, _GATEWAY))
-    ratio = (through - direct) / (proxy - direct) if proxy > direct else inf
+    proxies, gateways = (
+        [max(_LEAST_MS, here - alone) for here, alone in zip(*_round_medians(delays_ms, way, rounds), strict=True)]
+        for way in (_PROXY, _GATEWAY)
+    )
+    ratio = paired_ratio(gateways, proxies)
     return Row(
         f"{what}: added by the gateway",
         f"{through - direct:.2f} ms (99th percentile: {_quantile(delays_ms[_GATEWAY], 0.99) - direct:.2f} ms)",
         f"direct: {direct:.2f} ms; a plain proxy adds {proxy - direct:.2f} ms",
-        f"{ratio:.2g} times",
+        f"{ratio.estimate:.2g} times (95 %: {ratio.lower:.2g} to {ratio.upper:.2g})",
         "-" if limit is None else f"< {limit:g} times",
-        None if limit is None else ratio < limit,
+        None if limit is None else ratio.lower < limit,
     )
+
+
+def _round_medians(delays_ms: dict[str, list[float]], way: str, rounds: int) -> tuple[list[float], list[float]]:
+    """Return the median delay of each round, this way and directly."""
+    size = len(delays_ms[way]) // rounds
+    found = [
+        [statistics.median(values[begin : begin + size]) for begin in range(0, size * rounds, size)]
+        for values in (delays_ms[way], delays_ms[_DIRECT])
+    ]
+    return found[0], found[1]
 
 
 def _quantile(values: Sequence[float], share: float) -> float:

@@ -39,9 +39,14 @@ def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> 
     signed-rank test. The only assumption about noise is that it favours either side of a pair with equal probability,
     so one disturbed run counts as one run, however large the disturbance.
     """
-    logs = [math.log(above / below) for above, below in zip(numerators, denominators, strict=True)]
-    n = len(logs)
-    walsh = sorted((logs[i] + logs[j]) / 2 for i in range(n) for j in range(i, n))
+    logs = typical_value([math.log(above / below) for above, below in zip(numerators, denominators, strict=True)])
+    return Interval(*map(math.exp, (logs.estimate, logs.lower, logs.upper)))
+
+
+def typical_value(values: Sequence[float]) -> Interval:
+    """Return the Hodges-Lehmann estimate of values and its interval: see `paired_ratio`."""
+    n = len(values)
+    walsh = sorted((values[i] + values[j]) / 2 for i in range(n) for j in range(i, n))
     spread = _Z95 * math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
     rank = max(0, math.floor(len(walsh) / 2 - spread))
-    return Interval(*map(math.exp, (statistics.median(walsh), walsh[rank], walsh[-1 - rank])))
+    return Interval(statistics.median(walsh), walsh[rank], walsh[-1 - rank])

@@ -14,9 +14,12 @@ _REPAINT_LIMIT, _PAN_LIMIT, _KEEP_LIMIT = 1.4, 3, 0.127
 
 
 def run(*, quick: bool) -> list[Row]:
-    """Measure offscreen, at the size that the plots have in a window of 1440 x 900 pixels."""
+    """Measure offscreen, at the size that the plots have in a window of 1440 x 900 pixels.
+
+    Frames are measured in processor time, which other work on the machine does not lengthen.
+    """
     bare, result = Interpreter(), []
-    for _ in range(1 if quick else 5):
+    for _ in range(3 if quick else 5):
         bare.start(5)
         result.append(_run_child(60 if quick else 300))
     one_curve = "a bare pyqtgraph window with one curve"
@@ -27,11 +30,11 @@ def run(*, quick: bool) -> list[Row]:
     hidden = [each["hidden_drawings"] for each in result]
     return [
         ratio_row(
-            "an hour of samples at 10 Hz on all plots: one repaint of all of them, 99th percentile",
+            "an hour of samples at 10 Hz on all plots: processor time of a repaint of all of them, 99th percentile",
             p99, "ms", 1, one_curve, curve_p99, _REPAINT_LIMIT,
         ),
-        Row("the same in processor time", format_summary([each["repaint_cpu_p99_ms"] for each in result], "ms", 1)),
         Row("the same, median", format_summary([each["repaint_ms"] for each in result], "ms", 1)),
+        Row("the same by the clock", format_summary([each["repaint_seen_ms"] for each in result], "ms", 1)),
         ratio_row(
             "panning or zooming through it, the slower of both, 99th percentile of the frames",
             slowest, "ms", 1, one_curve, curve_p99, _PAN_LIMIT,

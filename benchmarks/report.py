@@ -13,7 +13,8 @@ from launcher.machine.host import read_host
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table. `kept` is whether the limit was kept, None where there is no limit.
+    """One line of the table. `kept` is whether the limit was kept; None where there is none, or its condition was not
+    reached.
 
     `ratio` is the measured value divided by `reference`; limits of time and of processor time are limits of this ratio.
     """
@@ -27,7 +28,9 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        return {True: "kept", False: "MISSED", None: "no limit"}[self.kept]
+        if self.kept is None:
+            return "no limit" if self.limit == "-" else "not measured"
+        return "kept" if self.kept else "MISSED"
 
     def __str__(self) -> str:
         cells = (self.what, self.measured, self.reference, self.ratio, self.limit, self.verdict)

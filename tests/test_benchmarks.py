@@ -1,4 +1,4 @@
-"""Processes that a benchmark has started end with it, also after a failure."""
+"""Processes that a benchmark has started end with it, also after a failure; verdicts say what was measured."""
 
 import subprocess
 import sys
@@ -8,6 +8,8 @@ from contextlib import suppress
 import psutil
 import pytest
 
+from benchmarks.reference import Interpreter, ratio_row
+from benchmarks.report import Row
 from benchmarks.workplace import ROOT
 
 
@@ -48,3 +50,24 @@ def test_a_child_that_fails_is_reported() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert "ended with exit code 1" in ran.stderr
+
+
+def test_a_limit_whose_condition_was_not_reached_was_not_measured() -> None:
+    bare = Interpreter()
+    bare.cpu_s = [0.01]
+    for reached, verdict in ((True, "kept"), (False, "not measured")):
+        rows = (
+            ratio_row("it", [1.0], "s", 1, "a bare one", [1.0], 1.5, " at 200 tokens/s or more", holds=reached),
+            bare.share_row("it", [1.0], 1, 38, " at 200 tokens/s or more", holds=reached),
+        )
+        assert [row.verdict for row in rows] == [verdict, verdict]
+    assert Row("it", "1 s").verdict == "no limit"
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [([1.4, 1.6, 1.4, 1.7], "kept"), ([1.6, 1.7, 1.6, 9.0], "MISSED"), ([1.6], "MISSED"), ([1.4], "kept")],
+)
+def test_a_limit_is_missed_if_no_part_of_the_interval_keeps_it(values: list[float], verdict: str) -> None:
+    row = ratio_row("it", values, "s", 1, "a bare one", [1.0] * len(values), 1.5)
+    assert row.verdict == verdict
