@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from launcher.models.catalogue import Catalogue
 from launcher.models.catalogue_load import shipped_models
-from launcher.models.fitting import CONTEXTS, LEAST_CONTEXT, FitResult, fit_settings
+from launcher.models.fitting import (
+    CONTEXTS,
+    LEAST_CONTEXT,
+    FitResult,
+    choose_host_limits,
+    fit_settings,
+    host_need_mib,
+)
 from launcher.models.geometry import Geometry
 from launcher.models.memory import KV_TYPES, MemoryEstimate, PlanSettings, estimate_memory
 from launcher.models.weights import Weights, weights_by_rules
@@ -196,3 +203,18 @@ def test_no_expert_that_fits_on_the_gpu_is_on_the_host(free_mib: int, wanted: Pl
     if found.n_cpu_moe:
         budget = free_mib - (1_024 if required_mib("moe", found) <= free_mib - 1_024 else 512)
         assert required_mib("moe", replace(found, n_cpu_moe=found.n_cpu_moe - 1)) > budget
+
+
+@given(st.integers(4_000, 20_000), st.sampled_from([1, 4]))
+def test_limits_keep_a_server_within_the_free_memory_of_the_host(spare_mib: int, slots: int) -> None:
+    estimate = estimate_memory(*model("moe"), PlanSettings(context=65_536, slots=slots))
+    limits = choose_host_limits(estimate, host_need_mib(estimate) + spare_mib)
+    usual = {"ctx_checkpoints": 32, "cache_ram": 8_192}
+    checkpoints, cache_mib = (int(str((usual | limits)[name])) for name in usual)
+    each_mib = estimate.host.checkpoint * slots / MIB
+    assert bool(limits) is (32 * each_mib + 8_192 > spare_mib)
+    assert (
+        not limits
+        or checkpoints * each_mib <= spare_mib / 2 < (32 if checkpoints == 32 else 2) * checkpoints * each_mib
+    )
+    assert checkpoints * each_mib + cache_mib <= spare_mib
