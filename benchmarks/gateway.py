@@ -197,12 +197,12 @@ def _token_rows(server: _Served, ways: _Ways, clocks: _Clocks, streams: int, tok
     yield _added_row(f"a token of {what}, median", delays, rounds, None)
     what = f"processor time of a token, {what}"
     row = ratio_row(what, spent_us[_GATEWAY], "µs", 0, _PROXY, spent_us[_PROXY], _MANY_LIMIT)
-    yield row if streams == max(_STREAM_COUNTS) else replace(row, limit="-", kept=None)
+    yield row if streams == max(_STREAM_COUNTS) else replace(row, limit="-", kept=None, unclear=False)
 
 
 def _added_row(what: str, delays_ms: dict[str, list[float]], rounds: int, limit: float | None) -> Row:
     """Return a row for what the gateway adds to a delay, as a multiple of what the plain proxy adds, each as the median
-    of every round. It is missed as `ratio_row` says.
+    of every round. See `Row.judged_by` for its verdict.
     """
     direct, proxy, through = (statistics.median(delays_ms[way]) for way in (_DIRECT, _PROXY, _GATEWAY))
     proxies, gateways = (
@@ -210,14 +210,14 @@ def _added_row(what: str, delays_ms: dict[str, list[float]], rounds: int, limit:
         for way in (_PROXY, _GATEWAY)
     )
     ratio = paired_ratio(gateways, proxies)
-    return Row(
+    row = Row(
         f"{what}: added by the gateway",
         f"{through - direct:.2f} ms (99th percentile: {_quantile(delays_ms[_GATEWAY], 0.99) - direct:.2f} ms)",
         f"direct: {direct:.2f} ms; a plain proxy adds {proxy - direct:.2f} ms",
         f"{ratio.estimate:.2g} times (95 %: {ratio.lower:.2g} to {ratio.upper:.2g})",
         "-" if limit is None else f"< {limit:g} times",
-        None if limit is None else ratio.lower < limit,
     )
+    return row if limit is None else row.judged_by(ratio, limit)
 
 
 def _round_medians(delays_ms: dict[str, list[float]], way: str, rounds: int) -> tuple[list[float], list[float]]:

@@ -92,7 +92,7 @@ class Interpreter:
         self, what: str, values: Sequence[float], name: str, references: Sequence[float], limit: float
     ) -> Row:
         """Return a row for shares of a core, each measured beside the reference: by how many starts of the interpreter
-        a second they are larger. It is missed as `ratio_row` says.
+        a second they are larger. See `Row.judged_by` for its verdict.
         """
         start_s = statistics.median(self.cpu_s)
         more = typical_value(
@@ -104,8 +104,7 @@ class Interpreter:
             f"{name}: {statistics.median(references):.2f} %; `python -c pass`: {1_000 * start_s:.1f} ms of processor",
             f"{more.estimate:.2f} starts/s more (95 %: {more.lower:.2f} to {more.upper:.2f})",
             f"< {limit:g} starts/s more",
-            more.lower < limit,
-        )
+        ).judged_by(more, limit)
 
 
 def ratio_row(
@@ -123,17 +122,17 @@ def ratio_row(
     """Return a row for values, each measured beside the reference in the same unit. `also` and `holds` are as in
     `Interpreter.share_row`.
 
-    A few pairs can show that the limit is missed, but not that it is kept: it is missed if the whole interval is.
+    See `Row.judged_by` for its verdict.
     """
     reference, ratio = statistics.median(references), paired_ratio(values, references)
-    return Row(
+    row = Row(
         what,
         format_summary(values, unit, digits),
         f"{name}: {reference:.{digits}f} {unit}",
         f"{ratio.estimate:.2g} times (95 %: {ratio.lower:.2g} to {ratio.upper:.2g})",
         f"< {limit:g} times{also}",
-        ratio.lower < limit if holds else None,
     )
+    return row.judged_by(ratio, limit) if holds else row
 
 
 def paint_empty_window() -> float:

@@ -3,9 +3,10 @@
 import os
 import platform
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from benchmarks.measure import Interval
 from launcher import __version__
 from launcher.engine.builds.probe import built_in_version
 from launcher.machine.host import read_host
@@ -14,7 +15,7 @@ from launcher.machine.host import read_host
 @dataclass(frozen=True, slots=True)
 class Row:
     """One line of the table. `kept` is whether the limit was kept; None where there is none, or its condition was not
-    reached.
+    reached, or where pairs leave it `unclear`: the ratio is beyond the limit, its 95 % interval reaches below.
 
     `ratio` is the measured value divided by `reference`; limits of time and of processor time are limits of this ratio.
     """
@@ -25,12 +26,27 @@ class Row:
     ratio: str = "-"
     limit: str = "-"
     kept: bool | None = None
+    unclear: bool = False
 
     @property
     def verdict(self) -> str:
+        if self.unclear:
+            return "unclear"
         if self.kept is None:
             return "no limit" if self.limit == "-" else "not measured"
         return "kept" if self.kept else "MISSED"
+
+    def judged_by(self, ratio: Interval, limit: float, *, at_least: bool = False) -> "Row":
+        """Return the row with the verdict of pairs: a limit is kept if the estimate keeps it, and missed if no part of
+        the interval does. `at_least`: the ratio is not to be below the limit, instead of below it.
+        """
+        kept, best = (
+            (ratio.estimate >= limit, ratio.upper >= limit)
+            if at_least
+            else (ratio.estimate < limit, ratio.lower < limit)
+        )
+        unclear = best and not kept
+        return replace(self, kept=None if unclear else kept, unclear=unclear)
 
     def __str__(self) -> str:
         cells = (self.what, self.measured, self.reference, self.ratio, self.limit, self.verdict)

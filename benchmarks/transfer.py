@@ -88,8 +88,7 @@ def _rows(runs: Sequence[dict[str, Run]], size: int) -> Iterator[Row]:
             f"{name}: {statistics.median(each.seconds for each in others):.2f} s",
             _format_ratio(faster, len(ours)),
             f">= {limits[name]:g} times",
-            faster.upper >= limits[name],
-        )
+        ).judged_by(faster, limits[name], at_least=True)
     peak = [each.peak_mb or 0.0 for each in ours]
     yield Row("peak memory meanwhile", format_summary(peak, "MB", 0), limit="< 120 MB", kept=max(peak) < 120)
     for name in runs[0]:

@@ -66,7 +66,13 @@ def test_a_limit_whose_condition_was_not_reached_was_not_measured() -> None:
 
 @pytest.mark.parametrize(
     ("values", "verdict"),
-    [([1.4, 1.6, 1.4, 1.7], "kept"), ([1.6, 1.7, 1.6, 9.0], "MISSED"), ([1.6], "MISSED"), ([1.4], "kept")],
+    [
+        ([1.4, 1.6, 1.4, 1.45], "kept"),
+        ([1.4, 1.6, 1.7, 1.7], "unclear"),
+        ([1.6, 1.7, 1.6, 9.0], "MISSED"),
+        ([1.6], "MISSED"),
+        ([1.4], "kept"),
+    ],
 )
 def test_a_limit_is_missed_if_no_part_of_the_interval_keeps_it(values: list[float], verdict: str) -> None:
     row = ratio_row("it", values, "s", 1, "a bare one", [1.0] * len(values), 1.5)
