@@ -199,7 +199,7 @@ def make_plans(catalogue: Catalogue, situation: Situation, criteria: PlanCriteri
     possible = [plan for plan in plans if plan.status is not Status.TOO_BIG and plan.loss != inf]
     if possible and not criteria.model:
         plans = possible
-    elif not possible and not criteria.model:  # the one that lacks least is named first
+    elif not possible and not criteria.model and by_group:  # the one that lacks least is named first
         plans.sort(key=lambda plan: plan.required_mib + host_need_mib(plan.estimate))
     if plans and plans[0].loss is not None and criteria.quant is None:
         named = _name_alternatives(plans[0], situation, criteria)

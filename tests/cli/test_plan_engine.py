@@ -55,7 +55,7 @@ class TestInstalledEngine:
         plan = first_plan("--host-memory", "64", PATH=f"{tmp_path}:{os.environ['PATH']}")
         assert plan["argv"][0] == str(engine)
         assert "--gpu-layers" in plan["argv"]
-        plan = first_plan("--host-memory", "64", "--backend", "cpu", PATH=f"{tmp_path}:{os.environ['PATH']}")
+        plan = first_plan("--host-memory", "32", "--backend", "cpu", PATH=f"{tmp_path}:{os.environ['PATH']}")
         assert plan["argv"][0] == str(engine)
         assert "--device none" in " ".join(plan["argv"])
 
