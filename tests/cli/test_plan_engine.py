@@ -47,7 +47,7 @@ def llama_server(folder: Path, help_text: str) -> Path:
 class TestInstalledEngine:
     FLAGS = (
         "--model --ctx-size --parallel --gpu-layers --cache-type-k --cache-type-v --flash-attn --ubatch-size"
-        " --n-cpu-moe --device --spec-type --spec-draft-n-max --cache-ram"
+        " --n-cpu-moe --device --spec-type --spec-draft-n-max --cache-ram --ctx-checkpoints"
     )
 
     def test_the_plan_uses_the_path_and_flags_of_the_engine(self, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ class TestInstalledEngine:
         plan = first_plan("--host-memory", "64", PATH=f"{tmp_path}:{os.environ['PATH']}")
         assert plan["argv"][0] == str(engine)
         assert "--gpu-layers" in plan["argv"]
-        plan = first_plan("--host-memory", "32", "--backend", "cpu", PATH=f"{tmp_path}:{os.environ['PATH']}")
+        plan = first_plan("--host-memory", "64", "--backend", "cpu", PATH=f"{tmp_path}:{os.environ['PATH']}")
         assert plan["argv"][0] == str(engine)
         assert "--device none" in " ".join(plan["argv"])
 
