@@ -65,8 +65,8 @@ class DoctorReport:
     """The complete report.
 
     `inspected` has the readings and activity of each GPU by its ID, `hidden` the sentence on each that a variable hides
-    from engines. `wslconfig` is the suggested .wslconfig, None if it
-    needs no change. `missing` are system libraries. `situation` is the memory for models, None if it cannot be read.
+    from engines. `wslconfig` is the suggested .wslconfig, None if it needs no change. `missing` are system libraries.
+    `situation` is the memory for models, None if it cannot be read.
     """
 
     machine: Machine
