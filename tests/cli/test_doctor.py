@@ -301,9 +301,9 @@ def test_a_missing_proc_is_reported_in_a_sentence(
         ("0.7.0 (build 11669, commit Debian)", 11669),
         ("6123 (abcdef0)", 6123),
         ("0.6.0-dev (build 0, commit x)", None),
-        ("xllamacpp 2026.10.11549", None),
+        ("xllamacpp 2026.10.11549", 11549),
         ("", None),
     ],
 )
-def test_both_forms_of_the_version_are_parsed(version: str, number: int | None) -> None:
+def test_all_forms_of_the_version_are_parsed(version: str, number: int | None) -> None:
     assert build_number(version) == number

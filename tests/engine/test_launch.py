@@ -18,6 +18,7 @@ from launcher.base.errors import (
     ModelHasNoHead,
     ModelMissing,
 )
+from launcher.engine.builds.known_bad import build_number, find_known_fault
 from launcher.engine.builds.probe import probe_engine
 from launcher.engine.demo import read_demo_preset, unpack_demo_model
 from launcher.engine.diagnosis.explain import explain_exit
@@ -313,6 +314,16 @@ async def test_a_context_beyond_the_trained_one_is_served_with_a_note(demo_model
     assert usual.header.trained_context is not None
     longer = ServeOptions(model=demo_model, built_in=True, context=usual.header.trained_context + 1)
     assert "RoPE scaling" in (await prepare_launch(longer, ENDPOINT)).note
+
+
+@pytest.mark.parametrize(("slots", "draft", "warns"), [(4, 2, True), (1, 2, False), (4, 0, False)])
+async def test_several_slots_with_mtp_are_served_with_a_note_where_the_build_mixes_replies_up(
+    demo_model: Path, slots: int, draft: int, warns: bool
+) -> None:
+    options = ServeOptions(model=demo_model, built_in=True, slots=slots, draft=draft, context=4_096 * slots)
+    launch = await prepare_launch(options, ENDPOINT)
+    assert find_known_fault(build_number(launch.build.version)) is None  # for one slot the build is good
+    assert ("Use one slot, or turn MTP off." in str(launch.note)) is warns
 
 
 @pytest.mark.parametrize("left_out", ["context", "threads"])

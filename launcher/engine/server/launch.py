@@ -249,12 +249,14 @@ async def prepare_launch(
     environment = engine_environment(api_key=endpoint.api_key, reports_loading=True) | dict(build.environment)
     command = EngineCommand((*build.command, *arguments), environment, folder)
     slot_context = plan_settings_of(resolved, backend).slot_context
-    notes = [training_warning(header.trained_context, slot_context), _known_fault_note(build) if options.draft else ""]
-    return Launch(command, build, header, context, options, join_messages(*notes), limits)
+    fault_note = _known_fault_note(build, options, header) if options.draft else ""
+    note = join_messages(training_warning(header.trained_context, slot_context), fault_note)
+    return Launch(command, build, header, context, options, note, limits)
 
 
-def _known_fault_note(build: EngineBuild) -> str:
-    fault = find_known_fault(build_number(build.version))
+def _known_fault_note(build: EngineBuild, options: ServeOptions, header: GgufModel) -> str:
+    several_slots = (options.slots or 1) > 1 and bool(header.read_count("ssm.inner_size"))
+    fault = find_known_fault(build_number(build.version), several_slots=several_slots)
     if fault is None:
         return ""
     return join_messages(message("This build has a known bug: {reason}.", reason=fault.reason), fault.advice)
