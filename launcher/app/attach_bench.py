@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from launcher.app.attach import AttachedServer, PlainRequest
+from launcher.app.serving.attach import AttachedServer, PlainRequest
 from launcher.base.errors import ActionImpossible, LauncherError, Refused
 from launcher.base.messages import message
 from launcher.engine.server.client import ChatRequest, Delta

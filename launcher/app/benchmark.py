@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from launcher.app.attach import ServerFeatures, attach_server
 from launcher.app.attach_bench import AttachedBench, attached_bench
-from launcher.app.serving_session import ServingSession
+from launcher.app.serving.attach import ServerFeatures, attach_server
+from launcher.app.serving.serving_session import ServingSession
 from launcher.app.session_bench import SessionBench
 from launcher.base.errors import BadOption, LauncherError, NothingMeasured, Refused
 from launcher.base.messages import join_messages, message

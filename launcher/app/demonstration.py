@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from launcher.app.serving import serve
-from launcher.app.session import OnServerEvent
+from launcher.app.serving.serving import serve
+from launcher.app.serving.session import OnServerEvent
 from launcher.app.start_settings import make_unresolved_options
 from launcher.app.tuned_match import find_settings_for_launch
 from launcher.base.errors import DraftsInert, EngineFailed

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from launcher.app.serving_session import ServingSession
+from launcher.app.serving.serving_session import ServingSession
 from launcher.app.session_bench import SessionBench
 from launcher.app.start_settings import resolve_start
 from launcher.base.errors import LauncherError, NothingMeasured, Superseded

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from launcher.app.planner import MachineDescription, read_situation
-from launcher.app.server_process import own_pids
+from launcher.app.serving.server_process import own_pids
 from launcher.app.start_settings import KeptPlan
 from launcher.base.errors import DiskFull, LauncherError, NothingFits
 from launcher.base.messages import message, plural_message

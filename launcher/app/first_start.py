@@ -21,7 +21,7 @@ from launcher.app.first_checks import (
     survey_start,
 )
 from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
-from launcher.app.serving_session import ServingSession
+from launcher.app.serving.serving_session import ServingSession
 from launcher.app.settings import transfer_settings
 from launcher.app.start_settings import ResolvedStart, resolve_start, start_planned
 from launcher.base.errors import DownloadBusy, DraftsInert, EngineBusy, LauncherError, ModelWritesNoText

@@ -32,8 +32,8 @@ from launcher.app.proof_checks import (
     ProofReport,
 )
 from launcher.app.saved_tunes import check_no_tune
-from launcher.app.serving_session import ServingSession
-from launcher.app.session import ServerSession
+from launcher.app.serving.serving_session import ServingSession
+from launcher.app.serving.session import ServerSession
 from launcher.app.session_bench import SessionBench
 from launcher.app.sweeps import SweepModel, run_endurance
 from launcher.base.errors import GeometryUnknown, LauncherError

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.agents.check import check_server
-from launcher.app.serving_session import MeasuredSession
+from launcher.app.serving.serving_session import MeasuredSession
 from launcher.app.session_bench import SessionBench
 from launcher.base.errors import BadOption, LauncherError, Superseded
 from launcher.base.messages import Message, join_messages, message

@@ -62,7 +62,7 @@ async def recipes_of_library(*, port: int | None, backend: str | None) -> Librar
     The names are those by which the gateway serves them. All have the same address and key: those of a running server,
     if one runs and no `port` is named.
     """
-    from launcher.app.servable_models import list_servable_models, list_unreadable_models
+    from launcher.app.serving.servable_models import list_servable_models, list_unreadable_models
     from launcher.app.start_settings import resolve_start
 
     running = await _recipes_of_running(backend)

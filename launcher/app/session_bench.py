@@ -2,7 +2,7 @@
 
 import time
 
-from launcher.app.serving_session import MeasuredSession
+from launcher.app.serving.serving_session import MeasuredSession
 from launcher.base.errors import BadOption, ServerNotFound, Superseded
 from launcher.base.messages import message
 from launcher.engine.serve_options import ServeOptions

@@ -92,7 +92,7 @@ async def run(options: argparse.Namespace) -> Result | int:
     """Measure and return the result. Exit code 1 if a server failed before the end."""
     from launcher.app.benchmark import check_server, running_target, serve_target
     from launcher.app.saved_tunes import check_no_tune
-    from launcher.app.session import ServerSession
+    from launcher.app.serving.session import ServerSession
     from launcher.base.errors import LauncherError
     from launcher.cli.suggested_fixes import actions_json, print_failure
     from launcher.tuning.workloads import DEFAULT_WORKLOAD, load_workload, shipped_workloads

@@ -89,7 +89,7 @@ async def run(options: argparse.Namespace) -> int:
     """Judge the settings and print the result. Exit code 1 if any is beyond the limits, or nothing was judged."""
     from launcher.app.quality import prepare_check, run_check
     from launcher.app.saved_tunes import check_no_tune
-    from launcher.app.session import ServerSession
+    from launcher.app.serving.session import ServerSession
     from launcher.base.errors import BadOption
     from launcher.engine.settings import parse_settings
 

@@ -18,7 +18,7 @@ from launcher.models.server_settings import ROWS
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from launcher.app.session import ServerSession
+    from launcher.app.serving.session import ServerSession
     from launcher.app.sweeps import OnBegun, SweepModel
     from launcher.cli.progress import Reporter
     from launcher.engine.serve_options import ServeOptions
@@ -205,7 +205,7 @@ async def measure_subject(
     the result so far is printed. `charts` are files to draw a complete result into.
     """
     from launcher.app.chart_files import check_chart_files
-    from launcher.app.session import ServerSession
+    from launcher.app.serving.session import ServerSession
 
     check_chart_files(charts)
 

@@ -21,8 +21,8 @@ from launcher.cli.terminal import can_ask, confirm
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from launcher.app.borrowed_session import BorrowedSession
     from launcher.app.saved_tunes import SavedTune
+    from launcher.app.serving.borrowed_session import BorrowedSession
     from launcher.app.tuner_space import PreparedTune
     from launcher.engine.serve_options import ServeOptions
     from launcher.tuning.goal import Goal
@@ -112,7 +112,7 @@ async def run(options: argparse.Namespace) -> Result | int:
     """Print the plan, tune, and return the verdict. Ctrl-C pauses. Exit code 1 if the user declines to begin."""
     from launcher.app.chart_files import check_chart_files
     from launcher.app.saved_tunes import check_no_tune
-    from launcher.app.session import ServerSession
+    from launcher.app.serving.session import ServerSession
     from launcher.app.tuner import run_tune, save_winner
 
     check_chart_files(options.chart)
@@ -145,7 +145,7 @@ async def run(options: argparse.Namespace) -> Result | int:
 
 async def _tune_when_idle(options: argparse.Namespace, saved: SavedTune | None) -> Result | int:
     """Tune on the running server while no client uses it, which then gets its earlier settings, or those of --apply."""
-    from launcher.app.borrowed_session import borrow_server
+    from launcher.app.serving.borrowed_session import borrow_server
     from launcher.app.session_bench import options_with_settings
     from launcher.app.tuner import run_tune_when_idle, save_winner
     from launcher.engine.server.registry import find_server

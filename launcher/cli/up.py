@@ -19,7 +19,7 @@ from launcher.cli.quantities import parse_int
 if TYPE_CHECKING:
     from launcher.app.first_checks import FirstStartRequest
     from launcher.app.first_steps import StepProgress
-    from launcher.app.session import ServerSession
+    from launcher.app.serving.session import ServerSession
     from launcher.base.errors import LauncherError
     from launcher.models.plan import Plan
     from launcher.monitor.reply import Reply
@@ -53,8 +53,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 async def run(options: argparse.Namespace) -> int:
     """Download, test and start the model, without the steps that are done already, and serve until a signal."""
     from launcher.app.first_start import make_server_starter, perform_first_start
-    from launcher.app.session import ServerSession
-    from launcher.app.use_counting import UseCounting
+    from launcher.app.serving.session import ServerSession
+    from launcher.app.serving.use_counting import UseCounting
     from launcher.base.errors import LauncherError
     from launcher.engine.server.last_start import save_last_model
     from launcher.monitor.monitor import UNSEEN

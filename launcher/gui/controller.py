@@ -36,7 +36,7 @@ from launcher.gui.translation import render, tr
 from launcher.gui.viewmodel import Inputs, View, ViewModel
 
 if TYPE_CHECKING:
-    from launcher.app.serving_session import ServingSession
+    from launcher.app.serving.serving_session import ServingSession
     from launcher.app.start_settings import ResolvedStart
     from launcher.base.action import Action
     from launcher.engine.server.client import Delta

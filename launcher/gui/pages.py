@@ -64,8 +64,8 @@ PAGES = (
         needs=(
             "launcher.app.saved_tunes",
             "launcher.tuning.history",
-            "launcher.app.serving",
-            "launcher.app.use_counting",
+            "launcher.app.serving.serving",
+            "launcher.app.serving.use_counting",
             "launcher.app.tuned_match",
             "launcher.app.tuner_space",
         ),

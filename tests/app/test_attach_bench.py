@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.attach import AttachedServer, attach_server
 from launcher.app.attach_bench import attached_bench, measure_attached, unknown_reasons
 from launcher.app.saved_tunes import hold_tune_lock
-from launcher.app.session import ServerSession
+from launcher.app.serving.attach import AttachedServer, attach_server
+from launcher.app.serving.session import ServerSession
 from launcher.base.errors import Refused
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.address import parse_address
@@ -17,7 +17,7 @@ from launcher.tuning.measured_speed import MeasuredSpeed
 from launcher.tuning.records import Run
 from launcher.tuning.workloads import load_workload
 from tests import forked
-from tests.app.test_attach import KEY, MODELS, Answer, reply, serve_answers
+from tests.app.serving.test_attach import KEY, MODELS, Answer, reply, serve_answers
 
 MIXED = load_workload("mixed")
 STANDARD = {"messages", "model", "stream", "stream_options", "max_tokens", "temperature", "seed", "top_p"}

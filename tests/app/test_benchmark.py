@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.attach import attach_server
 from launcher.app.attach_bench import attached_bench
 from launcher.app.benchmark import (
     BenchmarkRequest,
@@ -16,7 +15,8 @@ from launcher.app.benchmark import (
     running_target,
     serve_target,
 )
-from launcher.app.session import ServerSession
+from launcher.app.serving.attach import attach_server
+from launcher.app.serving.session import ServerSession
 from launcher.base.errors import BadOption, NothingMeasured
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
@@ -28,7 +28,7 @@ from launcher.tuning.history_environment import Environment
 from launcher.tuning.records import Prompt, Run
 from launcher.tuning.session_file import anonymize, session_json
 from launcher.tuning.workloads import Workload
-from tests.app.test_attach import KEY, MODELS, Answer, serve_answers
+from tests.app.serving.test_attach import KEY, MODELS, Answer, serve_answers
 from tests.app.test_attach_bench import answer_in_events
 
 PROMPTS = (

@@ -14,7 +14,7 @@ from launcher.app.engine_comparison import (
     describe_slower_build,
     find_uncompared_update,
 )
-from launcher.app.session import ServerSession
+from launcher.app.serving.session import ServerSession
 from launcher.engine.builds.build import store_dir
 from launcher.engine.builds.installed import (
     PROGRAM,

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app import running_servers
 from launcher.app.preview import PreviewBasis, Previewer, read_basis
-from launcher.app.session import ServerSession
+from launcher.app.serving import running_servers
+from launcher.app.serving.session import ServerSession
 from launcher.app.start_settings import resolve_start
 from launcher.base.errors import BadOption, LauncherError, ModelHasNoHead
 from launcher.engine.serve_options import ServeOptions

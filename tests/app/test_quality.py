@@ -9,7 +9,7 @@ import pytest
 from gguf import GGMLQuantizationType, LlamaFileType
 
 from launcher.app.quality import prepare_check, run_check
-from launcher.app.session import ServerSession
+from launcher.app.serving.session import ServerSession
 from launcher.base.errors import BadOption
 from launcher.engine.serve_options import ServeOptions
 from launcher.tuning.quality import QualityRow

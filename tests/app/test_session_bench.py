@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.attach import attach_server
 from launcher.app.attach_bench import attached_bench
-from launcher.app.session import ServerSession
+from launcher.app.serving.attach import attach_server
+from launcher.app.serving.session import ServerSession
 from launcher.app.session_bench import SessionBench, options_with_settings
 from launcher.base.errors import BadOption, LauncherError, ModelHasNoHead, Superseded
 from launcher.engine.serve_options import ServeOptions

@@ -13,7 +13,7 @@ from launcher.app import start_settings
 from launcher.app.first_checks import FirstStartRequest, make_first_start_request
 from launcher.app.first_start import resolve_requested_start
 from launcher.app.planner import options_for_plan
-from launcher.app.session import ServerSession
+from launcher.app.serving.session import ServerSession
 from launcher.app.start_settings import (
     KeptPlan,
     OwnSettings,

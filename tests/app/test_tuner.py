@@ -19,7 +19,7 @@ from launcher.app.saved_tunes import (
     load_tunes,
     save_tune,
 )
-from launcher.app.session import ServerSession
+from launcher.app.serving.session import ServerSession
 from launcher.app.session_bench import SessionBench
 from launcher.app.tuner import (
     PAUSED,

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from gguf import PoolingType
 
-from launcher.app.session import ServerSession
+from launcher.app.serving.session import ServerSession
 from launcher.app.start_settings import resolve_start
 from launcher.base.errors import EngineFailed, ModelHasNoHead, ModelWritesNoText, Refused
 from launcher.engine.serve_options import ServeOptions

@@ -262,7 +262,7 @@ def test_lines_before_the_page_was_built_are_shown_once(demo: Window, qtbot: QtB
 def test_lines_of_another_server_continue_after_another_page_was_shown(
     window: Window, page: LogsPage, qtbot: QtBot, demo_model: Path
 ) -> None:
-    from launcher.app.session import ServerSession
+    from launcher.app.serving.session import ServerSession
     from launcher.engine.serve_options import ServeOptions
     from launcher.engine.server.client import ChatRequest
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from launcher.app.saved_tunes import SavedTune
-    from launcher.app.serving_session import ServingSession
+    from launcher.app.serving.serving_session import ServingSession
     from launcher.app.tuner_space import PreparedTune
     from launcher.engine.serve_options import ServeOptions
     from launcher.gui.controller import Controller
@@ -264,7 +264,7 @@ async def _tune_when_idle(
     session: ServingSession, prepared: PreparedTune, report: Callable[[object], None], saved: SavedTune | None
 ) -> Verdict:
     """Tune on the server of `session` while no client uses it; then restore its settings."""
-    from launcher.app.borrowed_session import borrow_server
+    from launcher.app.serving.borrowed_session import borrow_server
     from launcher.app.tuner import run_tune_when_idle
     from launcher.engine.server.registry import find_server
     from launcher.tuning.tuner import ClientsAwaited

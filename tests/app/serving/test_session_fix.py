@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.session import ServerSession
+from launcher.app.serving.session import ServerSession
 from launcher.base.action import Action, ActionKind
 from launcher.base.errors import (
     ActionImpossible,

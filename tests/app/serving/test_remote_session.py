@@ -18,10 +18,10 @@ import psutil
 import pytest
 
 from launcher.app import running_servers, settings
-from launcher.app.remote_session import RemoteSession
-from launcher.app.server_process import find_process
-from launcher.app.session_host import SessionHost
-from launcher.app.session_json import launch_from_json, launch_to_json, options_from_json, options_to_json
+from launcher.app.serving.remote_session import RemoteSession
+from launcher.app.serving.server_process import find_process
+from launcher.app.serving.session_host import SessionHost
+from launcher.app.serving.session_json import launch_from_json, launch_to_json, options_from_json, options_to_json
 from launcher.app.settings_declared import MEMORY_LIMIT, UNKNOWN_MODEL, VALUE_REFUSE
 from launcher.base.errors import (
     BadOption,
@@ -84,7 +84,7 @@ class Killable:
 
 @contextmanager
 def owner_program(options: ServeOptions, idle_limit_s: float = 600.0) -> Iterator[Killable]:
-    program = [sys.executable, "-m", "tests.app.owner_program", str(options.model), str(idle_limit_s)]
+    program = [sys.executable, "-m", "tests.app.serving.owner_program", str(options.model), str(idle_limit_s)]
     with forked.popen(program, stdout=subprocess.PIPE) as owner:
         assert owner.stdout
         where = json.loads(owner.stdout.readline())
@@ -335,7 +335,7 @@ async def test_a_killed_process_leaves_no_engine_and_the_owner_can_start_again(o
 async def test_a_process_that_does_not_answer_is_killed_at_quit(
     options: ServeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("launcher.app.remote_session._END_LIMIT_S", 1.0)
+    monkeypatch.setattr("launcher.app.serving.remote_session._END_LIMIT_S", 1.0)
     session = RemoteSession()
     await session.start(options)
     assert session.process is not None
@@ -362,7 +362,7 @@ async def test_the_server_counts_as_stopped_if_its_process_ended_without_reporti
 async def test_a_left_over_process_that_does_not_answer_is_replaced(
     options: ServeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("launcher.app.remote_session._ANSWER_LIMIT_S", 5.0)
+    monkeypatch.setattr("launcher.app.serving.remote_session._ANSWER_LIMIT_S", 5.0)
     with owner_program(options) as owned:
         owned.kill()
         owned.process.suspend()
@@ -443,7 +443,7 @@ async def test_the_watchdog_sees_replies_of_the_owner(options: ServeOptions) -> 
 async def test_a_process_of_another_version_is_ended_before_a_start(
     options: ServeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("launcher.app.session_host.__version__", "0.0.1")
+    monkeypatch.setattr("launcher.app.serving.session_host.__version__", "0.0.1")
     host = SessionHost(None)
     await host.listen()
     await host.session.start(options)

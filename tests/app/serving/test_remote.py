@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app import running_servers
-from launcher.app.published_server import RemoteControl
-from launcher.app.serving import request_reply
-from launcher.app.session import ServerSession
+from launcher.app.serving import running_servers
+from launcher.app.serving.published_server import RemoteControl
+from launcher.app.serving.serving import request_reply
+from launcher.app.serving.session import ServerSession
 from launcher.base.control import send_request
 from launcher.base.errors import BadOption, LauncherError, ServerNotFound, SettingsFailed, Unreachable
 from launcher.engine.serve_options import ServeOptions

@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
-from launcher.app.borrowed_session import BorrowedBench, BorrowedSession, IdleRules, borrow_server
-from launcher.app.session import ServerSession
-from launcher.app.session_json import options_to_json
+from launcher.app.serving.borrowed_session import BorrowedBench, BorrowedSession, IdleRules, borrow_server
+from launcher.app.serving.session import ServerSession
+from launcher.app.serving.session_json import options_to_json
 from launcher.app.tuner import run_tune_when_idle
 from launcher.app.tuner_space import prepare_tune
 from launcher.base.control import ControlAddress, send_request

@@ -14,7 +14,7 @@ from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
 from launcher.app import settings
-from launcher.app.model_names import ModelAlias, names_path, read_model_names
+from launcher.app.serving.model_names import ModelAlias, names_path, read_model_names
 from launcher.app.settings_declared import MEMORY_LIMIT, UNKNOWN_MODEL, UNLOAD_AFTER, VALUE_NONE, VALUE_REFUSE
 from launcher.base.errors import LauncherError, ModelMissing, ModelUnknown, NothingFits, ServerNotFound, Superseded
 from launcher.base.messages import message
@@ -44,7 +44,7 @@ from launcher.gateway.request_log import RequestLog
 from launcher.models.server_settings import ROWS, Value
 
 if TYPE_CHECKING:  # planning and numpy are imported where they are needed: most servers need neither
-    from launcher.app.servable_models import ServableModel
+    from launcher.app.serving.servable_models import ServableModel
     from launcher.app.start_settings import ResolvedStart
     from launcher.gateway.gate import Gate
     from launcher.gateway.gateway import Gateway
@@ -429,7 +429,7 @@ class ModelPool:
         return name in self._unknown and self._clock() - self._unknown[name] < _UNKNOWN_S
 
     async def _list_local(self) -> tuple[ServableModel, ...]:
-        from launcher.app.servable_models import list_servable_models
+        from launcher.app.serving.servable_models import list_servable_models
 
         async with self._listing:
             try:
@@ -441,7 +441,7 @@ class ModelPool:
 
     async def _find_stand_in(self, name: str) -> PooledModel:
         """Return the running model for an unknown name, if it is the only one that a person started. Raises Refusal."""
-        from launcher.app.servable_models import find_absent_model
+        from launcher.app.serving.servable_models import find_absent_model
         from launcher.gateway.access import Refusal
 
         absent = None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from launcher.app.attach import AttachedServer, attach_server
+from launcher.app.serving.attach import AttachedServer, attach_server
 from launcher.base import http
 from launcher.base.errors import BadOption, LauncherError, ProxyUnusable, Refused, ServerNotFound, Unreachable
 from launcher.cli import agent_check

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from launcher import __version__
-from launcher.app.server_process import ProcessEntry, entry_file
-from launcher.app.session import ServerSession
-from launcher.app.session_json import (
+from launcher.app.serving.server_process import ProcessEntry, entry_file
+from launcher.app.serving.session import ServerSession
+from launcher.app.serving.session_json import (
     Json,
     action_from_json,
     endpoint_to_json,
@@ -34,7 +34,7 @@ from launcher.app.session_json import (
     options_from_json,
     options_to_json,
 )
-from launcher.app.use_counting import UseCounting
+from launcher.app.serving.use_counting import UseCounting
 from launcher.base.control import ControlAddress, ControlServer
 from launcher.base.errors import BadOption, LauncherError, Superseded
 from launcher.base.files import make_private_folder, write_atomically

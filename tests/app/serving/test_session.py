@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from launcher.app.serving import serve
-from launcher.app.session import ServerSession
+from launcher.app.serving.serving import serve
+from launcher.app.serving.session import ServerSession
 from launcher.base.control import send_request
 from launcher.base.errors import ModelBroken, PortBusy, ServerNotFound, Superseded
 from launcher.base.paths import runtime_dir
@@ -319,7 +319,7 @@ async def test_the_memory_of_a_load_is_read_again_after_its_first_full_ubatch(
         return True
 
     monkeypatch.setattr("launcher.app.planner.record_load_memory", record)
-    monkeypatch.setattr("launcher.app.session.BUILT_IN", "another engine")  # the built-in one uses no GPU
+    monkeypatch.setattr("launcher.app.serving.session.BUILT_IN", "another engine")  # the built-in one uses no GPU
     short, long = ("Hi", "What is a draft? " * 40)
 
     async def ask(mine: ServerSession, text: str) -> int:

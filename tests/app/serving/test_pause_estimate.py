@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app import running_servers
-from launcher.app.pause_estimate import PauseEstimate, estimate_pause
 from launcher.app.preview import Previewer
+from launcher.app.serving import running_servers
+from launcher.app.serving.pause_estimate import PauseEstimate, estimate_pause
 from launcher.engine.builds.slot_files import SlotFiles
 from launcher.engine.serve_options import ServeOptions
 from launcher.gateway.exchange import HandoverOutlook

@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from launcher.app.remote_session import RemoteSession
+from launcher.app.serving.remote_session import RemoteSession
 from launcher.engine.serve_options import ServeOptions
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.app import settings
-from launcher.app.memory_guard import MemoryGuard, PoolMemoryGuard
-from launcher.app.model_pool import ModelPool, read_pool_rules
-from launcher.app.published_server import PublishedServer
-from launcher.app.request_keeping import RequestKeeping
-from launcher.app.server_loan import ServerLoan
-from launcher.app.serving_session import send_metered_request
+from launcher.app.serving.memory_guard import MemoryGuard, PoolMemoryGuard
+from launcher.app.serving.model_pool import ModelPool, read_pool_rules
+from launcher.app.serving.published_server import PublishedServer
+from launcher.app.serving.request_keeping import RequestKeeping
+from launcher.app.serving.server_loan import ServerLoan
+from launcher.app.serving.serving_session import send_metered_request
 from launcher.base.action import Action, ActionKind
 from launcher.base.errors import (
     ActionImpossible,

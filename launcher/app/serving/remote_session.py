@@ -12,9 +12,9 @@ from typing import Any
 import psutil
 
 from launcher import __version__
-from launcher.app.server_process import ProcessEntry, find_process, open_process
-from launcher.app.serving_session import send_metered_request
-from launcher.app.session_json import (
+from launcher.app.serving.server_process import ProcessEntry, find_process, open_process
+from launcher.app.serving.serving_session import send_metered_request
+from launcher.app.serving.session_json import (
     Json,
     endpoint_from_json,
     error_from_json,

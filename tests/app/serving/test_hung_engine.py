@@ -9,7 +9,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import supervisor as supervisor_module
 from launcher.engine.server.guard import GuardLimits
 from launcher.engine.server.supervisor import RestartPolicy
-from tests.app.test_failing_replies import Watched, serve
+from tests.app.serving.test_failing_replies import Watched, serve
 
 
 @pytest.fixture

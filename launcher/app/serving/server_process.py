@@ -31,7 +31,9 @@ IDLE_LIMIT_S = 600.0
 _START_LIMIT_S = 60.0
 _LOCK_S = 10.0
 _MOST_LOG_BYTES = 2**20
-_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from launcher.app.session_host import main; main(sys.argv[2])"
+_PROGRAM = (
+    "import sys; sys.path.append(sys.argv[1]); from launcher.app.serving.session_host import main; main(sys.argv[2])"
+)
 """Started with -P, so that no file of the current folder is imported in place of a module."""
 
 

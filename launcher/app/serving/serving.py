@@ -5,9 +5,9 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-from launcher.app.attach import AttachedServer
-from launcher.app.running_servers import explain_broken_reply, suspended_engine_error
-from launcher.app.session import OnHealth, OnServerEvent, OnSnapshot, ServerSession
+from launcher.app.serving.attach import AttachedServer
+from launcher.app.serving.running_servers import explain_broken_reply, suspended_engine_error
+from launcher.app.serving.session import OnHealth, OnServerEvent, OnSnapshot, ServerSession
 from launcher.base.errors import ServerNotFound, Unreachable
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry

@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from launcher.app import model_pool, running_servers, start_settings
-from launcher.app.model_names import ModelAlias, add_alias, keep_model
-from launcher.app.model_pool import ModelPool, PoolRules
-from launcher.app.session import ServerSession
+from launcher.app.serving.model_names import ModelAlias, add_alias, keep_model
+from launcher.app.serving.model_pool import ModelPool, PoolRules
+from launcher.app.serving.session import ServerSession
 from launcher.base.errors import Superseded
 from launcher.base.paths import models_dir
 from launcher.engine.diagnosis.log_reading import STARTED
@@ -107,7 +107,7 @@ async def drain_stream(lines: AsyncIterator[str]) -> None:
 def rules(monkeypatch: pytest.MonkeyPatch) -> list[PoolRules]:
     """The rules of the pool from the settings; a test may replace them."""
     held = [PoolRules()]
-    monkeypatch.setattr("launcher.app.session.read_pool_rules", lambda _: held[0])
+    monkeypatch.setattr("launcher.app.serving.session.read_pool_rules", lambda _: held[0])
     return held
 
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractContextManager, suppress
 from typing import Protocol
 
-from launcher.app.session_json import Json, options_to_json
+from launcher.app.serving.session_json import Json, options_to_json
 from launcher.base.errors import LauncherError, Superseded
 from launcher.base.messages import message
 from launcher.engine.serve_options import ServeOptions

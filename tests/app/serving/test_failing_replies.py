@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from launcher.app.memory_guard import MODEL_FAILS
-from launcher.app.session import ServerSession
+from launcher.app.serving.memory_guard import MODEL_FAILS
+from launcher.app.serving.session import ServerSession
 from launcher.base.errors import CrashLoop, EngineBroken
 from launcher.base.paths import models_dir
 from launcher.engine.serve_options import ServeOptions

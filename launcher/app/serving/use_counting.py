@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from launcher.app import settings
-from launcher.app.serving_session import ServingSession
+from launcher.app.serving.serving_session import ServingSession
 from launcher.app.settings_declared import ADVICE
 from launcher.base.errors import LauncherError
 from launcher.engine.server.launch import Launch

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
-from launcher.app.session_json import error_to_json, options_from_json
+from launcher.app.serving.session_json import error_to_json, options_from_json
 from launcher.base.action import Action
 from launcher.base.control import ControlAddress, ControlServer
 from launcher.base.errors import ActionImpossible, BadOption, LauncherError
@@ -34,8 +34,8 @@ from launcher.gateway.request_log import RequestLog, RequestRecord
 from launcher.models.server_settings import ROWS, Value
 
 if TYPE_CHECKING:
-    from launcher.app.model_pool import ModelPool
-    from launcher.app.server_loan import ServerLoan
+    from launcher.app.serving.model_pool import ModelPool
+    from launcher.app.serving.server_loan import ServerLoan
     from launcher.gateway.gate import HandoverReport
 
 _LOG_LINES = 200
@@ -144,7 +144,7 @@ class RemoteControl:
             case "stop" if isinstance(name := fields.get("model"), str):
                 yield {"stopped": await self._session.stop_model(name, drain_s=_parse_drain_s(fields))}
             case "join" if self._session.pool is not None:
-                from launcher.app.model_joining import serve_joined_model
+                from launcher.app.serving.model_joining import serve_joined_model
 
                 async for each in serve_joined_model(self._session.pool, fields):
                     yield each
@@ -183,10 +183,9 @@ class RemoteControl:
 
     async def _preview_restart(self, fields: Mapping[str, Any]) -> Mapping[str, object]:
         """Return the effects of a restart with other settings, without changing anything."""
-        from launcher.app.pause_estimate import estimate_pause
-
         # Imported late, because most servers never need planning.
         from launcher.app.preview import Previewer, read_basis
+        from launcher.app.serving.pause_estimate import estimate_pause
 
         supervisor, chosen = self._session.supervisor, _parse_changes(fields)
         launch = _require_launch(supervisor)

@@ -22,7 +22,7 @@ from launcher.monitor.health_watch import lines_since_start
 from launcher.monitor.host_memory import EngineCaches, HostMemoryDetector, read_host_memory
 
 if TYPE_CHECKING:
-    from launcher.app.model_pool import ModelPool
+    from launcher.app.serving.model_pool import ModelPool
 
 GUARD_RESTARTED_ENGINE = "memory_guard"
 """Notice code: the engine was restarted because host memory was nearly used up."""
