@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from launcher.app.planning.start_settings import make_unresolved_options
+from launcher.app.planning.tuned_match import find_settings_for_launch
 from launcher.app.serving.serving import serve
 from launcher.app.serving.session import OnServerEvent
-from launcher.app.start_settings import make_unresolved_options
-from launcher.app.tuned_match import find_settings_for_launch
 from launcher.base.errors import DraftsInert, EngineFailed
 from launcher.base.messages import message
 from launcher.base.units import process_age_s

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.app.planner import MachineDescription, read_situation
-from launcher.app.tuned_match import TunedMatch, find_outdated_matches
+from launcher.app.planning.planner import MachineDescription, read_situation
+from launcher.app.planning.tuned_match import TunedMatch, find_outdated_matches
 from launcher.base.errors import EngineMissing, LauncherError
 from launcher.base.messages import join_messages, message
 from launcher.base.paths import cache_dir, explain_os_error, models_dir, state_dir

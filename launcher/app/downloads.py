@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from launcher.app.planner import choose_file
+from launcher.app.planning.planner import choose_file
 from launcher.app.settings import transfer_settings
 from launcher.base.paths import expand_user
 from launcher.base.progress import Phase, Progress

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from launcher.app.planner import MachineDescription, read_situation
+from launcher.app.planning.planner import MachineDescription, read_situation
+from launcher.app.planning.start_settings import KeptPlan
 from launcher.app.serving.server_process import own_pids
-from launcher.app.start_settings import KeptPlan
 from launcher.base.errors import DiskFull, LauncherError, NothingFits
 from launcher.base.messages import message, plural_message
 from launcher.base.paths import expand_user, find_existing_parent, models_dir

@@ -21,9 +21,9 @@ from launcher.app.first_checks import (
     survey_start,
 )
 from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
+from launcher.app.planning.start_settings import ResolvedStart, resolve_start, start_planned
 from launcher.app.serving.serving_session import ServingSession
 from launcher.app.settings import transfer_settings
-from launcher.app.start_settings import ResolvedStart, resolve_start, start_planned
 from launcher.base.errors import DownloadBusy, DraftsInert, EngineBusy, LauncherError, ModelWritesNoText
 from launcher.base.messages import message
 from launcher.base.progress import Phase, Progress

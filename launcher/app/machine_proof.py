@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from launcher.app.module_process import ModuleFailed, run_module
-from launcher.app.planner import (
+from launcher.app.planning.planner import (
     MachineDescription,
     ModelSource,
     estimate_by_formula,

@@ -24,7 +24,7 @@ from launcher.models.plan import leave_out_doubles
 from launcher.models.ranking import lack_of_score
 
 if TYPE_CHECKING:
-    from launcher.app.planner import MachineDescription
+    from launcher.app.planning.planner import MachineDescription
     from launcher.fetch.hub import FoundRepo
     from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
     from launcher.models.leftovers import Leftover
@@ -224,7 +224,7 @@ async def read_shelf(machine: MachineDescription, known: ModelShelf | None = Non
     Plans of `known` are kept for files that are the same if the free memory is nearly the same. Raises OSError if the
     library cannot be written.
     """
-    from launcher.app.planner import read_situation
+    from launcher.app.planning.planner import read_situation
     from launcher.models.catalogue_load import load_catalogue
 
     catalogue = await asyncio.to_thread(load_catalogue)
@@ -297,7 +297,7 @@ async def read_hub_model(name: str, situation: Situation | None) -> LibraryModel
     The listing and one header are read from the hub unless the model is in the catalogue or on this computer. Raises
     BadOption for other texts, and the errors of `select_hub_model`.
     """
-    from launcher.app.named_plans import select_named
+    from launcher.app.planning.named_plans import select_named
     from launcher.models.catalogue_load import load_catalogue
 
     catalogue = await asyncio.to_thread(load_catalogue)
@@ -321,7 +321,7 @@ async def look_up(model: LibraryModel, file: LibraryFile) -> None:
 
     Raises the errors of requests to the hub, and OSError if they cannot be kept.
     """
-    from launcher.app.hub_headers import read_file_header
+    from launcher.app.planning.hub_headers import read_file_header
 
     if model.entry is not None and file.file is not None:
         await asyncio.to_thread(read_file_header, model.entry, file.file)
@@ -576,8 +576,8 @@ def _plan_entry(model: LibraryModel, catalogue: Catalogue, situation: Situation,
 
 async def _plan_local(file: LibraryFile, catalogue: Catalogue, situation: Situation) -> LibraryFile:
     """Return a file on this computer with the plan by which Start would start it."""
-    from launcher.app.start_settings import plan_for_start
-    from launcher.app.tuned_match import find_tuned_match
+    from launcher.app.planning.start_settings import plan_for_start
+    from launcher.app.planning.tuned_match import find_tuned_match
     from launcher.engine.serve_options import ServeOptions
     from launcher.models.geometry import read_geometry
     from launcher.models.gguf import read_model

@@ -34,7 +34,7 @@ from launcher.export.served_models import GatewayModels, ServedModel
 from launcher.export.shell import KEY_VARIABLE
 
 if TYPE_CHECKING:
-    from launcher.app.planner import MachineDescription
+    from launcher.app.planning.planner import MachineDescription
     from launcher.engine.server.address import ServerAddress
     from launcher.models.plan import PlanCriteria
 
@@ -62,8 +62,8 @@ async def recipes_of_library(*, port: int | None, backend: str | None) -> Librar
     The names are those by which the gateway serves them. All have the same address and key: those of a running server,
     if one runs and no `port` is named.
     """
+    from launcher.app.planning.start_settings import resolve_start
     from launcher.app.serving.servable_models import list_servable_models, list_unreadable_models
-    from launcher.app.start_settings import resolve_start
 
     running = await _recipes_of_running(backend)
     if running and port is None:
@@ -203,8 +203,8 @@ async def recipe_of_plan(
 
     Raises NothingFits when there is no plan, and what making plans raises.
     """
-    from launcher.app import planner
-    from launcher.app.start_settings import apply_own_settings
+    from launcher.app.planning import planner
+    from launcher.app.planning.start_settings import apply_own_settings
     from launcher.models.catalogue_load import load_catalogue
     from launcher.models.plan import Status, list_unplanned, make_plans
 
@@ -273,6 +273,6 @@ async def _find_backend(*, built_in: bool) -> str:
     """Return the backend of this machine, as a plan would choose it."""
     if built_in:
         return "cpu"
-    from launcher.app import planner
+    from launcher.app.planning import planner
 
     return (await planner.read_situation(planner.MachineDescription())).backend

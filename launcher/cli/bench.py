@@ -215,7 +215,7 @@ async def _check_no_changes(server: ServerEntry, options: argparse.Namespace) ->
 
 
 def _read_model_name(options: argparse.Namespace) -> str:
-    from launcher.app.start_settings import make_unresolved_options
+    from launcher.app.planning.start_settings import make_unresolved_options
     from launcher.engine.serve_options import ServeOptions
     from launcher.engine.server.launch import api_model_name
 

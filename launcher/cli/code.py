@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from launcher.agents.agent import Agent
     from launcher.agents.configuration import AgentConfiguration, AgentServer
     from launcher.app.coding import RunningServer
+    from launcher.app.planning.start_settings import ResolvedStart
     from launcher.app.serving.session import ServerSession
-    from launcher.app.start_settings import ResolvedStart
     from launcher.base.action import Action
     from launcher.engine.diagnosis.fix_command import FixCommand
 

@@ -459,7 +459,7 @@ def _find_fault(store: EngineStore) -> KnownFault | None:
 
 async def _list_flags(options: argparse.Namespace) -> Result:
     """List the flags of the engine that `serve` would use, or of the named one."""
-    from launcher.app.planner import probe_engine_in_use
+    from launcher.app.planning.planner import probe_engine_in_use
     from launcher.engine.builds.flags import read_flags
     from launcher.engine.builds.probe import probe_engine
 

@@ -153,7 +153,7 @@ def _list_for_shells() -> list[str]:
 
 async def _find_recipe(options: argparse.Namespace) -> FoundRecipe:
     from launcher.app import recipes
-    from launcher.app.start_settings import resolve_start
+    from launcher.app.planning.start_settings import resolve_start
     from launcher.base.errors import BadOption
 
     if options.model is None:

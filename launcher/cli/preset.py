@@ -47,7 +47,7 @@ async def run(options: argparse.Namespace) -> Result:
 
 
 async def _list_tuned(_options: argparse.Namespace) -> Result:
-    from launcher.app.tuned_match import find_outdated_matches
+    from launcher.app.planning.tuned_match import find_outdated_matches
     from launcher.machine.machine import read_machine
     from launcher.tuning.tuned_settings import load_tuned_settings, tuned_settings_data
 

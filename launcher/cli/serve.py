@@ -21,8 +21,8 @@ from launcher.cli.quantities import parse_int, parse_mib, parse_rpc_workers
 from launcher.models.server_settings import ROWS, format_settings
 
 if TYPE_CHECKING:
+    from launcher.app.planning.start_settings import ResolvedStart
     from launcher.app.serving.session import ServerSession
-    from launcher.app.start_settings import ResolvedStart
     from launcher.engine.serve_options import ServeOptions
     from launcher.models.memory import PlanSettings
     from launcher.monitor.health_event import HealthEvent
@@ -93,9 +93,9 @@ async def run(options: argparse.Namespace) -> int:
     Ctrl-C and SIGTERM are the normal end of a ready server; before it is ready they are an interruption. If a server
     runs at the default address already, the model is loaded there.
     """
+    from launcher.app.planning.start_settings import resolve_start
     from launcher.app.serving.session import ServerSession
     from launcher.app.serving.use_counting import UseCounting
-    from launcher.app.start_settings import resolve_start
     from launcher.base.errors import LauncherError
     from launcher.cli.progress import StateLine
     from launcher.cli.suggested_fixes import actions_json, print_failure
@@ -262,8 +262,8 @@ async def _start_and_wait(
 
 
 def _ready_json(session: ServerSession, start: ResolvedStart, options: argparse.Namespace) -> dict[str, Any]:
+    from launcher.app.planning.start_settings import SettingOrigin
     from launcher.app.serving.sharing import shared_urls
-    from launcher.app.start_settings import SettingOrigin
     from launcher.gateway.certificate import certificate_path, read_fingerprint
 
     supervisor, endpoint = session.supervisor, session.supervisor.endpoint
@@ -285,7 +285,7 @@ def _ready_json(session: ServerSession, start: ResolvedStart, options: argparse.
 
 
 def _describe_server(session: ServerSession, start: ResolvedStart, options: argparse.Namespace) -> Iterator[str]:
-    from launcher.app.start_settings import SettingOrigin
+    from launcher.app.planning.start_settings import SettingOrigin
 
     endpoint, launch = session.supervisor.endpoint, session.supervisor.launch
     if launch is None:

@@ -153,7 +153,7 @@ async def resolve_model_and_options(options: argparse.Namespace, reporter: Repor
 
     Shows a note if tuned settings are used.
     """
-    from launcher.app.start_settings import resolve_start
+    from launcher.app.planning.start_settings import resolve_start
     from launcher.engine.server.last_start import require_last_model
     from launcher.engine.settings import EXTRA, change_settings, parse_settings
 

@@ -221,8 +221,8 @@ def _load_saved_tune(options: argparse.Namespace) -> SavedTune:
     With --apply and no model it is the newest tune, if that has a verdict to apply. Raises BadOption if there is
     none, or for options that a tune keeps from its beginning.
     """
+    from launcher.app.planning.start_settings import make_unresolved_options
     from launcher.app.saved_tunes import load_tune, load_tunes
-    from launcher.app.start_settings import make_unresolved_options
     from launcher.app.tuner import recommends_settings
     from launcher.base.errors import BadOption
     from launcher.engine.serve_options import ServeOptions
@@ -316,7 +316,7 @@ async def _find_model(options: argparse.Namespace, session: BorrowedSession | No
 
     Raises BadOption if `session` serves another, or for options that its server already has.
     """
-    from launcher.app.start_settings import make_unresolved_options, resolve_start
+    from launcher.app.planning.start_settings import make_unresolved_options, resolve_start
     from launcher.base.errors import BadOption, ModelMissing
     from launcher.engine.serve_options import ServeOptions
     from launcher.engine.server.last_start import require_last_model

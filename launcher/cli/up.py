@@ -98,9 +98,9 @@ async def _make_request(options: argparse.Namespace) -> tuple[FirstStartRequest,
 
     Raises NothingFits if no model fits, or if none was named and there is no usable GPU.
     """
-    from launcher.app import planner
     from launcher.app.first_checks import FirstStartRequest, make_first_start_request
-    from launcher.app.start_settings import apply_own_settings
+    from launcher.app.planning import planner
+    from launcher.app.planning.start_settings import apply_own_settings
     from launcher.base.errors import NothingFits
     from launcher.models.catalogue_load import load_catalogue
     from launcher.models.download_target import find_catalogue_model

@@ -66,7 +66,7 @@ PAGES = (
             "launcher.tuning.history",
             "launcher.app.serving.serving",
             "launcher.app.serving.use_counting",
-            "launcher.app.tuned_match",
+            "launcher.app.planning.tuned_match",
             "launcher.app.tuner_space",
         ),
     ),

@@ -80,7 +80,7 @@ class ServerService:
 
     async def start(self, request: StartRequest) -> None:
         """Start a model with the settings that the command line would use: see resolve_start."""
-        from launcher.app.start_settings import resolve_start
+        from launcher.app.planning.start_settings import resolve_start
         from launcher.engine.server.last_start import save_last_model
 
         session = self.open_session()
@@ -348,7 +348,7 @@ class ServerService:
     @staticmethod
     async def read_tuning_note(launch: "Launch") -> str:
         """Return this machine's tuning result for the running server as a remark on its speed; empty without one."""
-        from launcher.app.tuned_match import find_settings_for_launch
+        from launcher.app.planning.tuned_match import find_settings_for_launch
 
         tuned = await asyncio.to_thread(find_settings_for_launch, launch)
         return "" if tuned is None else tuned.measured_line

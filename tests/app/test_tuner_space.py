@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from launcher.app.preview import PreviewBasis
+from launcher.app.planning.preview import PreviewBasis
 from launcher.app.tuner_space import SpaceBuilder
 from launcher.engine.arguments import LLAMA_SERVER, server_arguments
 from launcher.engine.settings import change_settings
 from launcher.tuning.goal import Goal
 from launcher.tuning.records import Prompt
 from launcher.tuning.space import Space
-from tests.app.test_preview import describe_server
+from tests.app.planning.test_preview import describe_server
 
 
 def build_space(

@@ -19,7 +19,7 @@ from pytestqt.qtbot import QtBot
 from launcher.app import settings
 from launcher.app.first_steps import Stage, Step, StepDetail
 from launcher.app.model_library import LibraryModel, ModelShelf, name_local, read_shelf
-from launcher.app.planner import MachineDescription
+from launcher.app.planning.planner import MachineDescription
 from launcher.app.settings_declared import SEARCH_HUB, VALUE_ON
 from launcher.base.paths import models_dir
 from launcher.base.progress import Progress

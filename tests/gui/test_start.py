@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QFileDialog, QPushButton, QScrollArea, QWidget
 from pytestqt.qtbot import QtBot
 
 from launcher.app.first_steps import Stage, Step, StepProgress
-from launcher.app.planner import MachineDescription
+from launcher.app.planning.planner import MachineDescription
 from launcher.base.errors import LauncherError
 from launcher.engine.settings import load_model_settings, save_model_settings
 from launcher.gui import theme

@@ -7,8 +7,8 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
 
+from launcher.app.planning.start_settings import ResolvedStart, SettingOrigin
 from launcher.app.serving.model_pool import ModelPool, PooledModel, StartRequest
-from launcher.app.start_settings import ResolvedStart, SettingOrigin
 from launcher.base.control import send_request
 from launcher.base.errors import BadOption, LauncherError
 from launcher.base.messages import message

@@ -44,8 +44,8 @@ from launcher.gateway.request_log import RequestLog
 from launcher.models.server_settings import ROWS, Value
 
 if TYPE_CHECKING:  # planning and numpy are imported where they are needed: most servers need neither
+    from launcher.app.planning.start_settings import ResolvedStart
     from launcher.app.serving.servable_models import ServableModel
-    from launcher.app.start_settings import ResolvedStart
     from launcher.gateway.gate import Gate
     from launcher.gateway.gateway import Gateway
     from launcher.gateway.model_router import Body, Route
@@ -90,7 +90,7 @@ class StartRequest:
 
     async def resolve(self, asked: Settings, ending: Collection[int]) -> ResolvedStart:
         """Return the start. Settings in `asked` take precedence over its own. Raises what resolve_start raises."""
-        from launcher.app.start_settings import resolve_start
+        from launcher.app.planning.start_settings import resolve_start
 
         return await resolve_start(
             self.model,
@@ -406,7 +406,7 @@ class ModelPool:
         def plan_start(asked: Settings, ending: Collection[int]) -> Awaitable[ResolvedStart]:
             options = self._main.supervisor.options  # the start uses the engine of the main model
             engine, rpc = (options.engine, options.rpc) if options else (None, ())
-            from launcher.app.start_settings import resolve_start
+            from launcher.app.planning.start_settings import resolve_start
 
             make_options = partial(ServeOptions, engine=engine, alias=local.name, rpc=rpc)
             return resolve_start(local.argument, asked, make_options, ending=ending)
@@ -690,7 +690,7 @@ class ModelPool:
         ending = [pid for each in leaving if (pid := each.supervisor.engine_pid) is not None]
         if model.plan_start is not None:
             return await model.plan_start(asked, ending)
-        from launcher.app.start_settings import resolve_start
+        from launcher.app.planning.start_settings import resolve_start
 
         options = model.supervisor.options  # the main model's, as a person chose them
         if options is None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from launcher.app.preview import Preview
+from launcher.app.planning.preview import Preview
 from launcher.engine.builds.slot_files import SlotFiles
 from launcher.gateway.exchange import HandoverOutlook
 from launcher.models.memory import effective_value

@@ -184,7 +184,7 @@ class RemoteControl:
     async def _preview_restart(self, fields: Mapping[str, Any]) -> Mapping[str, object]:
         """Return the effects of a restart with other settings, without changing anything."""
         # Imported late, because most servers never need planning.
-        from launcher.app.preview import Previewer, read_basis
+        from launcher.app.planning.preview import Previewer, read_basis
         from launcher.app.serving.pause_estimate import estimate_pause
 
         supervisor, chosen = self._session.supervisor, _parse_changes(fields)
@@ -381,7 +381,7 @@ async def _resolve_context(options: ServeOptions, chosen: Settings, engine_pid: 
     """Return `chosen`; a context that is reset to the default gets the value that a new start would choose."""
     if "ctx" not in chosen or chosen["ctx"] is not None:
         return chosen
-    from launcher.app.start_settings import resolve_start  # imported late, like previews above
+    from launcher.app.planning.start_settings import resolve_start  # imported late, like previews above
 
     options = change_settings(options, chosen)
     # resolve_start recommends a value for each setting that is None. So settings for which llama-server's default is

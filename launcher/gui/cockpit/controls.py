@@ -37,7 +37,7 @@ from launcher.gui.widgets.scrolling import make_scroll_area
 from launcher.models.server_settings import ROWS, ServerSetting
 
 if TYPE_CHECKING:
-    from launcher.app.preview import Preview
+    from launcher.app.planning.preview import Preview
     from launcher.app.serving.pause_estimate import PauseEstimate
     from launcher.engine.builds.build import EngineBuild
     from launcher.engine.builds.flags import Flag

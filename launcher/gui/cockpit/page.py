@@ -39,7 +39,7 @@ from launcher.gui.widgets import Badge, Banner, Card, MemoryBar, PageHead, ReadA
 from launcher.gui.widgets.blocks import make_button, make_caption, open_menu_with
 
 if TYPE_CHECKING:
-    from launcher.app.preview import Preview
+    from launcher.app.planning.preview import Preview
     from launcher.base.action import Action
     from launcher.engine.server.state import ModelStatus
     from launcher.gui.widgets.blocks import ButtonAction

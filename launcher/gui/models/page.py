@@ -51,7 +51,7 @@ from launcher.gui.widgets import Banner, Card, DropTarget, EmptyState, PageHead
 from launcher.gui.widgets.drop_target import dropped_models
 
 if TYPE_CHECKING:
-    from launcher.app.planner import MachineDescription
+    from launcher.app.planning.planner import MachineDescription
     from launcher.fetch.jobs import Job
     from launcher.gui.controller import Controller
     from launcher.models.leftovers import Leftover
@@ -159,7 +159,7 @@ class ModelsPage(QWidget):
 
         async def read_models(report: object) -> None:
             from launcher.app.model_library import read_shelf
-            from launcher.app.planner import MachineDescription
+            from launcher.app.planning.planner import MachineDescription
 
             assert callable(report)  # noqa: S101 -- for the type checker
             async for shelf in read_shelf(machine or MachineDescription(), known):

@@ -50,7 +50,7 @@ from launcher.gui.widgets.row_table import RowTable, text_inset
 from launcher.gui.widgets.rows import Cell, Column, TableRows
 
 if TYPE_CHECKING:
-    from launcher.app.start_settings import KeptPlan
+    from launcher.app.planning.start_settings import KeptPlan
     from launcher.gui.start.queries import EngineAnswer, PlanResult
     from launcher.models.plan import Plan
 

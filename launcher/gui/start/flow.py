@@ -16,8 +16,8 @@ from launcher.gui.start import queries
 if TYPE_CHECKING:
     from launcher.app.first_checks import FirstStartRequest, StartSurvey
     from launcher.app.first_start import OnStatus, SendRequest
+    from launcher.app.planning.start_settings import KeptPlan, ResolvedStart
     from launcher.app.serving.serving_session import ServingSession
-    from launcher.app.start_settings import KeptPlan, ResolvedStart
     from launcher.engine.server.launch import Launch
     from launcher.engine.server.state import ServerStatus
     from launcher.gui.controller import Controller

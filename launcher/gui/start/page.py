@@ -31,7 +31,7 @@ from launcher.gui.widgets import Banner, Card, ComboBox, PageHead
 from launcher.gui.widgets.scrolling import make_scroll_area
 
 if TYPE_CHECKING:
-    from launcher.app.start_settings import KeptPlan
+    from launcher.app.planning.start_settings import KeptPlan
     from launcher.gui.controller import Controller
     from launcher.models.plan import Plan
     from launcher.models.preset import Intent

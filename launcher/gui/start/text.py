@@ -13,7 +13,7 @@ from launcher.gui.translation import join_sentences, ntr, render, tr
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from launcher.app.start_settings import KeptPlan
+    from launcher.app.planning.start_settings import KeptPlan
     from launcher.base.progress import Progress
     from launcher.engine.settings import Settings
     from launcher.gui.start.queries import EngineAnswer

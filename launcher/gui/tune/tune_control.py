@@ -287,7 +287,7 @@ def _read_saved_tune(model: Path | None = None) -> SavedTune | None:
 
 async def current_options(session: ServingSession | None, model: str) -> tuple[str, ServeOptions]:
     """Return the running model, else the last served one, else the demo; and its actual or resolved settings."""
-    from launcher.app.start_settings import resolve_start
+    from launcher.app.planning.start_settings import resolve_start
     from launcher.engine.server.last_start import load_last_model
 
     options = None if session is None or session.is_idle else session.supervisor.options

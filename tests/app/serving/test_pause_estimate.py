@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.preview import Previewer
+from launcher.app.planning.preview import Previewer
 from launcher.app.serving import running_servers
 from launcher.app.serving.pause_estimate import PauseEstimate, estimate_pause
 from launcher.engine.builds.slot_files import SlotFiles
 from launcher.engine.serve_options import ServeOptions
 from launcher.gateway.exchange import HandoverOutlook
 from launcher.models.server_settings import Value
-from tests.app.test_preview import describe_server
+from tests.app.planning.test_preview import describe_server
 from tests.gateway.test_handover import ReadReply, read_stream, serve_model
 
 OUTLOOK = HandoverOutlook(1, prompt_tokens=58_000, reply_tokens=3_000, reading_speed=1_500.0, slot_speed=1e9)

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from launcher.app import settings
+from launcher.app.planning.start_settings import make_unresolved_options
 from launcher.app.serving.session import ServerSession
 from launcher.app.serving.use_counting import UseCounting, find_advice, settings_for_history
 from launcher.app.settings_declared import ADVICE
-from launcher.app.start_settings import make_unresolved_options
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.endpoint import Endpoint

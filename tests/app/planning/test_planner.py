@@ -11,7 +11,13 @@ from typing import Any
 
 import pytest
 
-from launcher.app.planner import MachineDescription, _must_ask_engine, compare_with_engine, read_situation, read_source
+from launcher.app.planning.planner import (
+    MachineDescription,
+    _must_ask_engine,
+    compare_with_engine,
+    read_situation,
+    read_source,
+)
 from launcher.base.errors import EngineFailed
 from launcher.engine.builds.build import EngineBuild
 from launcher.engine.builds.probe import probe_engine

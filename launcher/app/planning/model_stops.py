@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from launcher.app.first_checks import find_local_files, make_first_start_request
-from launcher.app.planner import MachineDescription, read_situation
-from launcher.app.start_settings import apply_own_settings, list_planned_settings
+from launcher.app.planning.planner import MachineDescription, read_situation
+from launcher.app.planning.start_settings import apply_own_settings, list_planned_settings
 from launcher.base.errors import LauncherError
 from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.builds.installed import is_built_in_chosen

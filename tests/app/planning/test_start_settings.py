@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app import start_settings
 from launcher.app.first_checks import FirstStartRequest, make_first_start_request
 from launcher.app.first_start import resolve_requested_start
-from launcher.app.planner import options_for_plan
-from launcher.app.serving.session import ServerSession
-from launcher.app.start_settings import (
+from launcher.app.planning import start_settings
+from launcher.app.planning.planner import options_for_plan
+from launcher.app.planning.start_settings import (
     KeptPlan,
     OwnSettings,
     ResolvedStart,
@@ -24,7 +23,8 @@ from launcher.app.start_settings import (
     resolve_plan,
     resolve_start,
 )
-from launcher.app.tuned_match import TunedMatch
+from launcher.app.planning.tuned_match import TunedMatch
+from launcher.app.serving.session import ServerSession
 from launcher.base.errors import ModelHasNoHead, ModelMissing, ModelUnexpected
 from launcher.base.paths import models_dir
 from launcher.engine.serve_options import ServeOptions

@@ -10,8 +10,8 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from launcher.app import planner
-from launcher.app.planner import PlannedModels
+from launcher.app.planning import planner
+from launcher.app.planning.planner import PlannedModels
 from launcher.base.errors import BadOption, LauncherError, ModelBroken
 from launcher.base.messages import message
 from launcher.base.paths import expand_user, explain_os_error
@@ -22,7 +22,7 @@ from launcher.models.plan import Plan, PlanCriteria, Status, estimate_argument, 
 from launcher.models.speed import forecast_reading
 
 if TYPE_CHECKING:
-    from launcher.app.planner import EngineComparison, MachineDescription, ModelSource
+    from launcher.app.planning.planner import EngineComparison, MachineDescription, ModelSource
     from launcher.engine.engine_estimate import EngineEstimate
     from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
     from launcher.models.locate import ModelSelection

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from launcher.app.planner import MachineDescription, read_situation
+from launcher.app.planning.planner import MachineDescription, read_situation
 from launcher.base.errors import GeometryUnknown, GpuAsleep, LauncherError
 from launcher.base.messages import Message, as_message, fill_template, mark, message, plural_message
 from launcher.engine.builds.build import BUILT_IN

@@ -12,8 +12,8 @@ import pytest
 from launcher.app import tuned_match, tuner
 from launcher.app.demonstration import run_demo
 from launcher.app.doctor import examine_machine
-from launcher.app.start_settings import apply_own_settings
-from launcher.app.tuned_match import (
+from launcher.app.planning.start_settings import apply_own_settings
+from launcher.app.planning.tuned_match import (
     TunedMatch,
     find_outdated_matches,
     find_settings_for_launch,

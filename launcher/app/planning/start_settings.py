@@ -13,8 +13,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from launcher.app.planner import MachineDescription, downloaded_file, read_situation
-from launcher.app.tuned_match import TunedMatch, find_tuned_match
+from launcher.app.planning.planner import MachineDescription, downloaded_file, read_situation
+from launcher.app.planning.tuned_match import TunedMatch, find_tuned_match
 from launcher.base.errors import BadOption, LauncherError, ModelBroken, ModelHasNoHead, ModelMissing
 from launcher.base.messages import message
 from launcher.base.paths import expand_user

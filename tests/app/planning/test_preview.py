@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.preview import PreviewBasis, Previewer, read_basis
+from launcher.app.planning.preview import PreviewBasis, Previewer, read_basis
+from launcher.app.planning.start_settings import resolve_start
 from launcher.app.serving import running_servers
 from launcher.app.serving.session import ServerSession
-from launcher.app.start_settings import resolve_start
 from launcher.base.errors import BadOption, LauncherError, ModelHasNoHead
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint
