@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from launcher.app import planner, recipes
+from launcher.app.measuring.session_bench import options_with_settings
 from launcher.app.planning.planner import MachineDescription
 from launcher.app.planning.start_settings import resolve_start
-from launcher.app.session_bench import options_with_settings
 from launcher.engine.arguments import START_FLAGS
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint

@@ -50,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> Result | int:
     """Print what the server offers, then watch or measure it. Exit code 1 if it stops answering."""
-    from launcher.app.saved_tunes import check_no_tune
+    from launcher.app.measuring.saved_tunes import check_no_tune
     from launcher.app.serving.attach import attach_server
     from launcher.base.errors import BadOption
     from launcher.engine.server.address import parse_address
@@ -81,7 +81,7 @@ async def run(options: argparse.Namespace) -> Result | int:
 
 
 async def _measure_server(server: AttachedServer, workload_name: str, *, runs: int, as_json: bool) -> Result:
-    from launcher.app.attach_bench import attached_bench, measure_attached, unknown_reasons
+    from launcher.app.measuring.attach_bench import attached_bench, measure_attached, unknown_reasons
     from launcher.tuning.workloads import load_workload
 
     workload = load_workload(workload_name)

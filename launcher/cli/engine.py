@@ -236,8 +236,8 @@ def _test_json(name: str, result: SelfTestResult) -> dict[str, Any]:
 
 async def _compare_engines(options: argparse.Namespace) -> Result:
     """Compare two engines, by default the one in use with the one before it, which is put in use again if faster."""
-    from launcher.app.engine_comparison import compare_engines, describe_slower_build
-    from launcher.app.saved_tunes import check_no_tune
+    from launcher.app.measuring.engine_comparison import compare_engines, describe_slower_build
+    from launcher.app.measuring.saved_tunes import check_no_tune
     from launcher.app.serving.session import ServerSession
     from launcher.base.errors import BadOption
     from launcher.engine.builds.installed import read_store

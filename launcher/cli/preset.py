@@ -90,7 +90,7 @@ async def _export_tuned(options: argparse.Namespace) -> Result:
 
 
 async def _import_tuned(options: argparse.Namespace) -> Result:
-    from launcher.app.session_bench import options_with_settings
+    from launcher.app.measuring.session_bench import options_with_settings
     from launcher.engine.serve_options import ServeOptions
     from launcher.tuning.report import settings_line
     from launcher.tuning.tuned_settings import find_tuned_settings, read_tuned_settings, save_tuned_settings

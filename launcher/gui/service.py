@@ -27,7 +27,7 @@ from launcher.gui.core_events import (
 )
 
 if TYPE_CHECKING:
-    from launcher.app.engine_comparison import BuildComparison
+    from launcher.app.measuring.engine_comparison import BuildComparison
     from launcher.app.serving.remote_session import RemoteSession
     from launcher.app.serving.use_counting import UseCounting
     from launcher.base.action import Action
@@ -184,7 +184,7 @@ class ServerService:
         while True:
             await asyncio.sleep(check_s)
             # Not before the first wait: these load half of the program, which would hold up the window's start.
-            from launcher.app.engine_comparison import compare_engines, find_uncompared_update
+            from launcher.app.measuring.engine_comparison import compare_engines, find_uncompared_update
             from launcher.app.serving.session import ServerSession
 
             update = await asyncio.to_thread(find_uncompared_update)

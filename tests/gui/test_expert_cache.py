@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.app.measuring.tuner_space import VARIED
 from launcher.app.planning.preview import Previewer
-from launcher.app.tuner_space import VARIED
 from launcher.cli import serve
 from launcher.cli.machine_options import given_settings
 from launcher.engine.arguments import LLAMA_SERVER, server_arguments

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from launcher.app.measuring.session_bench import SessionBench, superseded_error
 from launcher.app.serving.attach import AttachedServer, ServerFeatures
 from launcher.app.serving.running_servers import find_control_address
 from launcher.app.serving.serving_session import send_metered_request
 from launcher.app.serving.session_json import error_from_json, options_from_json, options_to_json
-from launcher.app.session_bench import SessionBench, superseded_error
 from launcher.base.control import ControlAddress, send_request
 from launcher.base.errors import BadOption, GaveWay, LauncherError
 from launcher.base.messages import add_message_data, message, restore_messages

@@ -13,11 +13,11 @@ from typing import Any
 import httpx
 import pytest
 
+from launcher.app.measuring.tuner import run_tune_when_idle
+from launcher.app.measuring.tuner_space import prepare_tune
 from launcher.app.serving.borrowed_session import BorrowedBench, BorrowedSession, IdleRules, borrow_server
 from launcher.app.serving.session import ServerSession
 from launcher.app.serving.session_json import options_to_json
-from launcher.app.tuner import run_tune_when_idle
-from launcher.app.tuner_space import prepare_tune
 from launcher.base.control import ControlAddress, send_request
 from launcher.base.errors import ActionImpossible, BadOption, Superseded
 from launcher.engine.serve_options import ServeOptions
@@ -27,7 +27,7 @@ from launcher.gateway.engine_link import EngineLink
 from launcher.tuning.goal import Goal
 from launcher.tuning.records import Prompt
 from launcher.tuning.tuner import ClientsAwaited, TrialPlanned, TuneEvent
-from tests.app.test_tuner import WORK
+from tests.app.measuring.test_tuner import WORK
 from tests.gateway.test_handover import QUESTION, ReadReply, check_same_words, read_stream, read_whole
 
 RULES = IdleRules(quiet_s=0.0, report_s=0.0)

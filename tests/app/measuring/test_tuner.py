@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.app.saved_tunes import (
+from launcher.app.measuring.saved_tunes import (
     TuneUnderWay,
     check_no_tune,
     delete_tune,
@@ -19,9 +19,8 @@ from launcher.app.saved_tunes import (
     load_tunes,
     save_tune,
 )
-from launcher.app.serving.session import ServerSession
-from launcher.app.session_bench import SessionBench
-from launcher.app.tuner import (
+from launcher.app.measuring.session_bench import SessionBench
+from launcher.app.measuring.tuner import (
     PAUSED,
     AnswersChanged,
     changes_answers,
@@ -33,7 +32,8 @@ from launcher.app.tuner import (
     serve_early_answer,
     serve_winner,
 )
-from launcher.app.tuner_space import PreparedTune, prepare_tune
+from launcher.app.measuring.tuner_space import PreparedTune, prepare_tune
+from launcher.app.serving.session import ServerSession
 from launcher.base.errors import ModelHasNoHead, NothingMeasured, Superseded
 from launcher.base.paths import state_dir
 from launcher.engine.serve_options import ServeOptions

@@ -11,15 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from launcher.app.module_process import ModuleFailed, run_module
-from launcher.app.planning.planner import (
-    MachineDescription,
-    ModelSource,
-    estimate_by_formula,
-    measure_load_memory,
-    read_situation,
-)
-from launcher.app.proof_checks import (
+from launcher.app.measuring.proof_checks import (
     CHECKS,
     CONTEXT,
     KV,
@@ -31,11 +23,19 @@ from launcher.app.proof_checks import (
     Outcome,
     ProofReport,
 )
-from launcher.app.saved_tunes import check_no_tune
+from launcher.app.measuring.saved_tunes import check_no_tune
+from launcher.app.measuring.session_bench import SessionBench
+from launcher.app.measuring.sweeps import SweepModel, run_endurance
+from launcher.app.module_process import ModuleFailed, run_module
+from launcher.app.planning.planner import (
+    MachineDescription,
+    ModelSource,
+    estimate_by_formula,
+    measure_load_memory,
+    read_situation,
+)
 from launcher.app.serving.serving_session import ServingSession
 from launcher.app.serving.session import ServerSession
-from launcher.app.session_bench import SessionBench
-from launcher.app.sweeps import SweepModel, run_endurance
 from launcher.base.errors import GeometryUnknown, LauncherError
 from launcher.base.identity import ProcessId
 from launcher.base.messages import message

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.engine_comparison import (
+from launcher.app.measuring.engine_comparison import (
     BuildComparison,
     compare_engines,
     describe_slower_build,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.attach_bench import attached_bench, measure_attached, unknown_reasons
-from launcher.app.saved_tunes import hold_tune_lock
+from launcher.app.measuring.attach_bench import attached_bench, measure_attached, unknown_reasons
+from launcher.app.measuring.saved_tunes import hold_tune_lock
 from launcher.app.serving.attach import AttachedServer, attach_server
 from launcher.app.serving.session import ServerSession
 from launcher.base.errors import Refused

@@ -8,13 +8,13 @@ from dataclasses import replace
 from statistics import fmean, median
 from typing import Any
 
-from launcher.app.power_limits import LIMIT_KEY, read_power_limit
-from launcher.app.quality import REFERENCE_KV, QualityCheck, QualityReport, prepare_check, run_check
-from launcher.app.saved_tunes import SavedTune, delete_tune, hold_tune_lock, load_tune, save_tune
+from launcher.app.measuring.power_limits import LIMIT_KEY, read_power_limit
+from launcher.app.measuring.quality import REFERENCE_KV, QualityCheck, QualityReport, prepare_check, run_check
+from launcher.app.measuring.saved_tunes import SavedTune, delete_tune, hold_tune_lock, load_tune, save_tune
+from launcher.app.measuring.session_bench import SessionBench, options_with_settings
+from launcher.app.measuring.tuner_space import NEEDLE_S, PreparedTune
 from launcher.app.serving.borrowed_session import BorrowedBench, BorrowedSession
 from launcher.app.serving.serving_session import ServingSession
-from launcher.app.session_bench import SessionBench, options_with_settings
-from launcher.app.tuner_space import NEEDLE_S, PreparedTune
 from launcher.base.errors import LauncherError, NothingMeasured, Superseded
 from launcher.base.messages import join_messages, message
 from launcher.engine.serve_options import ServeOptions

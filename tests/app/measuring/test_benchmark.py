@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.attach_bench import attached_bench
-from launcher.app.benchmark import (
+from launcher.app.measuring.attach_bench import attached_bench
+from launcher.app.measuring.benchmark import (
     BenchmarkRequest,
     attached_target,
     compare_targets,
@@ -28,8 +28,8 @@ from launcher.tuning.history_environment import Environment
 from launcher.tuning.records import Prompt, Run
 from launcher.tuning.session_file import anonymize, session_json
 from launcher.tuning.workloads import Workload
+from tests.app.measuring.test_attach_bench import answer_in_events
 from tests.app.serving.test_attach import KEY, MODELS, Answer, serve_answers
-from tests.app.test_attach_bench import answer_in_events
 
 PROMPTS = (
     Prompt("one", (("user", "What is MTP?"),), 70, {"temperature": 1.0}),

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from launcher.app.attach_bench import AttachedBench, attached_bench
+from launcher.app.measuring.attach_bench import AttachedBench, attached_bench
+from launcher.app.measuring.session_bench import SessionBench
 from launcher.app.serving.attach import ServerFeatures, attach_server
 from launcher.app.serving.serving_session import ServingSession
-from launcher.app.session_bench import SessionBench
 from launcher.base.errors import BadOption, LauncherError, NothingMeasured, Refused
 from launcher.base.messages import join_messages, message
 from launcher.engine.builds.build import BUILT_IN

@@ -8,8 +8,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from launcher.app.measuring.sweeps import (
+    SweepModel,
+    plan_sweep,
+    prepare_model,
+    run_agent_tasks,
+    run_endurance,
+    run_sweep,
+)
 from launcher.app.serving.session import ServerSession
-from launcher.app.sweeps import SweepModel, plan_sweep, prepare_model, run_agent_tasks, run_endurance, run_sweep
 from launcher.base.errors import BadOption, ModelHasNoHead
 from launcher.engine.serve_options import ServeOptions
 from launcher.tuning.agent_tasks import AgentShape, AgentTask, judge_tasks

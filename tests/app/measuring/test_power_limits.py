@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from launcher.app.power_limits import LimitedTune, find_limited_tunes, limit_command, limits_to_try
+from launcher.app.measuring.power_limits import LimitedTune, find_limited_tunes, limit_command, limits_to_try
 from launcher.machine.gpu import Gpu
 from launcher.tuning.history import record_session
 from tests.tuning.test_session_file import SESSION

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from launcher.app.measuring.session_bench import SessionBench
 from launcher.app.serving.serving_session import ServingSession
-from launcher.app.session_bench import SessionBench
 from launcher.base.errors import BadOption, ServerNotFound, Unreachable
 from launcher.base.messages import join_messages, message
 from launcher.engine.serve_options import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from gguf import GGMLQuantizationType, LlamaFileType
 
-from launcher.app.quality import prepare_check, run_check
+from launcher.app.measuring.quality import prepare_check, run_check
 from launcher.app.serving.session import ServerSession
 from launcher.base.errors import BadOption
 from launcher.engine.serve_options import ServeOptions

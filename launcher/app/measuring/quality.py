@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.agents.check import check_server
+from launcher.app.measuring.session_bench import SessionBench
 from launcher.app.serving.serving_session import MeasuredSession
-from launcher.app.session_bench import SessionBench
 from launcher.base.errors import BadOption, LauncherError, Superseded
 from launcher.base.messages import Message, join_messages, message
 from launcher.engine.serve_options import ServeOptions, check_options, fallback_context

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from launcher.app.measuring.session_bench import SessionBench
 from launcher.app.planning.start_settings import resolve_start
 from launcher.app.serving.serving_session import ServingSession
-from launcher.app.session_bench import SessionBench
 from launcher.base.errors import LauncherError, NothingMeasured, Superseded
 from launcher.base.messages import Message, message
 from launcher.engine.builds.installed import InstalledEngine, read_store, settle_update

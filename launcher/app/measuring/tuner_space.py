@@ -9,9 +9,9 @@ from statistics import fmean
 
 import psutil
 
-from launcher.app.benchmark import check_sizes
+from launcher.app.measuring.benchmark import check_sizes
+from launcher.app.measuring.speed_limit import find_speed_limit
 from launcher.app.planning.preview import Preview, PreviewBasis, Previewer, read_basis
-from launcher.app.speed_limit import find_speed_limit
 from launcher.base.errors import BadOption, ModelHasNoHead
 from launcher.base.messages import join_messages, message
 from launcher.engine.builds.build import BUILT_IN

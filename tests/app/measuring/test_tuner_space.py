@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from launcher.app.measuring.tuner_space import SpaceBuilder
 from launcher.app.planning.preview import PreviewBasis
-from launcher.app.tuner_space import SpaceBuilder
 from launcher.engine.arguments import LLAMA_SERVER, server_arguments
 from launcher.engine.settings import change_settings
 from launcher.tuning.goal import Goal

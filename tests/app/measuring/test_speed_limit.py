@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.speed_limit import find_speed_limit, limit_on_gpus
+from launcher.app.measuring.speed_limit import find_speed_limit, limit_on_gpus
 from launcher.engine.builds.build import EngineBuild
 from launcher.engine.builds.probe import probe_engine
 from launcher.engine.serve_options import ServeOptions

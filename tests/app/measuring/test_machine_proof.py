@@ -2,8 +2,8 @@
 
 import pytest
 
-from launcher.app.machine_proof import _with_length, check_nothing_runs, find_doubts
-from launcher.app.saved_tunes import TuneUnderWay, hold_tune_lock
+from launcher.app.measuring.machine_proof import _with_length, check_nothing_runs, find_doubts
+from launcher.app.measuring.saved_tunes import TuneUnderWay, hold_tune_lock
 from launcher.tuning.records import Prompt, Run
 from launcher.tuning.statistics import Pair
 from launcher.tuning.timed_request import build_request

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.chart_files import check_chart_files, write_charts
+from launcher.app.measuring.chart_files import check_chart_files, write_charts
 from launcher.base.errors import BadOption
 from launcher.tuning.chart import Chart, build_chart
 from launcher.tuning.report_export import as_csv, as_markdown

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.attach_bench import attached_bench
+from launcher.app.measuring.attach_bench import attached_bench
+from launcher.app.measuring.session_bench import SessionBench, options_with_settings
 from launcher.app.serving.attach import attach_server
 from launcher.app.serving.session import ServerSession
-from launcher.app.session_bench import SessionBench, options_with_settings
 from launcher.base.errors import BadOption, LauncherError, ModelHasNoHead, Superseded
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
