@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from launcher.app.downloads import ENGINE, PULL, download_queue
 from launcher.app.first_checks import (
     EngineToFetch,
     FirstStartRequest,
@@ -21,6 +20,7 @@ from launcher.app.first_checks import (
     survey_start,
 )
 from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
+from launcher.app.models.downloads import ENGINE, PULL, download_queue
 from launcher.app.planning.start_settings import ResolvedStart, resolve_start, start_planned
 from launcher.app.serving.serving_session import ServingSession
 from launcher.app.settings import transfer_settings

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.model_library import LibraryFile, LibraryModel
+from launcher.app.models.model_library import LibraryFile, LibraryModel
 from launcher.app.planning.named_plans import plan_named, select_named
 from launcher.app.planning.planner import MachineDescription, read_source
 from launcher.app.planning.start_settings import resolve_start

@@ -176,7 +176,7 @@ class CopyPanel(Card):
 async def _render_recipe(kind: "str", with_key: bool, url: str | None) -> str:
     from dataclasses import replace
 
-    from launcher.app import recipes
+    from launcher.app.models import recipes
     from launcher.export.formats import FORMATS, Subject, render_export
 
     recipe = (await recipes.recipe_of_running(url, backend=None)).recipe

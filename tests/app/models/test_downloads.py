@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.app import settings
-from launcher.app.downloads import _report_pull, add_engine, add_pull, download_queue
+from launcher.app.models.downloads import _report_pull, add_engine, add_pull, download_queue
 from launcher.app.settings_declared import DOWNLOAD_LIMIT
 from launcher.base.errors import BadOption, LauncherError, ModelUnknown
 from launcher.base.paths import models_dir

@@ -329,7 +329,7 @@ async def look_up(model: LibraryModel, file: LibraryFile) -> None:
 
 def _read_files(catalogue: Catalogue) -> ModelShelf:
     """Return all models without plans: those of the catalogue by score, then others on this computer by name."""
-    from launcher.app.downloads import download_queue
+    from launcher.app.models.downloads import download_queue
     from launcher.base.paths import find_existing_parent, models_dir
     from launcher.engine.server.last_start import load_last_uses
     from launcher.fetch.jobs import QUEUED_STATES
