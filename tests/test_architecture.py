@@ -15,7 +15,7 @@ def modules_after(statement: str) -> set[str]:
 
 def test_the_command_line_never_loads_qt() -> None:
     loaded = modules_after(
-        "import launcher.cli.main, launcher.cli.demo, launcher.cli.serve, launcher.app.serving.serving, launcher.app.doctor"
+        "import launcher.cli.main, launcher.cli.demo, launcher.cli.serve, launcher.app.serving.serving, launcher.app.first.doctor"
     )
     assert "launcher.app.serving.serving" in loaded
     assert not {"PySide6", "pyqtgraph", "numpy"} & loaded

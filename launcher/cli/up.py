@@ -17,8 +17,8 @@ from launcher.cli.progress import Reporter
 from launcher.cli.quantities import parse_int
 
 if TYPE_CHECKING:
-    from launcher.app.first_checks import FirstStartRequest
-    from launcher.app.first_steps import StepProgress
+    from launcher.app.first.first_checks import FirstStartRequest
+    from launcher.app.first.first_steps import StepProgress
     from launcher.app.serving.session import ServerSession
     from launcher.base.errors import LauncherError
     from launcher.models.plan import Plan
@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> int:
     """Download, test and start the model, without the steps that are done already, and serve until a signal."""
-    from launcher.app.first_start import make_server_starter, perform_first_start
+    from launcher.app.first.first_start import make_server_starter, perform_first_start
     from launcher.app.serving.session import ServerSession
     from launcher.app.serving.use_counting import UseCounting
     from launcher.base.errors import LauncherError
@@ -98,7 +98,7 @@ async def _make_request(options: argparse.Namespace) -> tuple[FirstStartRequest,
 
     Raises NothingFits if no model fits, or if none was named and there is no usable GPU.
     """
-    from launcher.app.first_checks import FirstStartRequest, make_first_start_request
+    from launcher.app.first.first_checks import FirstStartRequest, make_first_start_request
     from launcher.app.planning import planner
     from launcher.app.planning.start_settings import apply_own_settings
     from launcher.base.errors import NothingFits
@@ -183,7 +183,7 @@ def _describe_plan(request: FirstStartRequest, plan: Plan | None) -> Iterator[st
 
 def _show_step(reporter: Reporter, step: StepProgress) -> None:
     """Show a line for each finished step, and a bar or a note while it runs."""
-    from launcher.app.first_steps import Stage
+    from launcher.app.first.first_steps import Stage
 
     name, running = _STEP_LABELS[step.step], step.stage is Stage.RUNNING
     data, state = _step_json(step), (step.stage, step.detail)

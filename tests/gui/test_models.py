@@ -17,7 +17,7 @@ from PySide6.QtWidgets import QLabel, QPushButton
 from pytestqt.qtbot import QtBot
 
 from launcher.app import settings
-from launcher.app.first_steps import Stage, Step, StepDetail
+from launcher.app.first.first_steps import Stage, Step, StepDetail
 from launcher.app.models.model_library import LibraryModel, ModelShelf, name_local, read_shelf
 from launcher.app.planning.planner import MachineDescription
 from launcher.app.settings_declared import SEARCH_HUB, VALUE_ON

@@ -20,7 +20,7 @@ from launcher.gui.cockpit.stop_button import StopButton
 from launcher.gui.cockpit.stops import PlanStops
 from launcher.gui.labels import Label
 from launcher.gui.window import Window
-from tests.app.test_first_start import REPO, add_to_catalogue
+from tests.app.first.test_first_start import REPO, add_to_catalogue
 from tests.conftest import Hub
 from tests.models.pulling import DEMO, FILE
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from launcher.app.first_checks import find_local_files, make_first_start_request
+from launcher.app.first.first_checks import find_local_files, make_first_start_request
 from launcher.app.planning.planner import MachineDescription, read_situation
 from launcher.app.planning.start_settings import apply_own_settings, list_planned_settings
 from launcher.base.errors import LauncherError

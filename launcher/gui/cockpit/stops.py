@@ -24,7 +24,7 @@ from launcher.gui.widgets.blocks import make_button, make_caption
 from launcher.gui.widgets.segmented import segment_position
 
 if TYPE_CHECKING:
-    from launcher.app.first_steps import StepProgress
+    from launcher.app.first.first_steps import StepProgress
     from launcher.app.planning.model_stops import ModelStop
     from launcher.app.planning.preview import Preview, Previewer
     from launcher.engine.server.launch import Launch

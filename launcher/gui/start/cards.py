@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from launcher.app.first_steps import Stage, Step, StepProgress
+from launcher.app.first.first_steps import Stage, Step, StepProgress
 from launcher.gui import theme
 from launcher.gui.labels import ElidedLabel, Label, set_tooltip
 from launcher.gui.start.computer_text import Fact

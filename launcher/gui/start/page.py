@@ -15,7 +15,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from launcher.app.first_steps import Stage, StepProgress
+from launcher.app.first.first_steps import Stage, StepProgress
 from launcher.app.settings_declared import READ_HEADERS, VALUE_OFF, VALUE_ON
 from launcher.base.errors import LauncherError
 from launcher.base.text import one_line

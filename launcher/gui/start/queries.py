@@ -13,7 +13,7 @@ from launcher.base.errors import LauncherError
 from launcher.base.late import asyncio
 
 if TYPE_CHECKING:
-    from launcher.app.first_checks import StartSurvey
+    from launcher.app.first.first_checks import StartSurvey
     from launcher.app.planning.planner import EngineComparison, MachineDescription
     from launcher.app.planning.start_settings import KeptPlan
     from launcher.machine.advice import MachineAdvice
@@ -250,7 +250,7 @@ async def survey_plan(plan: Plan | None) -> StartSurvey:
     The plan is painted first, because importing what this needs holds up the window.
     """
     await asyncio.sleep(_PAINT_S)
-    from launcher.app.first_checks import FirstStartRequest, make_first_start_request, survey_start
+    from launcher.app.first.first_checks import FirstStartRequest, make_first_start_request, survey_start
     from launcher.engine.demo import DEMO
 
     return await survey_start(make_first_start_request(plan) if plan is not None else FirstStartRequest(DEMO))

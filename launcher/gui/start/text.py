@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
+from launcher.app.first.first_steps import Stage, Step, StepDetail, StepProgress
 from launcher.gui.duration import format_duration
 from launcher.gui.labels import UNKNOWN
 from launcher.gui.setting_text import setting_text

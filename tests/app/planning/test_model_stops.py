@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.first_checks import make_first_start_request
-from launcher.app.first_start import resolve_requested_start
+from launcher.app.first.first_checks import make_first_start_request
+from launcher.app.first.first_start import resolve_requested_start
 from launcher.app.planning.model_stops import ModelStop, plan_model_stops
 from launcher.base.errors import ModelUnknown
 from launcher.engine.serve_options import ServeOptions
@@ -15,8 +15,8 @@ from launcher.engine.server.launch import Launch, prepare_launch
 from launcher.engine.settings import save_model_settings
 from launcher.models.plan_stops import StopName
 from launcher.models.server_settings import ROWS
+from tests.app.first.test_first_start import add_to_catalogue
 from tests.app.planning.test_tuned_match import local_environment, save_tuned
-from tests.app.test_first_start import add_to_catalogue
 from tests.models.pulling import DEMO
 
 pytestmark = pytest.mark.usefixtures("home")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.first_checks import FirstStartRequest, make_first_start_request
-from launcher.app.first_start import resolve_requested_start
+from launcher.app.first.first_checks import FirstStartRequest, make_first_start_request
+from launcher.app.first.first_start import resolve_requested_start
 from launcher.app.planning import start_settings
 from launcher.app.planning.planner import options_for_plan
 from launcher.app.planning.start_settings import (

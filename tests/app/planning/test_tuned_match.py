@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.app import tuned_match, tuner
-from launcher.app.demonstration import run_demo
-from launcher.app.doctor import examine_machine
+from launcher.app.first.demonstration import run_demo
+from launcher.app.first.doctor import examine_machine
 from launcher.app.planning.start_settings import apply_own_settings
 from launcher.app.planning.tuned_match import (
     TunedMatch,

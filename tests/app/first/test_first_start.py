@@ -11,10 +11,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.app import first_checks
-from launcher.app.first_checks import FirstStartRequest, check_other_servers, make_first_start_request, survey_start
-from launcher.app.first_start import initial_steps, make_server_starter, perform_first_start
-from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
+from launcher.app.first import first_checks
+from launcher.app.first.first_checks import (
+    FirstStartRequest,
+    check_other_servers,
+    make_first_start_request,
+    survey_start,
+)
+from launcher.app.first.first_start import initial_steps, make_server_starter, perform_first_start
+from launcher.app.first.first_steps import Stage, Step, StepDetail, StepProgress
 from launcher.app.models.downloads import add_pull, download_queue
 from launcher.app.serving.session import ServerSession
 from launcher.base.errors import DiskFull, DraftsInert, LauncherError, ModelHasNoHead, NothingFits, Refused, Unreachable

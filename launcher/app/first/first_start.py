@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from launcher.app.first_checks import (
+from launcher.app.first.first_checks import (
     EngineToFetch,
     FirstStartRequest,
     LocalEngine,
@@ -19,7 +19,7 @@ from launcher.app.first_checks import (
     query_model_to_fetch,
     survey_start,
 )
-from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
+from launcher.app.first.first_steps import Stage, Step, StepDetail, StepProgress
 from launcher.app.models.downloads import ENGINE, PULL, download_queue
 from launcher.app.planning.start_settings import ResolvedStart, resolve_start, start_planned
 from launcher.app.serving.serving_session import ServingSession
