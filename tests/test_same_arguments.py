@@ -11,8 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher.app import planner, recipes
 from launcher.app.measuring.session_bench import options_with_settings
+from launcher.app.models import recipes
+from launcher.app.planning import planner
 from launcher.app.planning.planner import MachineDescription
 from launcher.app.planning.start_settings import resolve_start
 from launcher.engine.arguments import START_FLAGS

@@ -166,8 +166,8 @@ class Controller(QObject):
     ) -> None:
         """Start a model: "demo", a path, or ID[:QUANT]. None starts the last one again.
 
-        `start` gives the exact settings. Without it they come from launcher.app.planning.start_settings.resolve_start, with
-        `draft` as the draft length if it is given.
+        `start` gives the exact settings. Without it they come from launcher.app.planning.start_settings.resolve_start,
+        with `draft` as the draft length if it is given.
         """
         if model is not None:
             self._start_request = StartRequest(model, draft, start)
