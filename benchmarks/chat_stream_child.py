@@ -118,7 +118,7 @@ def main() -> None:
     controller.launched.connect(lambda launch: ask() if launch is not None else None)
     controller.replied.connect(end)
     controller.closed.connect(application.quit)
-    from launcher.app.start_settings import ResolvedStart
+    from launcher.app.planning.start_settings import ResolvedStart
 
     options = _fake_options(tokens)
     controller.start(str(options.model), start=ResolvedStart(str(options.model), options))

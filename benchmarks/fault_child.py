@@ -102,7 +102,7 @@ def _fake_options(lines: int) -> ServeOptions:
 
 
 def _serve(window: Window, options: ServeOptions) -> None:
-    from launcher.app.start_settings import ResolvedStart
+    from launcher.app.planning.start_settings import ResolvedStart
 
     window.controller.start(str(options.model), start=ResolvedStart(str(options.model), options))
 

@@ -27,7 +27,7 @@ from benchmarks.measure import format_summary, paired_ratio
 from benchmarks.reference import ratio_row
 from benchmarks.report import Row
 from benchmarks.workplace import ROOT, command
-from launcher.app.running_servers import restart_server
+from launcher.app.serving.running_servers import restart_server
 from launcher.engine.server import registry
 
 _STREAM_COUNTS, _RATE = (1, 8, 32), 50

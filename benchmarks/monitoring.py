@@ -8,9 +8,9 @@ import sys
 from benchmarks.measure import format_summary, paired_ratio
 from benchmarks.report import Row
 from benchmarks.workplace import request, slow_model, slow_options
-from launcher.app.machine_proof import measure_reply_rate
-from launcher.app.serving import serve
-from launcher.app.session import ServerSession
+from launcher.app.measuring.machine_proof import measure_reply_rate
+from launcher.app.serving.serving import serve
+from launcher.app.serving.session import ServerSession
 
 _LEAST_RATIO = 0.99
 _DRAFT = 2

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.workplace import request, slow_options
-from launcher.app.serving import serve
+from launcher.app.serving.serving import serve
 
 _WARM_UP_TOKENS = 400
 

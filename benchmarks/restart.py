@@ -8,8 +8,8 @@ from dataclasses import replace
 from benchmarks.reference import Interpreter
 from benchmarks.report import Row
 from benchmarks.workplace import command
-from launcher.app.serving import serve
-from launcher.app.start_settings import make_unresolved_options
+from launcher.app.planning.start_settings import make_unresolved_options
+from launcher.app.serving.serving import serve
 from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions
 

@@ -4,12 +4,12 @@ import json
 import time
 from collections.abc import Callable
 
-from launcher.app.preview import Previewer
+from launcher.app.planning.preview import Previewer
 from launcher.engine.demo import unpack_demo_model
 from launcher.machine.machine import read_machine
 from launcher.models.gguf import read_header
 from launcher.models.header_summary import load_summary, store_summary
-from tests.app.test_preview import describe_server
+from tests.app.planning.test_preview import describe_server
 
 _ANY_SHA256 = "0" * 64
 

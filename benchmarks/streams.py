@@ -10,8 +10,8 @@ from statistics import median
 from benchmarks.measure import format_summary
 from benchmarks.report import Row
 from benchmarks.workplace import request, slow_model, slow_options
-from launcher.app.serving import serve
-from launcher.app.session import ServerSession
+from launcher.app.serving.serving import serve
+from launcher.app.serving.session import ServerSession
 from launcher.engine.serve_options import ServeOptions
 from launcher.monitor.reply import Reply
 

@@ -121,7 +121,7 @@ def _stream(window: Window, model: Path) -> list[tuple[int, str]]:
     its tokens and its text.
     """
     from benchmarks.workplace import slow_options
-    from launcher.app.start_settings import ResolvedStart
+    from launcher.app.planning.start_settings import ResolvedStart
     from launcher.engine.server.client import ChatRequest
 
     body = ChatRequest.body

@@ -196,7 +196,7 @@ def forked_commands() -> Iterator[None]:
 @pytest.fixture
 def forked_sessions(forked_commands: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork the server process, too, which saves most of its processor time."""
-    monkeypatch.setattr("launcher.app.server_process.Popen", forked.popen)
+    monkeypatch.setattr("launcher.app.serving.server_process.Popen", forked.popen)
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.app import settings_file
-from launcher.app.saved_tunes import load_tunes
+from launcher.app.measuring.saved_tunes import load_tunes
 from launcher.base.paths import HOME_VARIABLE
 from launcher.engine.builds import installed
 from launcher.engine.server import endpoint, last_start

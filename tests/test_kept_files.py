@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from launcher.app import settings_file
-from launcher.app.model_names import keep_model, read_model_names
-from launcher.app.saved_tunes import SavedTune, load_tunes, save_tune
+from launcher.app.measuring.saved_tunes import SavedTune, load_tunes, save_tune
+from launcher.app.serving.model_names import keep_model, read_model_names
 from launcher.app.settings_declared import THEME
 from launcher.base.paths import HOME_VARIABLE, data_dir, state_dir
 from launcher.engine import settings

@@ -11,10 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher.app import planner, recipes
-from launcher.app.planner import MachineDescription
-from launcher.app.session_bench import options_with_settings
-from launcher.app.start_settings import resolve_start
+from launcher.app.measuring.session_bench import options_with_settings
+from launcher.app.models import recipes
+from launcher.app.planning import planner
+from launcher.app.planning.planner import MachineDescription
+from launcher.app.planning.start_settings import resolve_start
 from launcher.engine.arguments import START_FLAGS
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint

@@ -225,8 +225,8 @@ async def run_once(
     folder: Path, chance: random.Random, limit: Limit | None, *, guarded: bool, engine: Path | None, kernel: bool
 ) -> Outcome:
     """Serve the demo and send prompts until an engine was killed or the room is used up; without a limit one prompt."""
-    from launcher.app.memory_guard import GUARD_RESTARTED_ENGINE
-    from launcher.app.session import ServerSession
+    from launcher.app.serving.memory_guard import GUARD_RESTARTED_ENGINE
+    from launcher.app.serving.session import ServerSession
     from launcher.engine.demo import unpack_demo_model
     from launcher.engine.serve_options import ServeOptions
     from launcher.engine.server.state import Notice, ServerEvent

@@ -9,7 +9,7 @@ from itertools import product
 
 from harness import FOLDER, engine, launcher, model, planned_flags, proof, records, run
 
-from launcher.app.planner import estimate_by_formula, read_source
+from launcher.app.planning.planner import estimate_by_formula, read_source
 from launcher.engine.builds.probe import probe_engine
 from launcher.models import fitting
 from launcher.models.catalogue_load import load_catalogue

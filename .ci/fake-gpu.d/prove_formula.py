@@ -9,7 +9,7 @@ from itertools import product
 
 from harness import FOLDER, engine, launcher, model, planned_flags, proof, read_memory_tables, run
 
-from launcher.app.planner import estimate_by_formula, read_source
+from launcher.app.planning.planner import estimate_by_formula, read_source
 from launcher.engine.builds.probe import list_devices, probe_engine
 from launcher.models.memory import PlanSettings
 from launcher.models.overhead import USUAL_MIB

@@ -27,8 +27,8 @@ from launcher.app.coding import (
     resolve_agent_start,
     slot_context,
 )
-from launcher.app.running_servers import preview_restart
-from launcher.app.start_settings import ResolvedStart
+from launcher.app.planning.start_settings import ResolvedStart
+from launcher.app.serving.running_servers import preview_restart
 from launcher.base.errors import LauncherError, ServerNotFound, SeveralServers
 from launcher.base.messages import join_messages, message, plural_message
 from launcher.engine.serve_options import ServeOptions

@@ -16,10 +16,10 @@ from launcher.agents.late_system import (
     read_template,
     template_file,
 )
-from launcher.app.attach import AttachedServer
-from launcher.app.planner import MachineDescription, downloaded_file, read_situation
-from launcher.app.running_servers import preview_restart
-from launcher.app.start_settings import ResolvedStart, resolve_start
+from launcher.app.planning.planner import MachineDescription, downloaded_file, read_situation
+from launcher.app.planning.start_settings import ResolvedStart, resolve_start
+from launcher.app.serving.attach import AttachedServer
+from launcher.app.serving.running_servers import preview_restart
 from launcher.base.errors import LauncherError, ModelMissing, Refused, SeveralServers
 from launcher.base.files import make_private_folder, write_atomically
 from launcher.base.messages import join_messages, message

@@ -23,7 +23,7 @@ async def run(options: argparse.Namespace) -> Result:
     """Send a few requests as an agent would, and return the verdict. Exit code 1 unless the server is ready."""
     from launcher.agents.agent import find_agent
     from launcher.agents.check import check_server
-    from launcher.app.attach import AttachedServer
+    from launcher.app.serving.attach import AttachedServer
     from launcher.engine.server import registry
     from launcher.engine.server.address import parse_address
     from launcher.engine.server.client import EngineClient

@@ -17,7 +17,7 @@ from launcher.cli.progress import Reporter
 from launcher.cli.quantities import parse_number, parse_rounds
 
 if TYPE_CHECKING:
-    from launcher.app.attach import AttachedServer, ServerFeatures
+    from launcher.app.serving.attach import AttachedServer, ServerFeatures
     from launcher.monitor.monitor import MonitorSnapshot
     from launcher.tuning.measured_speed import MeasuredSpeed
     from launcher.tuning.statistics import Figure
@@ -50,8 +50,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> Result | int:
     """Print what the server offers, then watch or measure it. Exit code 1 if it stops answering."""
-    from launcher.app.attach import attach_server
-    from launcher.app.saved_tunes import check_no_tune
+    from launcher.app.measuring.saved_tunes import check_no_tune
+    from launcher.app.serving.attach import attach_server
     from launcher.base.errors import BadOption
     from launcher.engine.server.address import parse_address
 
@@ -81,7 +81,7 @@ async def run(options: argparse.Namespace) -> Result | int:
 
 
 async def _measure_server(server: AttachedServer, workload_name: str, *, runs: int, as_json: bool) -> Result:
-    from launcher.app.attach_bench import attached_bench, measure_attached, unknown_reasons
+    from launcher.app.measuring.attach_bench import attached_bench, measure_attached, unknown_reasons
     from launcher.tuning.workloads import load_workload
 
     workload = load_workload(workload_name)

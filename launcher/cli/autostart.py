@@ -44,7 +44,7 @@ def _resolve_model(name: str | None) -> str | None:
 
     Raises the errors of `serve` for a model that it cannot serve.
     """
-    from launcher.app.start_settings import make_unresolved_options
+    from launcher.app.planning.start_settings import make_unresolved_options
     from launcher.base.paths import expand_user
     from launcher.engine.serve_options import ServeOptions
     from launcher.engine.server.launch import check_model

@@ -31,7 +31,7 @@ from launcher.tuning.statistics import INTERVAL_NOTE, plus_minus
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.app.benchmark import Benchmark, BenchmarkRequest, BenchmarkTarget
+    from launcher.app.measuring.benchmark import Benchmark, BenchmarkRequest, BenchmarkTarget
     from launcher.engine.server.registry import ServerEntry
     from launcher.tuning.measured_speed import MeasuredSpeed
     from launcher.tuning.records import Run
@@ -90,9 +90,9 @@ def _parse_share(text: str) -> float:
 
 async def run(options: argparse.Namespace) -> Result | int:
     """Measure and return the result. Exit code 1 if a server failed before the end."""
-    from launcher.app.benchmark import check_server, running_target, serve_target
-    from launcher.app.saved_tunes import check_no_tune
-    from launcher.app.session import ServerSession
+    from launcher.app.measuring.benchmark import check_server, running_target, serve_target
+    from launcher.app.measuring.saved_tunes import check_no_tune
+    from launcher.app.serving.session import ServerSession
     from launcher.base.errors import LauncherError
     from launcher.cli.suggested_fixes import actions_json, print_failure
     from launcher.tuning.workloads import DEFAULT_WORKLOAD, load_workload, shipped_workloads
@@ -130,7 +130,7 @@ async def _measure_target(
     target: BenchmarkTarget, workload: Workload, options: argparse.Namespace, reporter: Reporter
 ) -> Result:
     """Measure a target, alone or in turns with the servers of --against."""
-    from launcher.app.benchmark import attached_target, compare_targets, run_benchmark
+    from launcher.app.measuring.benchmark import attached_target, compare_targets, run_benchmark
     from launcher.tuning.measured_speed import EndReason
     from launcher.tuning.server_comparison import ROUNDS
 
@@ -165,7 +165,7 @@ async def _measure_target(
 
 
 def _make_request(options: argparse.Namespace, workload: Workload) -> BenchmarkRequest:
-    from launcher.app.benchmark import BenchmarkRequest
+    from launcher.app.measuring.benchmark import BenchmarkRequest
 
     rounds = options.runs or (workload.rounds if options.within is None else None)
     budget_min = options.budget or (float("inf") if rounds else _DEFAULT_BUDGET_MIN)
@@ -215,7 +215,7 @@ async def _check_no_changes(server: ServerEntry, options: argparse.Namespace) ->
 
 
 def _read_model_name(options: argparse.Namespace) -> str:
-    from launcher.app.start_settings import make_unresolved_options
+    from launcher.app.planning.start_settings import make_unresolved_options
     from launcher.engine.serve_options import ServeOptions
     from launcher.engine.server.launch import api_model_name
 

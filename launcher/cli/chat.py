@@ -59,7 +59,7 @@ def _parse_text(text: str) -> str:
 async def run(options: argparse.Namespace) -> Result:
     """Print the reply while it is generated, except with --json; return its text and figures."""
     from launcher.app import settings
-    from launcher.app.serving import request_reply
+    from launcher.app.serving.serving import request_reply
     from launcher.app.settings_declared import SYSTEM_PROMPT
     from launcher.engine.server.client import ChatRequest, Delta
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from launcher.agents.agent import Agent
     from launcher.agents.configuration import AgentConfiguration, AgentServer
     from launcher.app.coding import RunningServer
-    from launcher.app.session import ServerSession
-    from launcher.app.start_settings import ResolvedStart
+    from launcher.app.planning.start_settings import ResolvedStart
+    from launcher.app.serving.session import ServerSession
     from launcher.base.action import Action
     from launcher.engine.diagnosis.fix_command import FixCommand
 
@@ -179,7 +179,7 @@ async def _run_with_own_server(
 ) -> int:
     """Start a server, run the agent, and stop the server."""
     from launcher.app.coding import check_template
-    from launcher.app.session import ServerSession
+    from launcher.app.serving.session import ServerSession
     from launcher.base.errors import LauncherError
     from launcher.cli.shared_terminal import SharedTerminal
     from launcher.cli.suggested_fixes import actions_json, print_failure
@@ -373,7 +373,7 @@ def _interrupts_handled(handle: Callable[[], object]) -> Iterator[None]:
 
 async def _sum_up_since(began: datetime, running: RunningServer) -> None:
     """Print a summary of the requests to a running server since `began`."""
-    from launcher.app.running_servers import read_requests
+    from launcher.app.serving.running_servers import read_requests
     from launcher.base.errors import LauncherError
     from launcher.gateway.request_log import MOST_REMEMBERED
 

@@ -25,7 +25,7 @@ from launcher.cli.subject_options import (
 from launcher.tuning.statistics import INTERVAL_NOTE, plus_minus
 
 if TYPE_CHECKING:
-    from launcher.app.sweeps import Sweep
+    from launcher.app.measuring.sweeps import Sweep
     from launcher.tuning.cost import Cost, Prices
     from launcher.tuning.curves import Curve, CurveAxis, CurvePoint, CurveProgress, RoundPoint
     from launcher.tuning.records import Run
@@ -95,7 +95,7 @@ def _parse_counts(text: str) -> tuple[int, ...]:
 
 async def run(options: argparse.Namespace) -> int:
     """Measure the curve and print it; if interrupted, print what was measured until then."""
-    from launcher.app.sweeps import run_sweep
+    from launcher.app.measuring.sweeps import run_sweep
     from launcher.tuning.curves import build_curve
 
     prices = read_prices(options)
@@ -138,7 +138,7 @@ async def run(options: argparse.Namespace) -> int:
 
 
 async def _plan_sweep(options: argparse.Namespace, reporter: Reporter) -> Sweep:
-    from launcher.app.sweeps import plan_sweep
+    from launcher.app.measuring.sweeps import plan_sweep
     from launcher.tuning.curves import CurveAxis
     from launcher.tuning.workloads import load_workload
 

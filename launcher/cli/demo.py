@@ -11,7 +11,7 @@ from launcher.cli.output import Result, round_figure
 from launcher.cli.quantities import parse_number
 
 if TYPE_CHECKING:
-    from launcher.app.demonstration import DemoReport
+    from launcher.app.first.demonstration import DemoReport
 
 _TEXT_CHARACTERS = 200
 
@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> Result:
     """Run the demo and return its measurements."""
-    from launcher.app import demonstration
+    from launcher.app.first import demonstration
 
     if options.json:
         return Result(_as_json(await demonstration.run_demo(seconds=options.seconds)))

@@ -14,7 +14,7 @@ from launcher.cli.suggested_fixes import actions_json, format_fixes
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from launcher.app.failed_requests import FailureGroup
+    from launcher.app.serving.failed_requests import FailureGroup
     from launcher.base.errors import LauncherError
     from launcher.engine.diagnosis.explain import Diagnosis
     from launcher.engine.server.last_start import LastStart
@@ -108,7 +108,7 @@ async def run(options: argparse.Namespace) -> Result:
 
 async def _check_health(url: str, log: str) -> Result | None:
     """Return the result for a running server whose log and requests show no failure; None if it does not answer."""
-    from launcher.app.running_servers import read_running_servers
+    from launcher.app.serving.running_servers import read_running_servers
     from launcher.base.errors import ServerNotFound
     from launcher.cli.layout import health_line
     from launcher.engine.server.state import SERVING
@@ -133,8 +133,8 @@ async def _check_health(url: str, log: str) -> Result | None:
 
 async def _find_failed_requests(url: str | None) -> FailureGroup | None:
     """Return the last failures among the requests to a running server; None if none failed, or no server runs."""
-    from launcher.app.failed_requests import group_failures
-    from launcher.app.running_servers import read_requests
+    from launcher.app.serving.failed_requests import group_failures
+    from launcher.app.serving.running_servers import read_requests
     from launcher.base.errors import LauncherError
     from launcher.engine.server import registry
 

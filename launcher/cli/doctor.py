@@ -13,7 +13,7 @@ from launcher.cli.layout import wrap_text
 from launcher.cli.output import Result, round_figure
 
 if TYPE_CHECKING:
-    from launcher.app.doctor import DoctorReport, EngineCheck
+    from launcher.app.first.doctor import DoctorReport, EngineCheck
     from launcher.machine.disks import Disk
     from launcher.machine.gpu import Gpu
     from launcher.machine.host import Host
@@ -36,14 +36,14 @@ async def run(options: argparse.Namespace) -> Result:
     """Examine the machine and report. Exit code 1 if the demo cannot run here."""
     if options.copy_wslconfig:
         return _copy_wslconfig()
-    from launcher.app.doctor import examine_machine
+    from launcher.app.first.doctor import examine_machine
 
     report = await examine_machine(models=options.models, wake=options.wake)
     return Result(_as_json(report), _format_report(report), exit_code=0 if report.demo_can_run else 1)
 
 
 def _copy_wslconfig() -> Result:
-    from launcher.app.doctor import suggested_wslconfig
+    from launcher.app.first.doctor import suggested_wslconfig
     from launcher.machine.wsl import RESTART_HINT, WSLCONFIG_PATH, copy_to_clipboard
 
     suggestion = suggested_wslconfig()
@@ -170,7 +170,7 @@ def _describe_activity(gpu: Gpu, report: DoctorReport) -> list[str]:
 def _describe_engine(engine: EngineCheck) -> str:
     if engine.build is None:
         return f"{engine.name}: cannot be used"
-    from launcher.app.doctor import list_gpu_devices
+    from launcher.app.first.doctor import list_gpu_devices
 
     devices = ", ".join(f"{each.name} {each.description}" for each in list_gpu_devices(engine)) or "processor only"
     return f"{engine.name}: {engine.build.version}, {engine.devices_absent or devices}"

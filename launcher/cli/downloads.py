@@ -87,7 +87,7 @@ def _parse_place(text: str) -> QueuePlace:
 
 async def run(options: argparse.Namespace) -> Result | int:
     """Run the action `options.action`. Exit code 1 if a download failed or cannot go on."""
-    from launcher.app.downloads import download_queue
+    from launcher.app.models.downloads import download_queue
 
     action, downloads = options.action, download_queue()
     if action == "run":
@@ -108,7 +108,7 @@ async def run(options: argparse.Namespace) -> Result | int:
 
 
 async def _add_downloads(options: argparse.Namespace) -> Result:
-    from launcher.app.downloads import add_engine, add_pull
+    from launcher.app.models.downloads import add_engine, add_pull
 
     if not options.what and not options.engine:
         raise BadOption("No download was given.", "Name models as `mtp-launcher pull` takes them, or --engine.")

@@ -23,7 +23,7 @@ from launcher.cli.subject_options import (
 )
 
 if TYPE_CHECKING:
-    from launcher.app.sweeps import SweepModel
+    from launcher.app.measuring.sweeps import SweepModel
     from launcher.tuning.agent_tasks import AgentTask, AgentVerdict
     from launcher.tuning.endurance import EnduranceVerdict
     from launcher.tuning.records import Run
@@ -60,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> int:
     """Put the model under load and print whether its speed holds; exit code 1 if the server ended."""
-    from launcher.app.sweeps import run_endurance
+    from launcher.app.measuring.sweeps import run_endurance
     from launcher.tuning.endurance import judge_endurance
     from launcher.tuning.workloads import load_workload
 
@@ -99,7 +99,7 @@ async def run(options: argparse.Namespace) -> int:
 
 async def _run_agent(options: argparse.Namespace) -> int:
     """Do an agent's tasks and print how long one takes; exit code 1 if none was done to its end."""
-    from launcher.app.sweeps import run_agent_tasks
+    from launcher.app.measuring.sweeps import run_agent_tasks
     from launcher.tuning.agent_tasks import find_shape, judge_tasks
 
     shape = await asyncio.to_thread(find_shape, options.agent)

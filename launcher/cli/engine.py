@@ -236,9 +236,9 @@ def _test_json(name: str, result: SelfTestResult) -> dict[str, Any]:
 
 async def _compare_engines(options: argparse.Namespace) -> Result:
     """Compare two engines, by default the one in use with the one before it, which is put in use again if faster."""
-    from launcher.app.engine_comparison import compare_engines, describe_slower_build
-    from launcher.app.saved_tunes import check_no_tune
-    from launcher.app.session import ServerSession
+    from launcher.app.measuring.engine_comparison import compare_engines, describe_slower_build
+    from launcher.app.measuring.saved_tunes import check_no_tune
+    from launcher.app.serving.session import ServerSession
     from launcher.base.errors import BadOption
     from launcher.engine.builds.installed import read_store
 
@@ -459,7 +459,7 @@ def _find_fault(store: EngineStore) -> KnownFault | None:
 
 async def _list_flags(options: argparse.Namespace) -> Result:
     """List the flags of the engine that `serve` would use, or of the named one."""
-    from launcher.app.planner import probe_engine_in_use
+    from launcher.app.planning.planner import probe_engine_in_use
     from launcher.engine.builds.flags import read_flags
     from launcher.engine.builds.probe import probe_engine
 

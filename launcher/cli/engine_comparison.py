@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.cli.output import error_json, round_figure
 
 if TYPE_CHECKING:
-    from launcher.app.planner import EngineComparison
+    from launcher.app.planning.planner import EngineComparison
     from launcher.base.errors import LauncherError
     from launcher.models.memory import MemoryEstimate
 

@@ -24,7 +24,7 @@ from launcher.cli.output import Result
 from launcher.cli.plan import format_file_size, host_parts, parts_json
 
 if TYPE_CHECKING:
-    from launcher.app.planner import EngineComparison, MachineDescription, ModelSource
+    from launcher.app.planning.planner import EngineComparison, MachineDescription, ModelSource
     from launcher.base.errors import LauncherError
     from launcher.models.fit_advice import FitAdvice
     from launcher.models.memory import MemoryEstimate, PlanSettings
@@ -66,7 +66,7 @@ async def run(options: argparse.Namespace) -> Result:
 
     Exit code 1 if the engine should be asked, and could not be.
     """
-    from launcher.app import planner
+    from launcher.app.planning import planner
     from launcher.base.errors import GeometryUnknown, LauncherError
 
     criteria, machine = read_plan_criteria(options), read_machine_description(options)
@@ -111,8 +111,8 @@ async def _settings_for_start(
 
     For a file that is not on this machine they are the defaults for its header.
     """
-    from launcher.app import planner
-    from launcher.app.start_settings import plan_for_start
+    from launcher.app.planning import planner
+    from launcher.app.planning.start_settings import plan_for_start
     from launcher.base.errors import LauncherError
     from launcher.models.catalogue_load import load_catalogue
     from launcher.models.locate import select_model
@@ -158,7 +158,7 @@ async def _ask_engine(
 
     Raises EngineMissing if the engine that the user named is missing.
     """
-    from launcher.app import planner
+    from launcher.app.planning import planner
     from launcher.base.errors import EngineMissing, LauncherError
     from launcher.base.paths import explain_os_error
 
@@ -232,7 +232,7 @@ def _needed_mib(
     comparison: EngineComparison | LauncherError | None = None,
 ) -> int | None:
     """Return the memory that must be free, in MiB: by the formula, else by the engine's figures and usual overhead."""
-    from launcher.app.planner import EngineComparison
+    from launcher.app.planning.planner import EngineComparison
     from launcher.models.memory import overhead_bytes
 
     if estimate is not None:
@@ -243,7 +243,7 @@ def _needed_mib(
 
 
 def _name_estimator(estimate: MemoryEstimate | None, comparison: EngineComparison | LauncherError | None) -> str | None:
-    from launcher.app.planner import EngineComparison
+    from launcher.app.planning.planner import EngineComparison
 
     if estimate is not None:
         return "formula"
@@ -258,7 +258,7 @@ def _format_estimate(
     situation: Situation,
     comparison: EngineComparison | LauncherError | None,
 ) -> Iterator[str]:
-    from launcher.app.planner import drafts_from_own_file
+    from launcher.app.planning.planner import drafts_from_own_file
 
     mtp = f"draft {setting.draft}" if setting.draft else "MTP off"
     split = f" on {setting.gpus} GPUs" if setting.gpus > 1 else ""
@@ -331,7 +331,7 @@ def _list_engine_figures(comparison: EngineComparison | LauncherError | None, *,
 
     Its figure for the context covers KV cache and recurrent states; it is shown beside the states if there are any.
     """
-    from launcher.app.planner import EngineComparison
+    from launcher.app.planning.planner import EngineComparison
 
     if not isinstance(comparison, EngineComparison):
         return {}

@@ -24,7 +24,7 @@ from launcher.models.server_settings import ROWS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from launcher.app.recipes import FoundRecipe
+    from launcher.app.models.recipes import FoundRecipe
     from launcher.engine.serve_options import ServeOptions
 
 _PLAN_OPTIONS = ("vision", "gpu", "gpu_memory", "unified_memory", "free_memory", "headless", "host_memory", "wake")
@@ -93,7 +93,7 @@ async def run(options: argparse.Namespace) -> Result:
 
 async def _export_library(chosen: ExportFormat, options: argparse.Namespace) -> Result:
     """Export all models of this computer."""
-    from launcher.app import recipes
+    from launcher.app.models import recipes
 
     _check_no_settings(options, but=("port",))
     library = await recipes.recipes_of_library(port=options.port, backend=options.backend)
@@ -108,7 +108,7 @@ async def _export_library(chosen: ExportFormat, options: argparse.Namespace) -> 
 
 async def _export_gateways(chosen: ExportFormat, options: argparse.Namespace) -> Result:
     """Export several gateways, to be put behind another program."""
-    from launcher.app import recipes
+    from launcher.app.models import recipes
     from launcher.base.errors import BadOption
 
     _check_no_settings(options)
@@ -152,8 +152,8 @@ def _list_for_shells() -> list[str]:
 
 
 async def _find_recipe(options: argparse.Namespace) -> FoundRecipe:
-    from launcher.app import recipes
-    from launcher.app.start_settings import resolve_start
+    from launcher.app.models import recipes
+    from launcher.app.planning.start_settings import resolve_start
     from launcher.base.errors import BadOption
 
     if options.model is None:

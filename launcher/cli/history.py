@@ -125,7 +125,7 @@ def _run_action(options: argparse.Namespace) -> Result:
 
 
 async def _draw_chart(options: argparse.Namespace) -> Result:
-    from launcher.app.chart_files import check_chart_files, write_charts
+    from launcher.app.measuring.chart_files import check_chart_files, write_charts
     from launcher.tuning.history import History, load_session
 
     def load() -> Session:

@@ -15,13 +15,13 @@ from launcher.cli.machine_options import given_settings, make_serve_options
 from launcher.cli.output import Note, Result, print_result
 
 if TYPE_CHECKING:
-    from launcher.app.model_pool import StartRequest
+    from launcher.app.serving.model_pool import StartRequest
     from launcher.engine.server.registry import ServerEntry
 
 
 async def join_running_server(entry: ServerEntry, model: str, options: argparse.Namespace) -> int:
     """Load the model at a running server, and unload it on a signal. Exit code 1 if that or the server fails."""
-    from launcher.app.model_joining import join_server
+    from launcher.app.serving.model_joining import join_server
     from launcher.base.errors import LauncherError
     from launcher.cli.progress import StateLine
     from launcher.cli.suggested_fixes import print_failure
@@ -54,7 +54,7 @@ async def join_running_server(entry: ServerEntry, model: str, options: argparse.
 
 
 def _make_request(model: str, options: argparse.Namespace) -> StartRequest:
-    from launcher.app.model_pool import StartRequest
+    from launcher.app.serving.model_pool import StartRequest
     from launcher.base.paths import expand_user
 
     def locate(path: Path | None) -> Path | None:

@@ -51,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> Result:
     """List or change keys; running servers take a change over at once."""
-    from launcher.app.running_servers import reload_keys
+    from launcher.app.serving.running_servers import reload_keys
     from launcher.engine.server import registry
 
     _check_options(options)

@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> Result | int:
     """Print the log of the running server, or of the last one; with --json each line as a string."""
-    from launcher.app.running_servers import follow_log
+    from launcher.app.serving.running_servers import follow_log
     from launcher.base.errors import BadOption
 
     if options.follow and (options.report or options.file or options.files):
@@ -55,7 +55,7 @@ async def run(options: argparse.Namespace) -> Result | int:
 
 async def _make_report(options: argparse.Namespace) -> Result:
     from launcher.app.bug_report import REPORT_LINES, write_bug_report
-    from launcher.app.running_servers import follow_log
+    from launcher.app.serving.running_servers import follow_log
 
     if options.file:
         lines = await asyncio.to_thread(_read_lines, options.file)

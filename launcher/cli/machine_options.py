@@ -20,7 +20,7 @@ from launcher.cli.quantities import (
 from launcher.models.server_settings import ROWS, ServerSetting, to_fields
 
 if TYPE_CHECKING:
-    from launcher.app.planner import MachineDescription
+    from launcher.app.planning.planner import MachineDescription
     from launcher.engine.serve_options import ServeOptions
     from launcher.models.plan import PlanCriteria
     from launcher.models.server_settings import Value
@@ -110,7 +110,7 @@ def given_settings(options: argparse.Namespace) -> dict[str, Value]:
 
 def read_machine_description(options: argparse.Namespace) -> MachineDescription:
     """Return the machine that the options describe."""
-    from launcher.app.planner import MachineDescription
+    from launcher.app.planning.planner import MachineDescription
 
     return MachineDescription(
         gpu=options.gpu,

@@ -12,7 +12,7 @@ from launcher.cli.layout import format_table
 from launcher.cli.output import Note, Result
 
 if TYPE_CHECKING:
-    from launcher.app.model_names import ModelAlias
+    from launcher.app.serving.model_names import ModelAlias
 
 _MOST_SYSTEM_BYTES = 1 << 20
 _HELP = "Write `alias`, `alias add NAME=MODEL` or `alias remove NAME`."
@@ -20,8 +20,8 @@ _HELP = "Write `alias`, `alias add NAME=MODEL` or `alias remove NAME`."
 
 async def run_alias(options: argparse.Namespace) -> Result:
     """List the aliases, or add or remove some."""
-    from launcher.app.model_names import ModelAlias, add_alias, read_model_names, remove_alias
-    from launcher.app.servable_models import is_model_here
+    from launcher.app.serving.model_names import ModelAlias, add_alias, read_model_names, remove_alias
+    from launcher.app.serving.servable_models import is_model_here
     from launcher.base.errors import BadOption
 
     action, *names = options.which or ["list"]
@@ -53,8 +53,8 @@ async def run_alias(options: argparse.Namespace) -> Result:
 
 async def run_keep(options: argparse.Namespace) -> Result:
     """List the models that stay loaded, or add or remove some."""
-    from launcher.app.model_names import keep_model, read_model_names
-    from launcher.app.servable_models import is_model_here
+    from launcher.app.serving.model_names import keep_model, read_model_names
+    from launcher.app.serving.servable_models import is_model_here
     from launcher.base.errors import BadOption
 
     action, *names = options.which or ["list"]

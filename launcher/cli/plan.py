@@ -22,8 +22,8 @@ from launcher.cli.output import Note, Result, add_extra_arguments, error_json, p
 from launcher.models.server_settings import format_settings
 
 if TYPE_CHECKING:
-    from launcher.app.planner import EngineComparison, MachineDescription, PlannedEngine, PlannedModels
-    from launcher.app.start_settings import KeptPlan
+    from launcher.app.planning.planner import EngineComparison, MachineDescription, PlannedEngine, PlannedModels
+    from launcher.app.planning.start_settings import KeptPlan
     from launcher.base.errors import LauncherError
     from launcher.models.catalogue import Catalogue
     from launcher.models.file_kinds import OtherFile
@@ -178,7 +178,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> Result:
     """Return the plans. Exit code 1 if none fits, or if the engine should be asked, and could not be."""
-    from launcher.app import planner
+    from launcher.app.planning import planner
     from launcher.base.errors import LauncherError
     from launcher.models.catalogue_load import load_catalogue
     from launcher.models.library import share_snapshot
@@ -207,7 +207,7 @@ async def run(options: argparse.Namespace) -> Result:
     with share_snapshot():
         may_have_own = not situation.described and any(map(planner.downloaded_file, plans))
     if may_have_own:
-        from launcher.app.start_settings import apply_own_settings
+        from launcher.app.planning.start_settings import apply_own_settings
 
         plans, kept_plans = await apply_own_settings(
             plans, catalogue, situation, criteria, use_kept=not options.defaults, use_tuned=not options.no_preset
@@ -294,11 +294,11 @@ async def _make_plans(
     machine: MachineDescription,
 ) -> PlannedModels:
     """Return the plans for the model that the user names, else for the catalogue."""
-    from launcher.app.planner import PlannedModels
+    from launcher.app.planning.planner import PlannedModels
     from launcher.models.plan import list_unplanned, make_plans
 
     if model:
-        from launcher.app.named_plans import plan_named, select_named
+        from launcher.app.planning.named_plans import plan_named, select_named
 
         return await plan_named(await select_named(model, catalogue), situation, criteria, machine)
     plans, unplanned = make_plans(catalogue, situation, criteria), list_unplanned(catalogue, situation, criteria)
@@ -317,7 +317,7 @@ async def _read_headers(plans: Sequence[Plan], *, as_json: bool) -> bool:
     answer = stored_value(READ_HEADERS)
     if answer == VALUE_OFF or (answer == VALUE_ASK and (as_json or not can_ask())):
         return False
-    from launcher.app import hub_headers  # imported late: most plans do without it
+    from launcher.app.planning import hub_headers  # imported late: most plans do without it
 
     estimated = hub_headers.find_estimated_plans(plans)
     if not estimated:
@@ -353,7 +353,7 @@ def _use_kept_settings(plan: Plan, kept_plans: Sequence[KeptPlan]) -> Plan:
 
 async def _ask_engine(plan: Plan, machine: MachineDescription) -> EngineComparison | LauncherError:
     """Ask an engine about a plan; return the error if it cannot be asked."""
-    from launcher.app import planner
+    from launcher.app.planning import planner
     from launcher.base.errors import LauncherError
     from launcher.base.paths import explain_os_error
     from launcher.models.plan import estimate_argument
@@ -438,7 +438,7 @@ def _machine_json(situation: Situation) -> dict[str, Any]:
 def _as_json(
     plan: Plan, engine: PlannedEngine, environment: dict[str, str], extra: list[str], rpc: Sequence[str]
 ) -> dict[str, Any]:
-    from launcher.app import planner
+    from launcher.app.planning import planner
     from launcher.models.speed import comparable_rate, describe_run
 
     setting = plan.setting
@@ -538,7 +538,7 @@ def _make_command(
     plan: Plan, engine: PlannedEngine, extra: list[str], rpc: Sequence[str], local_file: Path | None
 ) -> tuple[list[str], list[str]]:
     """Return the command line of a plan, and cautions if the engine in use cannot run it."""
-    from launcher.app import planner
+    from launcher.app.planning import planner
     from launcher.base.errors import EngineUnsuitable
 
     file = local_file or Path(plan.file.file)
@@ -551,7 +551,7 @@ def _make_command(
 
 
 def _format_others(plans: Sequence[Plan]) -> Iterator[str]:
-    from launcher.app import planner
+    from launcher.app.planning import planner
     from launcher.models.library import share_snapshot
 
     if not plans:
@@ -649,7 +649,7 @@ def _describe_plan(
 
     `served_quant` is the downloaded quantisation that `serve ID` would start, None if the user named one.
     """
-    from launcher.app import planner
+    from launcher.app.planning import planner
     from launcher.models.plan import Status
     from launcher.models.speed import describe_forecast, describe_reading, describe_run
 

@@ -47,7 +47,7 @@ async def run(options: argparse.Namespace) -> Result:
 
 
 async def _list_tuned(_options: argparse.Namespace) -> Result:
-    from launcher.app.tuned_match import find_outdated_matches
+    from launcher.app.planning.tuned_match import find_outdated_matches
     from launcher.machine.machine import read_machine
     from launcher.tuning.tuned_settings import load_tuned_settings, tuned_settings_data
 
@@ -90,7 +90,7 @@ async def _export_tuned(options: argparse.Namespace) -> Result:
 
 
 async def _import_tuned(options: argparse.Namespace) -> Result:
-    from launcher.app.session_bench import options_with_settings
+    from launcher.app.measuring.session_bench import options_with_settings
     from launcher.engine.serve_options import ServeOptions
     from launcher.tuning.report import settings_line
     from launcher.tuning.tuned_settings import find_tuned_settings, read_tuned_settings, save_tuned_settings

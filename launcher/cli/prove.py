@@ -20,7 +20,7 @@ from launcher.cli.quantities import parse_minutes
 from launcher.cli.subject_options import add_start_options, resolve_model_and_options
 
 if TYPE_CHECKING:
-    from launcher.app.proof_checks import Outcome
+    from launcher.app.measuring.proof_checks import Outcome
 
 _DEFAULT_MINUTES = 10.0
 _DEMO = "demo"
@@ -55,8 +55,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> int:
     """Try all checks and print the report. Exit code 1 if a claim is refuted; Ctrl-C reports what was tried."""
-    from launcher.app.machine_proof import MachineProof, check_nothing_runs
-    from launcher.app.sweeps import prepare_model
+    from launcher.app.measuring.machine_proof import MachineProof, check_nothing_runs
+    from launcher.app.measuring.sweeps import prepare_model
     from launcher.base.files import write_atomically
     from launcher.tuning.workloads import DEFAULT_WORKLOAD, load_workload
 

@@ -99,7 +99,7 @@ async def _choose_file(options: argparse.Namespace, catalogue: Catalogue) -> tup
 
     A name of the catalogue without a quantisation gets the one that suits this machine.
     """
-    from launcher.app.planner import choose_file
+    from launcher.app.planning.planner import choose_file
     from launcher.models.download_target import find_catalogue_model
 
     found = find_catalogue_model(options.what, catalogue)

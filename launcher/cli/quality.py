@@ -17,7 +17,7 @@ from launcher.cli.quantities import parse_count, parse_int, parse_tokens
 from launcher.cli.subject_options import add_model_argument, add_start_options, resolve_model_and_options
 
 if TYPE_CHECKING:
-    from launcher.app.quality import QualityCheck, QualityReport
+    from launcher.app.measuring.quality import QualityCheck, QualityReport
     from launcher.tuning.quality import QualityRow
 
 _DEFAULT_TOKENS, _DEFAULT_FILL = 400, 2_000
@@ -87,9 +87,9 @@ def _parse_kv_types(text: str) -> tuple[str, ...]:
 
 async def run(options: argparse.Namespace) -> int:
     """Judge the settings and print the result. Exit code 1 if any is beyond the limits, or nothing was judged."""
-    from launcher.app.quality import prepare_check, run_check
-    from launcher.app.saved_tunes import check_no_tune
-    from launcher.app.session import ServerSession
+    from launcher.app.measuring.quality import prepare_check, run_check
+    from launcher.app.measuring.saved_tunes import check_no_tune
+    from launcher.app.serving.session import ServerSession
     from launcher.base.errors import BadOption
     from launcher.engine.settings import parse_settings
 
@@ -126,7 +126,7 @@ async def run(options: argparse.Namespace) -> int:
 
 
 def _describe_check(check: QualityCheck) -> str:
-    from launcher.app.quality import REFERENCE_KV
+    from launcher.app.measuring.quality import REFERENCE_KV
 
     starts = len(check.candidates)
     return (

@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> Result | int:
     """List the requests; with --follow each on a line of its own, until the server ends."""
-    from launcher.app.running_servers import read_requests
+    from launcher.app.serving.running_servers import read_requests
 
     found = read_requests(options.url, count=options.count, follow=options.follow)
     if not options.follow:
@@ -59,7 +59,7 @@ def format_failures(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield lines for the failures among the records: the message, and if it names a known cause, what to do."""
     if not any(record.get("message") or record.get("status") for record in records):
         return
-    from launcher.app.failed_requests import group_failures
+    from launcher.app.serving.failed_requests import group_failures
 
     for group in group_failures(records):
         text = group.message or "no message"
@@ -79,7 +79,7 @@ def _add_diagnosis(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a record with the cause of its failure, None if there is none that is known."""
     if not record.get("message"):
         return {**record, "diagnosis": None}
-    from launcher.app.failed_requests import diagnose_record
+    from launcher.app.serving.failed_requests import diagnose_record
 
     found = diagnose_record(record)
     cause = None if found is None else {"code": found.code, "title": found.title, "hint": found.hint}

@@ -49,7 +49,7 @@ async def run(options: argparse.Namespace) -> Result | int:
 
     With --dry-run return a preview; exit code 1 if the new settings are too big.
     """
-    from launcher.app.running_servers import preview_restart, restart_server
+    from launcher.app.serving.running_servers import preview_restart, restart_server
     from launcher.base.errors import LauncherError
     from launcher.cli.progress import Reporter
     from launcher.cli.suggested_fixes import print_failure
@@ -107,7 +107,7 @@ def _describe_handover(server: Mapping[str, Any]) -> Iterator[str]:
 
 async def _find_size_warning(options: argparse.Namespace) -> str | None:
     """Return a warning if the new settings do not fit into memory; None if they may, or if that is unknown."""
-    from launcher.app.running_servers import preview_restart
+    from launcher.app.serving.running_servers import preview_restart
     from launcher.base.errors import LauncherError
 
     with suppress(LauncherError, TimeoutError):  # the restart itself will report errors

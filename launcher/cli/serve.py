@@ -21,8 +21,8 @@ from launcher.cli.quantities import parse_int, parse_mib, parse_rpc_workers
 from launcher.models.server_settings import ROWS, format_settings
 
 if TYPE_CHECKING:
-    from launcher.app.session import ServerSession
-    from launcher.app.start_settings import ResolvedStart
+    from launcher.app.planning.start_settings import ResolvedStart
+    from launcher.app.serving.session import ServerSession
     from launcher.engine.serve_options import ServeOptions
     from launcher.models.memory import PlanSettings
     from launcher.monitor.health_event import HealthEvent
@@ -93,9 +93,9 @@ async def run(options: argparse.Namespace) -> int:
     Ctrl-C and SIGTERM are the normal end of a ready server; before it is ready they are an interruption. If a server
     runs at the default address already, the model is loaded there.
     """
-    from launcher.app.session import ServerSession
-    from launcher.app.start_settings import resolve_start
-    from launcher.app.use_counting import UseCounting
+    from launcher.app.planning.start_settings import resolve_start
+    from launcher.app.serving.session import ServerSession
+    from launcher.app.serving.use_counting import UseCounting
     from launcher.base.errors import LauncherError
     from launcher.cli.progress import StateLine
     from launcher.cli.suggested_fixes import actions_json, print_failure
@@ -105,7 +105,7 @@ async def run(options: argparse.Namespace) -> int:
     _check_options(options)
     model = require_last_model() if options.last else options.what or options.model
     if options.port is None and not (options.direct or options.lan):
-        from launcher.app.model_joining import find_server_to_join
+        from launcher.app.serving.model_joining import find_server_to_join
 
         entry = await find_server_to_join()
         if entry is not None:
@@ -123,7 +123,7 @@ async def run(options: argparse.Namespace) -> int:
         save_last_start(None, None, error)
         raise
     if options.for_window:
-        from launcher.app.server_process import find_process
+        from launcher.app.serving.server_process import find_process
 
         if await asyncio.to_thread(find_process) is None:
             return await _serve_for_window(start, options)
@@ -170,7 +170,7 @@ async def _serve_for_window(start: ResolvedStart, options: argparse.Namespace) -
 
     Returns when a window has ended it or it was stopped. Exit code 1 if the engine fails while no window shows why.
     """
-    from launcher.app.session_host import SessionHost
+    from launcher.app.serving.session_host import SessionHost
     from launcher.base.errors import LauncherError
     from launcher.cli.progress import StateLine
     from launcher.cli.suggested_fixes import actions_json, print_failure
@@ -262,8 +262,8 @@ async def _start_and_wait(
 
 
 def _ready_json(session: ServerSession, start: ResolvedStart, options: argparse.Namespace) -> dict[str, Any]:
-    from launcher.app.sharing import shared_urls
-    from launcher.app.start_settings import SettingOrigin
+    from launcher.app.planning.start_settings import SettingOrigin
+    from launcher.app.serving.sharing import shared_urls
     from launcher.gateway.certificate import certificate_path, read_fingerprint
 
     supervisor, endpoint = session.supervisor, session.supervisor.endpoint
@@ -285,7 +285,7 @@ def _ready_json(session: ServerSession, start: ResolvedStart, options: argparse.
 
 
 def _describe_server(session: ServerSession, start: ResolvedStart, options: argparse.Namespace) -> Iterator[str]:
-    from launcher.app.start_settings import SettingOrigin
+    from launcher.app.planning.start_settings import SettingOrigin
 
     endpoint, launch = session.supervisor.endpoint, session.supervisor.launch
     if launch is None:
@@ -323,7 +323,7 @@ def _describe_server(session: ServerSession, start: ResolvedStart, options: argp
 
 async def _print_advice(session: ServerSession, *, as_json: bool) -> None:
     """Print advice from earlier use with these settings, if there is any; nothing with --json."""
-    from launcher.app.use_counting import find_advice
+    from launcher.app.serving.use_counting import find_advice
 
     launch = session.supervisor.launch
     if launch is None or as_json:
@@ -361,7 +361,7 @@ def _describe_full_context(plan_settings: PlanSettings, extra: Sequence[str]) ->
 
 def _describe_sharing(port: int, *, encrypted: bool) -> str:
     """Return the addresses for other computers, and the certificate, or a warning that nothing is encrypted."""
-    from launcher.app.sharing import read_share_info
+    from launcher.app.serving.sharing import read_share_info
     from launcher.gateway.certificate import certificate_path, read_fingerprint
 
     info = read_share_info(port, encrypted=encrypted)

@@ -10,7 +10,7 @@ from launcher.cli.layout import health_line
 from launcher.cli.output import Result
 
 if TYPE_CHECKING:
-    from launcher.app.running_servers import RegisteredServer
+    from launcher.app.serving.running_servers import RegisteredServer
     from launcher.engine.server.registry import ServedModel, ServerEntry
 
 
@@ -22,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> Result:
     """List the models of all servers. Exit code 1 if there is none, so that scripts can check."""
-    from launcher.app.running_servers import read_running_servers
+    from launcher.app.serving.running_servers import read_running_servers
     from launcher.gateway.certificate import read_fingerprint
 
     servers = await read_running_servers(options.url)

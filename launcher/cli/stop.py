@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> Result:
     """Stop the server, or unload the model that is named."""
-    from launcher.app.running_servers import stop_model, stop_server
+    from launcher.app.serving.running_servers import stop_model, stop_server
 
     if options.model is not None:
         entry, model = await stop_model(options.model, options.url, drain_s=options.drain)

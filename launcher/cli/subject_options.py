@@ -18,8 +18,8 @@ from launcher.models.server_settings import ROWS
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from launcher.app.session import ServerSession
-    from launcher.app.sweeps import OnBegun, SweepModel
+    from launcher.app.measuring.sweeps import OnBegun, SweepModel
+    from launcher.app.serving.session import ServerSession
     from launcher.cli.progress import Reporter
     from launcher.engine.serve_options import ServeOptions
     from launcher.tuning.cost import Cost, Prices
@@ -105,7 +105,7 @@ def add_chart_option(parser: argparse.ArgumentParser) -> None:
 
 async def draw_charts(measurement_id: str, files: Sequence[Path]) -> str:
     """Draw a measurement of the history into files, and return a sentence about it."""
-    from launcher.app.chart_files import write_charts
+    from launcher.app.measuring.chart_files import write_charts
     from launcher.cli.layout import format_path
     from launcher.tuning.history import History, load_session
 
@@ -153,7 +153,7 @@ async def resolve_model_and_options(options: argparse.Namespace, reporter: Repor
 
     Shows a note if tuned settings are used.
     """
-    from launcher.app.start_settings import resolve_start
+    from launcher.app.planning.start_settings import resolve_start
     from launcher.engine.server.last_start import require_last_model
     from launcher.engine.settings import EXTRA, change_settings, parse_settings
 
@@ -176,8 +176,8 @@ async def prepare_subject(options: argparse.Namespace, drafts: Sequence[int], re
 
     Shows a note about each running server. Raises TuneUnderWay while a tune runs, BadOption for --set draft.
     """
-    from launcher.app.saved_tunes import check_no_tune
-    from launcher.app.sweeps import prepare_model
+    from launcher.app.measuring.saved_tunes import check_no_tune
+    from launcher.app.measuring.sweeps import prepare_model
     from launcher.base.errors import BadOption
     from launcher.engine.server import registry
     from launcher.engine.settings import parse_settings
@@ -204,8 +204,8 @@ async def measure_subject(
     `measure` gets the session, and a function to call with the measurement's ID in the history. If it is interrupted,
     the result so far is printed. `charts` are files to draw a complete result into.
     """
-    from launcher.app.chart_files import check_chart_files
-    from launcher.app.session import ServerSession
+    from launcher.app.measuring.chart_files import check_chart_files
+    from launcher.app.serving.session import ServerSession
 
     check_chart_files(charts)
 

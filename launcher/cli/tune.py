@@ -21,9 +21,9 @@ from launcher.cli.terminal import can_ask, confirm
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from launcher.app.borrowed_session import BorrowedSession
-    from launcher.app.saved_tunes import SavedTune
-    from launcher.app.tuner_space import PreparedTune
+    from launcher.app.measuring.saved_tunes import SavedTune
+    from launcher.app.measuring.tuner_space import PreparedTune
+    from launcher.app.serving.borrowed_session import BorrowedSession
     from launcher.engine.serve_options import ServeOptions
     from launcher.tuning.goal import Goal
     from launcher.tuning.records import RunSettings
@@ -110,10 +110,10 @@ def _parse_mix(text: str) -> tuple[int, int]:
 
 async def run(options: argparse.Namespace) -> Result | int:
     """Print the plan, tune, and return the verdict. Ctrl-C pauses. Exit code 1 if the user declines to begin."""
-    from launcher.app.chart_files import check_chart_files
-    from launcher.app.saved_tunes import check_no_tune
-    from launcher.app.session import ServerSession
-    from launcher.app.tuner import run_tune, save_winner
+    from launcher.app.measuring.chart_files import check_chart_files
+    from launcher.app.measuring.saved_tunes import check_no_tune
+    from launcher.app.measuring.tuner import run_tune, save_winner
+    from launcher.app.serving.session import ServerSession
 
     check_chart_files(options.chart)
     saved = await asyncio.to_thread(_load_saved_tune, options) if options.resume else None
@@ -145,9 +145,9 @@ async def run(options: argparse.Namespace) -> Result | int:
 
 async def _tune_when_idle(options: argparse.Namespace, saved: SavedTune | None) -> Result | int:
     """Tune on the running server while no client uses it, which then gets its earlier settings, or those of --apply."""
-    from launcher.app.borrowed_session import borrow_server
-    from launcher.app.session_bench import options_with_settings
-    from launcher.app.tuner import run_tune_when_idle, save_winner
+    from launcher.app.measuring.session_bench import options_with_settings
+    from launcher.app.measuring.tuner import run_tune_when_idle, save_winner
+    from launcher.app.serving.borrowed_session import borrow_server
     from launcher.engine.server.registry import find_server
 
     async with borrow_server(await asyncio.to_thread(find_server, options.url)) as session:
@@ -185,7 +185,7 @@ async def _announce_tune(
 
 
 def _is_applicable(verdict: Verdict) -> bool:
-    from launcher.app.tuner import changes_answers, recommends_settings
+    from launcher.app.measuring.tuner import changes_answers, recommends_settings
 
     judged = verdict.as_json()
     return recommends_settings(judged) and not changes_answers(judged)
@@ -193,7 +193,7 @@ def _is_applicable(verdict: Verdict) -> bool:
 
 async def _draw_tune(prepared: PreparedTune, options: argparse.Namespace) -> None:
     """Draw the charts that were asked for."""
-    from launcher.app.saved_tunes import load_tune
+    from launcher.app.measuring.saved_tunes import load_tune
 
     ended = await asyncio.to_thread(load_tune, prepared.options.model) if options.chart else None
     if ended is not None:
@@ -221,9 +221,9 @@ def _load_saved_tune(options: argparse.Namespace) -> SavedTune:
     With --apply and no model it is the newest tune, if that has a verdict to apply. Raises BadOption if there is
     none, or for options that a tune keeps from its beginning.
     """
-    from launcher.app.saved_tunes import load_tune, load_tunes
-    from launcher.app.start_settings import make_unresolved_options
-    from launcher.app.tuner import recommends_settings
+    from launcher.app.measuring.saved_tunes import load_tune, load_tunes
+    from launcher.app.measuring.tuner import recommends_settings
+    from launcher.app.planning.start_settings import make_unresolved_options
     from launcher.base.errors import BadOption
     from launcher.engine.serve_options import ServeOptions
 
@@ -262,7 +262,7 @@ def _has_more_time(saved: SavedTune, options: argparse.Namespace) -> bool:
 
 def _make_ended_result(saved: SavedTune, options: argparse.Namespace) -> Result:
     """Return the verdict of a tune that has ended; with --apply save its recommended settings."""
-    from launcher.app.tuner import recommends_settings, save_winner
+    from launcher.app.measuring.tuner import recommends_settings, save_winner
 
     verdict = dict(saved.verdict or {})
     applied = options.apply and recommends_settings(verdict)
@@ -278,7 +278,7 @@ async def _prepare_tune(
     options: argparse.Namespace, saved: SavedTune | None, session: BorrowedSession | None = None
 ) -> PreparedTune:
     """Prepare a new tune or `saved`, on a server of its own or on that of `session`."""
-    from launcher.app.tuner_space import prepare_tune
+    from launcher.app.measuring.tuner_space import prepare_tune
     from launcher.tuning.agent_tasks import DEFAULT_AGENT, find_agent_workload, find_shape, task_workload
     from launcher.tuning.goal import Aim
     from launcher.tuning.workloads import DEFAULT_WORKLOAD, load_workloads
@@ -316,7 +316,7 @@ async def _find_model(options: argparse.Namespace, session: BorrowedSession | No
 
     Raises BadOption if `session` serves another, or for options that its server already has.
     """
-    from launcher.app.start_settings import make_unresolved_options, resolve_start
+    from launcher.app.planning.start_settings import make_unresolved_options, resolve_start
     from launcher.base.errors import BadOption, ModelMissing
     from launcher.engine.serve_options import ServeOptions
     from launcher.engine.server.last_start import require_last_model
@@ -368,7 +368,7 @@ async def _make_plan(
 
     With `session` it is measured on that server.
     """
-    from launcher.app.saved_tunes import load_tune
+    from launcher.app.measuring.saved_tunes import load_tune
     from launcher.engine.server import registry
     from launcher.tuning.agent_tasks import describe_task, find_shape
     from launcher.tuning.goal import Aim
@@ -424,7 +424,7 @@ async def _make_plan(
 
 def _describe_power_limits(prepared: PreparedTune) -> str:
     """Return the GPU's power limit, results at others, and the commands that set further ones. Empty if unknown."""
-    from launcher.app.power_limits import find_limited_tunes, limit_command, limits_to_try, read_power_limit
+    from launcher.app.measuring.power_limits import find_limited_tunes, limit_command, limits_to_try, read_power_limit
 
     current = read_power_limit()
     if current is None:
@@ -570,7 +570,7 @@ def _make_result(verdict: Verdict, prepared: PreparedTune, *, applied: bool, wai
 
 
 def _format_verdict(verdict: Verdict, prepared: PreparedTune, *, applied: bool) -> Iterator[str]:
-    from launcher.app.tuner import changes_answers, recommends_settings
+    from launcher.app.measuring.tuner import changes_answers, recommends_settings
     from launcher.tuning.verdict import tabulate_trials
 
     goal = prepared.goal

@@ -17,9 +17,9 @@ from launcher.cli.progress import Reporter
 from launcher.cli.quantities import parse_int
 
 if TYPE_CHECKING:
-    from launcher.app.first_checks import FirstStartRequest
-    from launcher.app.first_steps import StepProgress
-    from launcher.app.session import ServerSession
+    from launcher.app.first.first_checks import FirstStartRequest
+    from launcher.app.first.first_steps import StepProgress
+    from launcher.app.serving.session import ServerSession
     from launcher.base.errors import LauncherError
     from launcher.models.plan import Plan
     from launcher.monitor.reply import Reply
@@ -52,9 +52,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> int:
     """Download, test and start the model, without the steps that are done already, and serve until a signal."""
-    from launcher.app.first_start import make_server_starter, perform_first_start
-    from launcher.app.session import ServerSession
-    from launcher.app.use_counting import UseCounting
+    from launcher.app.first.first_start import make_server_starter, perform_first_start
+    from launcher.app.serving.session import ServerSession
+    from launcher.app.serving.use_counting import UseCounting
     from launcher.base.errors import LauncherError
     from launcher.engine.server.last_start import save_last_model
     from launcher.monitor.monitor import UNSEEN
@@ -98,9 +98,9 @@ async def _make_request(options: argparse.Namespace) -> tuple[FirstStartRequest,
 
     Raises NothingFits if no model fits, or if none was named and there is no usable GPU.
     """
-    from launcher.app import planner
-    from launcher.app.first_checks import FirstStartRequest, make_first_start_request
-    from launcher.app.start_settings import apply_own_settings
+    from launcher.app.first.first_checks import FirstStartRequest, make_first_start_request
+    from launcher.app.planning import planner
+    from launcher.app.planning.start_settings import apply_own_settings
     from launcher.base.errors import NothingFits
     from launcher.models.catalogue_load import load_catalogue
     from launcher.models.download_target import find_catalogue_model
@@ -183,7 +183,7 @@ def _describe_plan(request: FirstStartRequest, plan: Plan | None) -> Iterator[st
 
 def _show_step(reporter: Reporter, step: StepProgress) -> None:
     """Show a line for each finished step, and a bar or a note while it runs."""
-    from launcher.app.first_steps import Stage
+    from launcher.app.first.first_steps import Stage
 
     name, running = _STEP_LABELS[step.step], step.stage is Stage.RUNNING
     data, state = _step_json(step), (step.stage, step.detail)

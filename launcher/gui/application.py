@@ -97,7 +97,7 @@ def run_window(options: argparse.Namespace) -> int:
     for each in sockets:
         each.close()
     if not window.controller.bridge.close():
-        from launcher.app.server_process import kill_process
+        from launcher.app.serving.server_process import kill_process
 
         kill_process()
         print("Error: the engine did not end in time; its keeper ends it now.", file=sys.stderr)

@@ -36,8 +36,8 @@ from launcher.gui.translation import render, tr
 from launcher.gui.viewmodel import Inputs, View, ViewModel
 
 if TYPE_CHECKING:
-    from launcher.app.serving_session import ServingSession
-    from launcher.app.start_settings import ResolvedStart
+    from launcher.app.planning.start_settings import ResolvedStart
+    from launcher.app.serving.serving_session import ServingSession
     from launcher.base.action import Action
     from launcher.engine.server.client import Delta
     from launcher.engine.server.launch import Launch
@@ -166,8 +166,8 @@ class Controller(QObject):
     ) -> None:
         """Start a model: "demo", a path, or ID[:QUANT]. None starts the last one again.
 
-        `start` gives the exact settings. Without it they come from launcher.app.start_settings.resolve_start, with
-        `draft` as the draft length if it is given.
+        `start` gives the exact settings. Without it they come from launcher.app.planning.start_settings.resolve_start,
+        with `draft` as the draft length if it is given.
         """
         if model is not None:
             self._start_request = StartRequest(model, draft, start)
@@ -485,7 +485,7 @@ class Controller(QObject):
         self.launch, self.note = event.launch, event.note
         self.shared, self.encrypted = event.shared, event.encrypted
         if model := self._start_request.model if self._start_request else self._service.served_name:
-            from launcher.app.start_settings import ResolvedStart
+            from launcher.app.planning.start_settings import ResolvedStart
 
             # The next start without arguments repeats the settings that run now.
             self._start_request = StartRequest(model, start=ResolvedStart(model, event.launch.options))

@@ -4,7 +4,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from launcher.app.start_settings import ResolvedStart
+    from launcher.app.planning.start_settings import ResolvedStart
     from launcher.engine.server.client import Delta
     from launcher.engine.server.launch import Launch
     from launcher.monitor.health_event import Finding

@@ -1,6 +1,6 @@
 """The window's server session on the core's thread: carries out the controller's requests and posts the results.
 
-The server runs in a process of its own, which a crash of the window leaves running: see app/remote_session.py.
+The server runs in a process of its own, which a crash of the window leaves running: see app/serving/remote_session.py.
 """
 
 import logging
@@ -27,9 +27,9 @@ from launcher.gui.core_events import (
 )
 
 if TYPE_CHECKING:
-    from launcher.app.engine_comparison import BuildComparison
-    from launcher.app.remote_session import RemoteSession
-    from launcher.app.use_counting import UseCounting
+    from launcher.app.measuring.engine_comparison import BuildComparison
+    from launcher.app.serving.remote_session import RemoteSession
+    from launcher.app.serving.use_counting import UseCounting
     from launcher.base.action import Action
     from launcher.engine.server.launch import Launch
     from launcher.engine.server.registry import ServerEntry
@@ -80,7 +80,7 @@ class ServerService:
 
     async def start(self, request: StartRequest) -> None:
         """Start a model with the settings that the command line would use: see resolve_start."""
-        from launcher.app.start_settings import resolve_start
+        from launcher.app.planning.start_settings import resolve_start
         from launcher.engine.server.last_start import save_last_model
 
         session = self.open_session()
@@ -114,15 +114,15 @@ class ServerService:
 
     async def attach(self) -> None:
         """Take over the server that an earlier window has left, if there is one."""
-        from launcher.app.server_process import find_process
+        from launcher.app.serving.server_process import find_process
 
         if await asyncio.to_thread(find_process) is not None:
             await self.open_session().attach()
 
     def open_session(self) -> "RemoteSession":
         """Return the session, creating it if necessary. Ends a comparison of engines."""
-        from launcher.app.remote_session import RemoteSession
-        from launcher.app.use_counting import UseCounting
+        from launcher.app.serving.remote_session import RemoteSession
+        from launcher.app.serving.use_counting import UseCounting
 
         if self._comparison is not None:
             self._comparison.cancel()
@@ -184,8 +184,8 @@ class ServerService:
         while True:
             await asyncio.sleep(check_s)
             # Not before the first wait: these load half of the program, which would hold up the window's start.
-            from launcher.app.engine_comparison import compare_engines, find_uncompared_update
-            from launcher.app.session import ServerSession
+            from launcher.app.measuring.engine_comparison import compare_engines, find_uncompared_update
+            from launcher.app.serving.session import ServerSession
 
             update = await asyncio.to_thread(find_uncompared_update)
             idle_checks = idle_checks + 1 if update is not None else 0
@@ -348,7 +348,7 @@ class ServerService:
     @staticmethod
     async def read_tuning_note(launch: "Launch") -> str:
         """Return this machine's tuning result for the running server as a remark on its speed; empty without one."""
-        from launcher.app.tuned_match import find_settings_for_launch
+        from launcher.app.planning.tuned_match import find_settings_for_launch
 
         tuned = await asyncio.to_thread(find_settings_for_launch, launch)
         return "" if tuned is None else tuned.measured_line
@@ -384,8 +384,8 @@ async def _hold_joined_model(entry: "ServerEntry", model: str, ready: "asyncio.F
     """Load a model at a running server, and hold it there until it is unloaded. `ready` gets the error of the load."""
     from contextlib import aclosing
 
-    from launcher.app.model_joining import join_server
-    from launcher.app.model_pool import StartRequest
+    from launcher.app.serving.model_joining import join_server
+    from launcher.app.serving.model_pool import StartRequest
     from launcher.engine.serve_options import ServeOptions
 
     request = StartRequest(model, {}, ServeOptions(Path(model)), keeps_others=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from subprocess import DEVNULL
 
 from launcher.app import settings
-from launcher.app.saved_tunes import check_no_tune
+from launcher.app.measuring.saved_tunes import check_no_tune
 from launcher.base.errors import EngineMissing, FileInTheWay
 from launcher.base.files import make_private_folder
 from launcher.base.messages import Message, message

@@ -8,7 +8,7 @@ import pytest
 from launcher import __version__
 from launcher.agents.agent import find_agent
 from launcher.agents.check import CheckFault, Verdict, check_server
-from launcher.app.serving import serve
+from launcher.app.serving.serving import serve
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import EngineClient
 from tests.agents.scripted import scripted_server

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from launcher.agents.late_system import correct_template, takes_late_system
-from launcher.app.serving import serve
+from launcher.app.serving.serving import serve
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import EngineClient
 from tests.agents.scripted import scripted_server

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from launcher.agents.agent import Agent, load_agents
-from launcher.app.serving import serve
+from launcher.app.serving.serving import serve
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import EngineClient
 

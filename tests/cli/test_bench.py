@@ -16,8 +16,8 @@ from launcher.engine.serve_options import DEFAULT_DRAFT
 from launcher.tuning.history import History
 from launcher.tuning.workloads import load_workload, shipped_workloads
 from tests import forked
-from tests.app.test_tuned_match import SETTINGS as PRESET
-from tests.app.test_tuned_match import local_environment, save_tuned
+from tests.app.planning.test_tuned_match import SETTINGS as PRESET
+from tests.app.planning.test_tuned_match import local_environment, save_tuned
 from tests.cli.test_commands import find_port
 
 SHORT = 'name = "short"\ntitle = "Short"\nversion = 3\nsource = "this test"\ntokens = 60\nsampling = {{ {} }}\n'

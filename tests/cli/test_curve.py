@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launcher.app.saved_tunes import hold_tune_lock
+from launcher.app.measuring.saved_tunes import hold_tune_lock
 from launcher.engine.server import registry
 from tests import forked
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from launcher.app.downloads import add_pull, download_queue
+from launcher.app.models.downloads import add_pull, download_queue
 from tests import forked
 from tools.fault_matrix.server import FileServer, run_file_server
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from filelock import FileLock
 
-from launcher.app import running_servers
+from launcher.app.serving import running_servers
 from launcher.base.paths import runtime_dir
 from launcher.cli.main import main
 from launcher.engine.server import registry

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import forked
-from tests.app.test_first_start import REPO, add_to_catalogue
+from tests.app.first.test_first_start import REPO, add_to_catalogue
 from tests.conftest import Hub
 from tests.models.pulling import FILE
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.start_settings import make_unresolved_options
+from launcher.app.planning.start_settings import make_unresolved_options
 from launcher.base.errors import EngineUnsuitable, ModelHasNoHead, ModelMissing
 from launcher.base.paths import models_dir
 from launcher.engine.builds.probe import probe_engine

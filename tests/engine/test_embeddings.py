@@ -9,8 +9,8 @@ import httpx
 import pytest
 from gguf import PoolingType
 
-from launcher.app.session import ServerSession
-from launcher.app.start_settings import resolve_start
+from launcher.app.planning.start_settings import resolve_start
+from launcher.app.serving.session import ServerSession
 from launcher.base.errors import EngineFailed, ModelHasNoHead, ModelWritesNoText, Refused
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry

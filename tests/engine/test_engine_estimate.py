@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.planner import EngineComparison, ModelSource, compare_with_engine, estimate_by_formula, read_source
+from launcher.app.planning.planner import (
+    EngineComparison,
+    ModelSource,
+    compare_with_engine,
+    estimate_by_formula,
+    read_source,
+)
 from launcher.base.errors import EngineFailed, EngineUnsuitable, GeometryUnknown, LauncherError
 from launcher.engine.builds.build import EngineBuild
 from launcher.engine.builds.probe import probe_engine

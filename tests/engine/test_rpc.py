@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app import planner
-from launcher.app.planner import MachineDescription
+from launcher.app.planning import planner
+from launcher.app.planning.planner import MachineDescription
 from launcher.base.errors import BadOption, EngineUnsuitable
 from launcher.engine.builds.probe import list_devices, probe_engine
 from launcher.engine.serve_options import ServeOptions, check_options

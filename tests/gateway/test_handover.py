@@ -19,8 +19,8 @@ import httpx
 import psutil
 import pytest
 
-from launcher.app.running_servers import restart_server
-from launcher.app.session import ServerSession
+from launcher.app.serving.running_servers import restart_server
+from launcher.app.serving.session import ServerSession
 from launcher.base.errors import SettingsFailed, Superseded
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.state import ServerEvent, ServerState, ServerStatus

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from launcher.app.session import ServerSession
+from launcher.app.serving.session import ServerSession
 from launcher.base.errors import LauncherError
 from launcher.base.files import make_private_folder
 from launcher.base.paths import cache_dir

@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from launcher.app import settings
-from launcher.app.memory_guard import GUARD_RESTARTED_ENGINE, MODEL_FILLS_MEMORY, PoolMemoryGuard
-from launcher.app.session import ServerSession
+from launcher.app.serving.memory_guard import GUARD_RESTARTED_ENGINE, MODEL_FILLS_MEMORY, PoolMemoryGuard
+from launcher.app.serving.session import ServerSession
 from launcher.app.settings_declared import MEMORY_GUARD, VALUE_RESTART
 from launcher.base.paths import models_dir
 from launcher.engine.serve_options import ServeOptions

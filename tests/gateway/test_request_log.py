@@ -15,9 +15,10 @@ from typing import Any
 import httpx
 import pytest
 
-from launcher.app import request_keeping, settings
-from launcher.app.request_keeping import RequestKeeping
-from launcher.app.session import ServerSession
+from launcher.app import settings
+from launcher.app.serving import request_keeping
+from launcher.app.serving.request_keeping import RequestKeeping
+from launcher.app.serving.session import ServerSession
 from launcher.app.settings_declared import REQUEST_LOG
 from launcher.base.control import send_request
 from launcher.engine.serve_options import ServeOptions

@@ -13,7 +13,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from launcher.app.session import ServerSession
+from launcher.app.serving.session import ServerSession
 from launcher.engine.serve_options import ServeOptions
 
 CHAT, COMPLETIONS, MESSAGES, RESPONSES = (

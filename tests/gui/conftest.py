@@ -32,7 +32,7 @@ def nothing_left_of_windows() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def left_servers_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have server processes that a killed test run leaves end after a minute, not after ten."""
-    monkeypatch.setattr("launcher.app.server_process.IDLE_LIMIT_S", 60.0)
+    monkeypatch.setattr("launcher.app.serving.server_process.IDLE_LIMIT_S", 60.0)
 
 
 def collect_widgets() -> None:

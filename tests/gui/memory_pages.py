@@ -17,7 +17,7 @@ from typing import Any
 
 from PySide6.QtWidgets import QApplication
 
-from launcher.app.planner import MachineDescription
+from launcher.app.planning.planner import MachineDescription
 from launcher.gui import theme
 from launcher.gui.models.page import ModelsPage
 from launcher.gui.start.page import StartPage

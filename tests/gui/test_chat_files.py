@@ -12,7 +12,7 @@ from PySide6.QtGui import QColor, QImage
 from PySide6.QtWidgets import QApplication, QDialog, QPushButton
 from pytestqt.qtbot import QtBot
 
-from launcher.app.start_settings import ResolvedStart
+from launcher.app.planning.start_settings import ResolvedStart
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.state import ServerState
 from launcher.gui.chat.attachments import AttachmentTile, encode_picture

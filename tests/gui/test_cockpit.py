@@ -28,8 +28,8 @@ from launcher.gui.window import Window
 from launcher.monitor.health_event import Finding, FindingCode
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.tuned_settings import Evidence, TunedSettings, save_tuned_settings
-from tests.app.test_preview import describe_server
-from tests.app.test_tuned_match import local_environment, save_tuned
+from tests.app.planning.test_preview import describe_server
+from tests.app.planning.test_tuned_match import local_environment, save_tuned
 from tests.gui.test_load_beside import select_file
 
 Wait = Callable[..., None]
@@ -238,7 +238,7 @@ def test_the_button_of_a_failed_change_starts_without_the_flag_and_drops_the_cha
 def test_a_failed_start_has_a_button_that_starts_without_the_flag(
     window: Window, wait_for: Wait, qtbot: QtBot, demo_model: Path
 ) -> None:
-    from launcher.app.start_settings import ResolvedStart
+    from launcher.app.planning.start_settings import ResolvedStart
     from launcher.engine.serve_options import ServeOptions
 
     options = ServeOptions(model=demo_model, built_in=True, context=1_024, threads=1, extra=("--no-such-flag",))
@@ -316,7 +316,7 @@ def check_that_advanced_lists_every_flag_and_edits_the_extra_arguments(page: Coc
 
 
 def check_that_the_missing_memory_is_shown_on_a_small_gpu(page: CockpitPage) -> None:
-    from launcher.app.preview import Previewer
+    from launcher.app.planning.preview import Previewer
 
     page.state.previewer = Previewer(replace(describe_server(free_mib=18_000), total_mib=19_000, others_mib=1_000))
     page.state.previewer_changed.emit()

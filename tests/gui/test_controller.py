@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pytestqt.qtbot import QtBot
 
-from launcher.app.start_settings import ResolvedStart
+from launcher.app.planning.start_settings import ResolvedStart
 from launcher.base.errors import LauncherError
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import Delta

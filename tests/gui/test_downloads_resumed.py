@@ -13,7 +13,7 @@ import pytest
 from pytestqt.qtbot import QtBot
 
 from launcher.app import settings
-from launcher.app.downloads import add_pull, download_queue
+from launcher.app.models.downloads import add_pull, download_queue
 from launcher.app.settings_declared import CONNECTIONS
 from launcher.gui.tray import Tray
 from launcher.gui.window import Window

@@ -8,7 +8,7 @@ import pytest
 from launcher.engine.builds.installed import read_store
 from launcher.engine.server.state import ENGINE_SLOWER, Notice
 from launcher.gui.service import ServerService
-from tests.app.test_engine_comparison import BROKEN, update
+from tests.app.measuring.test_engine_comparison import BROKEN, update
 
 
 @pytest.mark.thorough

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.preview import Previewer
-from launcher.app.tuner_space import VARIED
+from launcher.app.measuring.tuner_space import VARIED
+from launcher.app.planning.preview import Previewer
 from launcher.cli import serve
 from launcher.cli.machine_options import given_settings
 from launcher.engine.arguments import LLAMA_SERVER, server_arguments
@@ -16,7 +16,7 @@ from launcher.engine.settings import change_settings, load_model_settings, parse
 from launcher.gui.cockpit.controls import RestartFields
 from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.controller import Controller
-from tests.app.test_preview import describe_server
+from tests.app.planning.test_preview import describe_server
 
 
 @pytest.mark.usefixtures("qapp")

@@ -9,7 +9,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
 from pytestqt.qtbot import QtBot
 
-from launcher.app import start_settings
+from launcher.app.planning import start_settings
 from launcher.engine.server.state import LogAdded, ServerState
 from launcher.gui.logs.lines import MOST_LINES, LogFilter, ParsedLine, parse_log_line, thin_out
 from launcher.gui.logs.model import LogModel
@@ -208,7 +208,7 @@ def test_the_fix_of_a_failed_start_is_a_button(
     window: Window, page: LogsPage, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, demo_model: Path
 ) -> None:
     """The fake engine has the faults that a file names; the button starts it again with other settings."""
-    from launcher.app.start_settings import ResolvedStart
+    from launcher.app.planning.start_settings import ResolvedStart
     from launcher.engine.serve_options import ServeOptions
 
     program, faults = tmp_path / "fake", tmp_path / "faults"
@@ -262,7 +262,7 @@ def test_lines_before_the_page_was_built_are_shown_once(demo: Window, qtbot: QtB
 def test_lines_of_another_server_continue_after_another_page_was_shown(
     window: Window, page: LogsPage, qtbot: QtBot, demo_model: Path
 ) -> None:
-    from launcher.app.session import ServerSession
+    from launcher.app.serving.session import ServerSession
     from launcher.engine.serve_options import ServeOptions
     from launcher.engine.server.client import ChatRequest
 

@@ -17,9 +17,9 @@ from PySide6.QtWidgets import QLabel, QPushButton
 from pytestqt.qtbot import QtBot
 
 from launcher.app import settings
-from launcher.app.first_steps import Stage, Step, StepDetail
-from launcher.app.model_library import LibraryModel, ModelShelf, name_local, read_shelf
-from launcher.app.planner import MachineDescription
+from launcher.app.first.first_steps import Stage, Step, StepDetail
+from launcher.app.models.model_library import LibraryModel, ModelShelf, name_local, read_shelf
+from launcher.app.planning.planner import MachineDescription
 from launcher.app.settings_declared import SEARCH_HUB, VALUE_ON
 from launcher.base.paths import models_dir
 from launcher.base.progress import Progress
@@ -367,7 +367,7 @@ async def test_plans_are_reused_while_the_memory_is_the_same(home: Path) -> None
 def test_hundreds_of_models_are_planned_when_they_are_selected(
     open_page: OpenPage, copy_demo: Callable[..., Path], qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("launcher.app.model_library._FIRST_PLANNED", 1)
+    monkeypatch.setattr("launcher.app.models.model_library._FIRST_PLANNED", 1)
     for name in ("a", "b"):
         copy_demo(models_dir() / f"{name}.gguf")
     page = open_page(CARD, waits=True)
@@ -744,7 +744,7 @@ def test_an_interrupted_queue_resumes_with_the_window(
     """The queue is as after a crash, or after `downloads add` on the command line."""
     import asyncio
 
-    from launcher.app.downloads import add_pull, download_queue
+    from launcher.app.models.downloads import add_pull, download_queue
     from launcher.fetch.jobs import RequestedState
 
     first = asyncio.run(add_pull(f"{repo}:missing.gguf")).job

@@ -11,7 +11,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication, QHBoxLayout, QVBoxLayout, QWidget
 from pytestqt.qtbot import QtBot
 
-from launcher.app.start_settings import ResolvedStart
+from launcher.app.planning.start_settings import ResolvedStart
 from launcher.base.paths import models_dir
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.state import ServerState
@@ -20,7 +20,7 @@ from launcher.gui.cockpit.stop_button import StopButton
 from launcher.gui.cockpit.stops import PlanStops
 from launcher.gui.labels import Label
 from launcher.gui.window import Window
-from tests.app.test_first_start import REPO, add_to_catalogue
+from tests.app.first.test_first_start import REPO, add_to_catalogue
 from tests.conftest import Hub
 from tests.models.pulling import DEMO, FILE
 

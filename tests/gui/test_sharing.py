@@ -14,9 +14,9 @@ from PySide6.QtGui import QGuiApplication
 from pytestqt.qtbot import QtBot
 
 from launcher.app import settings_file
-from launcher.app.session_host import SessionHost
+from launcher.app.serving.session_host import SessionHost
+from launcher.app.serving.sharing import shared_urls
 from launcher.app.settings_declared import APPLY
-from launcher.app.sharing import shared_urls
 from launcher.engine.server.state import ServerState
 from launcher.gateway.certificate import certificate_path, read_fingerprint
 from launcher.gui.labels import Label

@@ -4,7 +4,7 @@ from PySide6.QtCore import QAbstractItemModel, QObject, Qt
 from PySide6.QtWidgets import QWidget
 from pytestqt.qtbot import QtBot
 
-from launcher.app.model_library import LibraryModel
+from launcher.app.models.model_library import LibraryModel
 from launcher.gui.agents.agent_list import AgentRows
 from launcher.gui.logs.lines import ParsedLine
 from launcher.gui.logs.model import LogModel

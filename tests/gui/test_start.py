@@ -11,8 +11,8 @@ from PySide6.QtGui import QGuiApplication, QKeySequence, QShortcut
 from PySide6.QtWidgets import QFileDialog, QPushButton, QScrollArea, QWidget
 from pytestqt.qtbot import QtBot
 
-from launcher.app.first_steps import Stage, Step, StepProgress
-from launcher.app.planner import MachineDescription
+from launcher.app.first.first_steps import Stage, Step, StepProgress
+from launcher.app.planning.planner import MachineDescription
 from launcher.base.errors import LauncherError
 from launcher.engine.settings import load_model_settings, save_model_settings
 from launcher.gui import theme
@@ -23,7 +23,7 @@ from launcher.gui.start.page import StartPage
 from launcher.gui.start.queries import PlanRequest
 from launcher.gui.widgets import ProgressLine
 from launcher.gui.window import Window
-from tests.app.test_first_start import REPO, add_to_catalogue
+from tests.app.first.test_first_start import REPO, add_to_catalogue
 from tests.conftest import Hub
 from tests.models.pulling import FILE
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
+from launcher.app.first.first_steps import Stage, Step, StepDetail, StepProgress
 from launcher.base.errors import DiskFull
 from launcher.base.progress import Progress
 from launcher.gui.duration import format_duration

@@ -13,7 +13,7 @@ from pytestqt.qtbot import QtBot
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.state import ServerState
 from launcher.gui.window import Window
-from tests.app.test_remote_session import owner_program
+from tests.app.serving.test_remote_session import owner_program
 from tests.gui.test_journeys import answers, ask, button, texts
 
 Wait = Callable[..., None]

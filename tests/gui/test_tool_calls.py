@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pytestqt.qtbot import QtBot
 
-from launcher.app.start_settings import ResolvedStart
+from launcher.app.planning.start_settings import ResolvedStart
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import Delta, ToolCallPart
 from launcher.engine.server.state import ServerState

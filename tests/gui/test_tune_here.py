@@ -9,8 +9,8 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from launcher.app import settings
+from launcher.app.planning.tuned_match import TunedMatch, match_tuned_settings
 from launcher.app.settings_declared import ADVICE
-from launcher.app.tuned_match import TunedMatch, match_tuned_settings
 from launcher.engine.server.last_start import save_last_model
 from launcher.engine.server.state import ServerState
 from launcher.gui import theme

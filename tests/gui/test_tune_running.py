@@ -8,7 +8,7 @@ import pytest
 from PySide6.QtWidgets import QApplication, QFileDialog
 from pytestqt.qtbot import QtBot
 
-from launcher.app.saved_tunes import load_tune, save_tune
+from launcher.app.measuring.saved_tunes import load_tune, save_tune
 from launcher.engine.server.state import SERVING, ServerState
 from launcher.engine.settings import load_model_settings
 from launcher.gui import theme

@@ -15,7 +15,7 @@ import pytest
 from PySide6.QtWidgets import QApplication, QPushButton
 from pytestqt.qtbot import QtBot
 
-from launcher.app.preview import consequence_sentence
+from launcher.app.planning.preview import consequence_sentence
 from launcher.app.settings import find_setting, parse_value
 from launcher.app.settings_declared import SETTINGS, TEXT_SCALE
 from launcher.base.errors import BadOption, RateLimited

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.model_library import LibraryFile, LibraryModel
-from launcher.app.named_plans import plan_named, select_named
-from launcher.app.planner import MachineDescription, read_source
-from launcher.app.servable_models import list_servable_models
-from launcher.app.start_settings import resolve_start
+from launcher.app.models.model_library import LibraryFile, LibraryModel
+from launcher.app.planning.named_plans import plan_named, select_named
+from launcher.app.planning.planner import MachineDescription, read_source
+from launcher.app.planning.start_settings import resolve_start
+from launcher.app.serving.servable_models import list_servable_models
 from launcher.base.errors import LauncherError, ModelBroken, ModelMissing, ModelUnexpected
 from launcher.base.paths import models_dir
 from launcher.fetch.transfer import TransferSettings

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.start_settings import make_unresolved_options
+from launcher.app.planning.start_settings import make_unresolved_options
 from launcher.base.errors import (
     BadOption,
     DownloadBroken,

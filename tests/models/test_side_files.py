@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from gguf import GGUFWriter
 
-from launcher.app.planner import options_for_plan
-from launcher.app.start_settings import make_unresolved_options
+from launcher.app.planning.planner import options_for_plan
+from launcher.app.planning.start_settings import make_unresolved_options
 from launcher.base.errors import ModelUnexpected
 from launcher.base.paths import models_dir
 from launcher.engine.serve_options import ServeOptions

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.planner import MachineDescription, _check_awake
+from launcher.app.planning.planner import MachineDescription, _check_awake
 from launcher.base.errors import BadOption, GpuAsleep
 from launcher.machine.cards import find_card
 from launcher.machine.gpu import Gpu

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.app.planner import PlannedEngine, plan_arguments
+from launcher.app.planning.planner import PlannedEngine, plan_arguments
 from launcher.machine.cards import find_card
 from launcher.machine.gpu import Gpu
 from launcher.machine.host import read_host

@@ -9,7 +9,7 @@ from tests.machine.conftest import ask_driver, compile_driver
 SERVE = """
 import asyncio, json, os
 from pathlib import Path
-from launcher.app.serving import serve
+from launcher.app.serving.serving import serve
 from launcher.engine.server.client import ChatRequest
 from launcher.engine.serve_options import ServeOptions
 from launcher.monitor.monitor import MonitorPeriods

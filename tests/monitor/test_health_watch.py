@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.running_servers import read_running_servers
-from launcher.app.serving import serve
+from launcher.app.serving.running_servers import read_running_servers
+from launcher.app.serving.serving import serve
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest, Timings
 from launcher.engine.server.reread import Reread, RereadCause

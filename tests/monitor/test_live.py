@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.serving import serve
-from launcher.app.session import ServerSession
+from launcher.app.serving.serving import serve
+from launcher.app.serving.session import ServerSession
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest, EngineClient
 from launcher.engine.server.state import ServerState

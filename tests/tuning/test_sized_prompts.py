@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.serving import serve
+from launcher.app.serving.serving import serve
 from launcher.base.errors import BadOption, NothingMeasured
 from launcher.engine.serve_options import ServeOptions
 from launcher.tuning.records import Prompt

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.serving import serve
+from launcher.app.serving.serving import serve
 from launcher.base.errors import BadOption
 from launcher.base.paths import shipped_file
 from launcher.engine.serve_options import ServeOptions

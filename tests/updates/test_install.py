@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher.app.saved_tunes import TuneUnderWay, hold_tune_lock
+from launcher.app.measuring.saved_tunes import TuneUnderWay, hold_tune_lock
 from launcher.base.errors import DownloadBroken
 from launcher.base.progress import Progress
 from launcher.engine.server import registry

@@ -11,9 +11,9 @@ import random
 import time
 from dataclasses import replace
 
-from launcher.app.serving import serve
-from launcher.app.session import ServerSession
-from launcher.app.start_settings import make_unresolved_options
+from launcher.app.planning.start_settings import make_unresolved_options
+from launcher.app.serving.serving import serve
+from launcher.app.serving.session import ServerSession
 from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest, EngineClient

@@ -256,7 +256,7 @@ async def run_proof(options: argparse.Namespace) -> int:
 
 async def _hand_over(options: argparse.Namespace, numbers: range) -> AsyncIterator[Outcome]:
     """Serve the demo and yield the outcomes of handovers. Handovers with the same number are the same in each run."""
-    from launcher.app.running_servers import restart_server
+    from launcher.app.serving.running_servers import restart_server
 
     os.environ["MTP_LAUNCHER_HOME"] = str(options.folder / "home")
     engine = ["--engine", str(options.llama_server)] if options.llama_server else []

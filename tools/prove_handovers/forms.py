@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx  # noqa: TID251 -- a client that sees what others see
 
-from launcher.app.session import ServerSession
+from launcher.app.serving.session import ServerSession
 from launcher.engine.demo import unpack_demo_model
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.state import ServerState

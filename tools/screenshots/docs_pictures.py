@@ -10,8 +10,8 @@ from PySide6.QtCore import QElapsedTimer
 from PySide6.QtGui import QFont, QFontDatabase
 from PySide6.QtWidgets import QApplication
 
-from launcher.app.first_steps import Stage
-from launcher.app.planner import MachineDescription
+from launcher.app.first.first_steps import Stage
+from launcher.app.planning.planner import MachineDescription
 from launcher.gui.application import collect_garbage_in_this_thread
 from launcher.gui.window import Window
 from tools.screenshots import scene

@@ -7,7 +7,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 
-from launcher.app.serving import serve
+from launcher.app.serving.serving import serve
 from launcher.base.errors import LauncherError
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.state import ServerEvent, ServerState, ServerStatus

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import psutil
 
-from launcher.app.serving import serve
+from launcher.app.serving.serving import serve
 from launcher.base.errors import LauncherError
 from launcher.base.paths import HOME_VARIABLE
 from launcher.engine.demo import unpack_demo_model

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from launcher.app.running_servers import restart_server
+from launcher.app.serving.running_servers import restart_server
 from launcher.base.errors import LauncherError
 from launcher.base.paths import HOME_VARIABLE
 from tools.soak.other_clients import OtherClients

@@ -12,9 +12,9 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 
-from launcher.app.serving import serve
-from launcher.app.session import ServerSession
-from launcher.app.start_settings import make_unresolved_options
+from launcher.app.planning.start_settings import make_unresolved_options
+from launcher.app.serving.serving import serve
+from launcher.app.serving.session import ServerSession
 from launcher.base.errors import LauncherError
 from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions

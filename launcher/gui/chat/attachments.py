@@ -405,7 +405,7 @@ class ProjectorFinder(QObject):
 
     def restart_with(self, projector: Path) -> None:
         """Load the running model again, with a projector."""
-        from launcher.app.start_settings import ResolvedStart
+        from launcher.app.planning.start_settings import ResolvedStart
 
         launch = self._controller.launch
         if launch is not None:

@@ -37,8 +37,8 @@ from launcher.gui.widgets.scrolling import make_scroll_area
 from launcher.models.server_settings import ROWS, ServerSetting
 
 if TYPE_CHECKING:
-    from launcher.app.pause_estimate import PauseEstimate
-    from launcher.app.preview import Preview
+    from launcher.app.planning.preview import Preview
+    from launcher.app.serving.pause_estimate import PauseEstimate
     from launcher.engine.builds.build import EngineBuild
     from launcher.engine.builds.flags import Flag
     from launcher.gateway.exchange import HandoverOutlook
@@ -373,7 +373,7 @@ class ChangesBox(QFrame):
         self._outlook_label.setVisible(shows)
         self.drain_choice.setVisible(outlook is not None and bool(outlook.uncertain or outlook.ending))
         if preview is not None and outlook is not None:
-            from launcher.app.pause_estimate import estimate_pause
+            from launcher.app.serving.pause_estimate import estimate_pause
 
             self._outlook_label.setText(_describe_outlook(outlook, estimate_pause(preview, outlook), self.drain_s))
 

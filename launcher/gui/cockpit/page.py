@@ -39,7 +39,7 @@ from launcher.gui.widgets import Badge, Banner, Card, MemoryBar, PageHead, ReadA
 from launcher.gui.widgets.blocks import make_button, make_caption, open_menu_with
 
 if TYPE_CHECKING:
-    from launcher.app.preview import Preview
+    from launcher.app.planning.preview import Preview
     from launcher.base.action import Action
     from launcher.engine.server.state import ModelStatus
     from launcher.gui.widgets.blocks import ButtonAction
@@ -176,7 +176,7 @@ class CopyPanel(Card):
 async def _render_recipe(kind: "str", with_key: bool, url: str | None) -> str:
     from dataclasses import replace
 
-    from launcher.app import recipes
+    from launcher.app.models import recipes
     from launcher.export.formats import FORMATS, Subject, render_export
 
     recipe = (await recipes.recipe_of_running(url, backend=None)).recipe

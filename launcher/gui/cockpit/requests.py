@@ -80,7 +80,7 @@ class RequestFeed(QObject):
             return
 
         async def follow(report: Any) -> None:  # noqa: ANN401 -- a callback as in bridge.Work
-            from launcher.app.running_servers import read_requests
+            from launcher.app.serving.running_servers import read_requests
 
             found = read_requests(f"http://{address}", count=_MOST_KEPT, follow=True, current=True)
             async for record in found:
@@ -335,7 +335,7 @@ def _explain_failure(record: Record) -> list[str]:
     """Return why a request failed: the message, and if it names a known cause, that and what to do."""
     if not record.get("message"):
         return []
-    from launcher.app.failed_requests import diagnose_record
+    from launcher.app.serving.failed_requests import diagnose_record
 
     found = diagnose_record(record)
     cause = [] if found is None else [f"{render(found.title)} {render(found.hint)}"]

@@ -13,7 +13,7 @@ from launcher.gui.controller import Controller
 from launcher.gui.translation import tr
 
 if TYPE_CHECKING:
-    from launcher.app.preview import Preview, Previewer
+    from launcher.app.planning.preview import Preview, Previewer
     from launcher.base.action import Action
     from launcher.engine.server.client import SamplingDefaults
     from launcher.engine.server.launch import Launch
@@ -240,8 +240,8 @@ async def _make_previewer(
     controller: Controller, launch: "Launch"
 ) -> "tuple[Previewer, SamplingDefaults | None, TunedSettings | None]":
     """Read the machine's state, the server's sampling defaults and tuned settings, and preview the running settings."""
-    from launcher.app.preview import Previewer, read_basis
-    from launcher.app.tuned_match import find_settings_for_launch
+    from launcher.app.planning.preview import Previewer, read_basis
+    from launcher.app.planning.tuned_match import find_settings_for_launch
     from launcher.engine.server.client import read_sampling_defaults
 
     pid, log, defaults = None, [], None

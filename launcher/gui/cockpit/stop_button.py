@@ -11,7 +11,7 @@ from launcher.gui.labels import UNKNOWN, Label
 from launcher.gui.translation import tr
 
 if TYPE_CHECKING:
-    from launcher.app.model_stops import ModelStop
+    from launcher.app.planning.model_stops import ModelStop
 
 _BORDER = 2
 """Border with the focus, in pixels."""

@@ -24,9 +24,9 @@ from launcher.gui.widgets.blocks import make_button, make_caption
 from launcher.gui.widgets.segmented import segment_position
 
 if TYPE_CHECKING:
-    from launcher.app.first_steps import StepProgress
-    from launcher.app.model_stops import ModelStop
-    from launcher.app.preview import Preview, Previewer
+    from launcher.app.first.first_steps import StepProgress
+    from launcher.app.planning.model_stops import ModelStop
+    from launcher.app.planning.preview import Preview, Previewer
     from launcher.engine.server.launch import Launch
     from launcher.gui.start.flow import StartFlow
     from launcher.monitor.reply import Reply
@@ -465,7 +465,7 @@ async def _plan_stops(
     controller: Controller, launch: "Launch | None", previewer: "Previewer | None"
 ) -> "tuple[ModelStop, ...]":
     """Make the plans, and preview them once: the first time takes too long for the window's thread."""
-    from launcher.app.model_stops import plan_model_stops
+    from launcher.app.planning.model_stops import plan_model_stops
 
     pid = None
     if launch is not None and controller.session is not None:

@@ -598,7 +598,7 @@ class LogsPage(QWidget):
 
     def _start_model(self, model: str, options: ServeOptions) -> None:
         self._switch_to_own()
-        from launcher.app.start_settings import ResolvedStart
+        from launcher.app.planning.start_settings import ResolvedStart
 
         self._controller.start(model, start=ResolvedStart(model, options))
 

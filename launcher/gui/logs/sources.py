@@ -13,7 +13,7 @@ from launcher.base.errors import BadOption, LauncherError, ServerNotFound
 from launcher.gui.logs.lines import MOST_LINES, ParsedLine, format_timestamp, parse_log_line
 
 if TYPE_CHECKING:
-    from launcher.app.serving_session import ServingSession
+    from launcher.app.serving.serving_session import ServingSession
     from launcher.base.action import Action
     from launcher.engine.serve_options import ServeOptions
     from launcher.engine.server.last_start import RepeatableStart
@@ -135,7 +135,7 @@ def make_cause(error: LauncherError) -> Cause:
 
 async def follow_server(url: str, report: Callable[[list[ParsedLine]], object]) -> None:
     """Report the lines of another program's server as they come, until it ends."""
-    from launcher.app.running_servers import follow_log
+    from launcher.app.serving.running_servers import follow_log
 
     lines: list[ParsedLine] = []
     reported_s = 0.0

@@ -39,7 +39,7 @@ from launcher.gui.widgets.flow import FlowLayout, clear_layout
 from launcher.gui.widgets.scrolling import make_scroll_area
 
 if TYPE_CHECKING:
-    from launcher.app.model_library import LibraryFile, LibraryModel
+    from launcher.app.models.model_library import LibraryFile, LibraryModel
     from launcher.engine.server.state import ModelStatus
     from launcher.gui.models.queries import FileFigures
     from launcher.gui.models.serving import Serving

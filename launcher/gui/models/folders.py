@@ -19,7 +19,7 @@ from launcher.gui.widgets.confirm_button import ConfirmButton
 from launcher.gui.widgets.flow import clear_layout
 
 if TYPE_CHECKING:
-    from launcher.app.model_library import LocalState
+    from launcher.app.models.model_library import LocalState
     from launcher.models.leftovers import Leftover
 
 

@@ -29,7 +29,7 @@ from launcher.gui.widgets import paint_badge, paint_glyph
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from launcher.app.model_library import LibraryFile, LibraryModel
+    from launcher.app.models.model_library import LibraryFile, LibraryModel
 
 _Index = QModelIndex | QPersistentModelIndex
 _MODEL_HEIGHT, _FILE_HEIGHT, _HEAD_HEIGHT = 56, 34, 32

@@ -12,7 +12,7 @@ from PySide6.QtGui import QDesktopServices, QKeyEvent, QKeySequence, QPainter, Q
 from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QStackedWidget, QVBoxLayout, QWidget
 
 from launcher.app import settings
-from launcher.app.model_library import (
+from launcher.app.models.model_library import (
     LibraryFile,
     LibraryModel,
     ModelShelf,
@@ -51,7 +51,7 @@ from launcher.gui.widgets import Banner, Card, DropTarget, EmptyState, PageHead
 from launcher.gui.widgets.drop_target import dropped_models
 
 if TYPE_CHECKING:
-    from launcher.app.planner import MachineDescription
+    from launcher.app.planning.planner import MachineDescription
     from launcher.fetch.jobs import Job
     from launcher.gui.controller import Controller
     from launcher.models.leftovers import Leftover
@@ -158,8 +158,8 @@ class ModelsPage(QWidget):
         """Read the models again. Cancels a read in progress."""
 
         async def read_models(report: object) -> None:
-            from launcher.app.model_library import read_shelf
-            from launcher.app.planner import MachineDescription
+            from launcher.app.models.model_library import read_shelf
+            from launcher.app.planning.planner import MachineDescription
 
             assert callable(report)  # noqa: S101 -- for the type checker
             async for shelf in read_shelf(machine or MachineDescription(), known):
@@ -253,7 +253,7 @@ class ModelsPage(QWidget):
         model, file = selected[0], selected[1]
 
         async def look_up_file(_report: object) -> None:
-            from launcher.app.model_library import look_up
+            from launcher.app.models.model_library import look_up
 
             await look_up(model, file)
 
@@ -268,7 +268,7 @@ class ModelsPage(QWidget):
         situation = self.shelf.situation if self.shelf is not None else None
 
         async def read_files(_report: object) -> LibraryModel:
-            from launcher.app.model_library import read_hub_model
+            from launcher.app.models.model_library import read_hub_model
 
             return await read_hub_model(name, situation)
 
@@ -678,7 +678,7 @@ class ModelsPage(QWidget):
             self._beside_planning.cancel()
 
         async def plan_file(_report: object) -> LibraryFile:
-            from launcher.app.model_library import plan_beside
+            from launcher.app.models.model_library import plan_beside
 
             return await plan_beside(file, situation)
 
@@ -705,7 +705,7 @@ class ModelsPage(QWidget):
         self._planning.add(model.key)
 
         async def plan_model(_report: object) -> LibraryModel:
-            from launcher.app.model_library import plan_files
+            from launcher.app.models.model_library import plan_files
 
             return await plan_files(model, situation)
 
@@ -797,7 +797,7 @@ class ModelsPage(QWidget):
         text = self.search.text
 
         async def search_words(_report: object) -> tuple[LibraryModel, ...]:
-            from launcher.app.model_library import search_hub
+            from launcher.app.models.model_library import search_hub
 
             return await search_hub(text)
 

@@ -68,7 +68,7 @@ class QueueController(QObject):
         """Append a download: ID:QUANT, REPO:FILE, or a URL, optionally followed by a space and its SHA-256."""
 
         async def add_to_queue(_report: object) -> AddedJob:
-            from launcher.app.downloads import add_pull
+            from launcher.app.models.downloads import add_pull
 
             name, _, sha256 = target.partition(" ")
             return await add_pull(name, sha256=sha256.strip() or None)
@@ -86,7 +86,7 @@ class QueueController(QObject):
         """Request a state for jobs: run, pause, cancel, or discard (cancel and delete the received data)."""
 
         def change() -> None:
-            from launcher.app.downloads import download_queue
+            from launcher.app.models.downloads import download_queue
             from launcher.fetch.jobs import RequestedState
 
             download_queue().request_state(RequestedState(state), *job_ids)
@@ -97,7 +97,7 @@ class QueueController(QObject):
         """Move a job within the queue."""
 
         def change() -> None:
-            from launcher.app.downloads import download_queue
+            from launcher.app.models.downloads import download_queue
 
             download_queue().move_job(job_id, place)
 
@@ -107,7 +107,7 @@ class QueueController(QObject):
         """Remove finished, failed and cancelled jobs from the list."""
 
         def change() -> None:
-            from launcher.app.downloads import download_queue
+            from launcher.app.models.downloads import download_queue
 
             download_queue().clear_ended(failed=True)
 
@@ -164,7 +164,7 @@ class QueueController(QObject):
 
 
 async def _read_queue() -> QueueView:
-    from launcher.app.downloads import download_queue
+    from launcher.app.models.downloads import download_queue
 
     queue = await asyncio.to_thread(download_queue().read_snapshot)
     return QueueView(queue.jobs.jobs, queue.progress_by_id, queue.jobs.hold)
@@ -172,7 +172,7 @@ async def _read_queue() -> QueueView:
 
 async def _run_queue(report: Callable[[object], object]) -> None:
     """Run waiting jobs and report the whole queue after each change."""
-    from launcher.app.downloads import download_queue
+    from launcher.app.models.downloads import download_queue
     from launcher.fetch.queue_runner import (
         JobAdded,
         JobChanged,

@@ -17,7 +17,7 @@ from launcher.gui.viewmodel import state_name
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.app.model_library import LibraryFile, LibraryModel
+    from launcher.app.models.model_library import LibraryFile, LibraryModel
     from launcher.base.progress import Progress
     from launcher.engine.server.state import ModelStatus
     from launcher.fetch.jobs import Job

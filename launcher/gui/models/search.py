@@ -10,7 +10,7 @@ from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QHBoxLayout, QLineEdit, QPushButton, QSizePolicy, QWidget
 
-from launcher.app.model_library import place_of_model
+from launcher.app.models.model_library import place_of_model
 from launcher.gui import theme
 from launcher.gui.labels import Label
 from launcher.gui.translation import tr
@@ -19,7 +19,7 @@ from launcher.gui.widgets.blocks import ButtonAction, make_button, make_caption
 from launcher.gui.widgets.flow import FlowLayout
 
 if TYPE_CHECKING:
-    from launcher.app.model_library import LibraryModel
+    from launcher.app.models.model_library import LibraryModel
 
 ALL, HERE, CAN_GET = "all", "here", "get"
 BEST, FASTEST, SMALLEST, NEWEST, LAST_USED, BY_NAME = "best", "speed", "size", "date", "used", "name"

@@ -10,7 +10,7 @@ from launcher.engine.demo import DEMO
 from launcher.engine.server.state import SERVING, ModelStatus, ServerState
 
 if TYPE_CHECKING:
-    from launcher.app.model_library import LibraryFile, LibraryModel
+    from launcher.app.models.model_library import LibraryFile, LibraryModel
     from launcher.gui.controller import Controller
 
 _ENDED = (ServerState.STOPPED, ServerState.FAILED)

@@ -8,7 +8,7 @@ from typing import Any
 
 from PySide6.QtCore import QAbstractItemModel, QModelIndex, QObject, QPersistentModelIndex, Qt
 
-from launcher.app.model_library import LibraryFile, LibraryModel
+from launcher.app.models.model_library import LibraryFile, LibraryModel
 from launcher.base.text import one_line
 from launcher.gui.labels import escape_tooltip
 from launcher.gui.models.row_text import Row

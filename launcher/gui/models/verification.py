@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, Signal
 
-from launcher.app.model_library import name_local
+from launcher.app.models.model_library import name_local
 from launcher.base.errors import LauncherError
 from launcher.gui.translation import tr
 

@@ -74,12 +74,12 @@ def _ignore_error(_error: object) -> None:
 
 
 async def _read_baseline(launch: Launch) -> float | None:
-    from launcher.app.tuner import find_rate_without_mtp
+    from launcher.app.measuring.tuner import find_rate_without_mtp
 
     return await asyncio.to_thread(find_rate_without_mtp, launch)
 
 
 async def _read_limit(launch: Launch) -> Reading:
-    from launcher.app.speed_limit import find_speed_limit
+    from launcher.app.measuring.speed_limit import find_speed_limit
 
     return await asyncio.to_thread(find_speed_limit, launch)

@@ -17,7 +17,7 @@ from launcher.gui.widgets import Card
 from launcher.gui.widgets.blocks import make_button, make_caption
 
 if TYPE_CHECKING:
-    from launcher.app.sharing import ShareInfo
+    from launcher.app.serving.sharing import ShareInfo
 
 
 class SharingCard(Card):
@@ -239,7 +239,7 @@ class ButtonRow(QWidget):
 
 
 async def _read_addresses(port: int, *, encrypted: bool) -> "ShareInfo":
-    from launcher.app.sharing import read_share_info
+    from launcher.app.serving.sharing import read_share_info
 
     return await asyncio.to_thread(read_share_info, port, encrypted=encrypted)
 

@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from launcher.app.first_steps import Stage, Step, StepProgress
+from launcher.app.first.first_steps import Stage, Step, StepProgress
 from launcher.gui import theme
 from launcher.gui.labels import ElidedLabel, Label, set_tooltip
 from launcher.gui.start.computer_text import Fact
@@ -50,7 +50,7 @@ from launcher.gui.widgets.row_table import RowTable, text_inset
 from launcher.gui.widgets.rows import Cell, Column, TableRows
 
 if TYPE_CHECKING:
-    from launcher.app.start_settings import KeptPlan
+    from launcher.app.planning.start_settings import KeptPlan
     from launcher.gui.start.queries import EngineAnswer, PlanResult
     from launcher.models.plan import Plan
 

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from PySide6.QtCore import QObject, Signal, Slot
 
-from launcher.app.first_steps import StepProgress
+from launcher.app.first.first_steps import StepProgress
 from launcher.base.errors import LauncherError, Superseded
 from launcher.base.late import asyncio
 from launcher.engine.server.state import ServerState
 from launcher.gui.start import queries
 
 if TYPE_CHECKING:
-    from launcher.app.first_checks import FirstStartRequest, StartSurvey
-    from launcher.app.first_start import OnStatus, SendRequest
-    from launcher.app.serving_session import ServingSession
-    from launcher.app.start_settings import KeptPlan, ResolvedStart
+    from launcher.app.first.first_checks import FirstStartRequest, StartSurvey
+    from launcher.app.first.first_start import OnStatus, SendRequest
+    from launcher.app.planning.start_settings import KeptPlan, ResolvedStart
+    from launcher.app.serving.serving_session import ServingSession
     from launcher.engine.server.launch import Launch
     from launcher.engine.server.state import ServerStatus
     from launcher.gui.controller import Controller
@@ -53,7 +53,7 @@ async def run_first_start(
     Reports StepProgress, and a ServeRequest when the server has to be started. `read_session` returns the session that
     started it.
     """
-    from launcher.app.first_start import perform_first_start
+    from launcher.app.first.first_start import perform_first_start
 
     loop = asyncio.get_running_loop()
 
@@ -224,7 +224,7 @@ class StartFlow(QObject):
             return
 
         async def run_steps(report: Callable[[object], None]) -> Reply | None:
-            from launcher.app.first_checks import FirstStartRequest, make_first_start_request
+            from launcher.app.first.first_checks import FirstStartRequest, make_first_start_request
             from launcher.engine.demo import DEMO
 
             request = make_first_start_request(plan, own_settings) if plan is not None else FirstStartRequest(DEMO)
@@ -254,7 +254,7 @@ class StartFlow(QObject):
         self.failed.emit(error)
 
     def _handle_survey(self, survey: StartSurvey) -> None:
-        from launcher.app.first_start import initial_steps
+        from launcher.app.first.first_start import initial_steps
 
         self._surveying = None
         self.needs_network.emit(survey.needs_network)

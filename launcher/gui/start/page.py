@@ -15,7 +15,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from launcher.app.first_steps import Stage, StepProgress
+from launcher.app.first.first_steps import Stage, StepProgress
 from launcher.app.settings_declared import READ_HEADERS, VALUE_OFF, VALUE_ON
 from launcher.base.errors import LauncherError
 from launcher.base.text import one_line
@@ -31,7 +31,7 @@ from launcher.gui.widgets import Banner, Card, ComboBox, PageHead
 from launcher.gui.widgets.scrolling import make_scroll_area
 
 if TYPE_CHECKING:
-    from launcher.app.start_settings import KeptPlan
+    from launcher.app.planning.start_settings import KeptPlan
     from launcher.gui.controller import Controller
     from launcher.models.plan import Plan
     from launcher.models.preset import Intent

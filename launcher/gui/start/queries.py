@@ -13,9 +13,9 @@ from launcher.base.errors import LauncherError
 from launcher.base.late import asyncio
 
 if TYPE_CHECKING:
-    from launcher.app.first_checks import StartSurvey
-    from launcher.app.planner import EngineComparison, MachineDescription
-    from launcher.app.start_settings import KeptPlan
+    from launcher.app.first.first_checks import StartSurvey
+    from launcher.app.planning.planner import EngineComparison, MachineDescription
+    from launcher.app.planning.start_settings import KeptPlan
     from launcher.machine.advice import MachineAdvice
     from launcher.machine.backend import BackendChoice
     from launcher.machine.disks import Disk
@@ -105,7 +105,7 @@ async def read_and_plan(
     request: PlanRequest, report: Callable[[ReadingPhase], object], known: Computer | None = None
 ) -> PlanResult:
     """Read this computer, unless it is `known`, and plan. Missing information is not an error."""
-    from launcher.app.planner import MachineDescription, read_situation
+    from launcher.app.planning.planner import MachineDescription, read_situation
     from launcher.fetch.hub_cache import is_hub_offline
     from launcher.models.catalogue_load import load_catalogue
     from launcher.models.plan import PlanCriteria
@@ -132,8 +132,8 @@ async def read_and_plan(
 
 async def _plan_named(result: PlanResult, name: str, catalogue: Catalogue, situation: Situation) -> PlanResult:
     """Add the plans of a model that the user named. Raises what `select_named` and `plan_named` raise."""
-    from launcher.app.named_plans import plan_named, select_named
-    from launcher.app.planner import MachineDescription
+    from launcher.app.planning.named_plans import plan_named, select_named
+    from launcher.app.planning.planner import MachineDescription
     from launcher.models.plan import PlanCriteria
     from launcher.models.smaller_model import replace_misfits
 
@@ -151,7 +151,7 @@ async def _plan_named(result: PlanResult, name: str, catalogue: Catalogue, situa
 
 def _add_estimated(result: PlanResult) -> PlanResult:
     """Add the plans whose files' headers may be read on the hub, if the user has agreed or may be asked."""
-    from launcher.app import hub_headers
+    from launcher.app.planning import hub_headers
 
     asks = hub_headers.should_ask()
     if not asks and not hub_headers.may_read():
@@ -164,11 +164,11 @@ async def _apply_own_settings(
     result: PlanResult, catalogue: Catalogue, situation: Situation, criteria: PlanCriteria
 ) -> PlanResult:
     """Return the result with tuned settings, and with the user's earlier settings, in place of the plans' own."""
-    from launcher.app.planner import downloaded_file
+    from launcher.app.planning.planner import downloaded_file
 
     if not any(downloaded_file(plan) for plan in result.plans):
         return result  # there are own settings for files on this computer alone, and reading them imports a lot
-    from launcher.app.start_settings import apply_own_settings
+    from launcher.app.planning.start_settings import apply_own_settings
 
     plans, own_settings = await apply_own_settings(result.plans, catalogue, situation, criteria)
     result = result._replace(plans=_drop_duplicates(plans), own_settings=own_settings)
@@ -239,7 +239,7 @@ def _drop_duplicates(plans: Iterable[Plan]) -> tuple[Plan, ...]:
 
 async def read_headers(plans: Sequence[Plan]) -> LauncherError | None:
     """Read the headers of the plans' files on the hub. Returns the first error."""
-    from launcher.app import hub_headers
+    from launcher.app.planning import hub_headers
 
     return await hub_headers.read_headers(plans)
 
@@ -250,7 +250,7 @@ async def survey_plan(plan: Plan | None) -> StartSurvey:
     The plan is painted first, because importing what this needs holds up the window.
     """
     await asyncio.sleep(_PAINT_S)
-    from launcher.app.first_checks import FirstStartRequest, make_first_start_request, survey_start
+    from launcher.app.first.first_checks import FirstStartRequest, make_first_start_request, survey_start
     from launcher.engine.demo import DEMO
 
     return await survey_start(make_first_start_request(plan) if plan is not None else FirstStartRequest(DEMO))
@@ -258,7 +258,7 @@ async def survey_plan(plan: Plan | None) -> StartSurvey:
 
 async def ask_engine(plan: Plan) -> EngineAnswer:
     """Ask an engine build for a plan's memory. The file's header is read, from the hub if needed."""
-    from launcher.app import planner
+    from launcher.app.planning import planner
     from launcher.models.plan import estimate_argument
 
     started_s = time.monotonic()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
+from launcher.app.first.first_steps import Stage, Step, StepDetail, StepProgress
 from launcher.gui.duration import format_duration
 from launcher.gui.labels import UNKNOWN
 from launcher.gui.setting_text import setting_text
@@ -13,7 +13,7 @@ from launcher.gui.translation import join_sentences, ntr, render, tr
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from launcher.app.start_settings import KeptPlan
+    from launcher.app.planning.start_settings import KeptPlan
     from launcher.base.progress import Progress
     from launcher.engine.settings import Settings
     from launcher.gui.start.queries import EngineAnswer

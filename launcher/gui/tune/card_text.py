@@ -13,7 +13,7 @@ from launcher.gui.translation import chosen_language, join_sentences, ntr, rende
 from launcher.gui.tune.view_data import VerdictText, WorkloadAnswer
 
 if TYPE_CHECKING:
-    from launcher.app.tuner_space import PreparedTune
+    from launcher.app.measuring.tuner_space import PreparedTune
     from launcher.gui.tune.trial_views import TuneView
     from launcher.gui.widgets.blocks import ButtonAction
     from launcher.tuning.tuner import AnswersCompared, QuietAwaited, TrialPlanned
@@ -118,7 +118,7 @@ def saving_text(view: "TuneView") -> str:
 
 def verdict_card(view: "TuneView", buttons: "Sequence[ButtonAction]", *, saved: bool = False) -> VerdictText:
     """Return the card of a verdict."""
-    from launcher.app.tuner import changes_answers
+    from launcher.app.measuring.tuner import changes_answers
 
     verdict = view.verdict or {}
     runs = ntr("1 reply", "{n} replies", len(view.runs))
@@ -203,7 +203,7 @@ def unfinished_card(view: "TuneView", reason: str) -> VerdictText:
 
 def keep_label(view: "TuneView") -> str:
     """Return the label of the button that keeps the recommended settings."""
-    from launcher.app.tuner import changes_answers
+    from launcher.app.measuring.tuner import changes_answers
 
     if changes_answers(view.verdict or {}):
         return tr("Use these settings although the answers change")

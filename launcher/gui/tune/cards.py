@@ -43,8 +43,8 @@ from launcher.gui.widgets.row_table import RowTable
 from launcher.gui.widgets.rows import Cell, Column, TableRows
 
 if TYPE_CHECKING:
-    from launcher.app.serving_session import ServingSession
-    from launcher.app.tuned_match import TunedMatch
+    from launcher.app.planning.tuned_match import TunedMatch
+    from launcher.app.serving.serving_session import ServingSession
     from launcher.base.errors import LauncherError
     from launcher.gui.controller import Controller
     from launcher.tuning.advice import Advice
@@ -169,8 +169,8 @@ def _advice_text(advice: Advice) -> str:
 async def _read_state(session: ServingSession | None, model: str) -> TunedState:
     """Read the state for the running model, else the last served one, else the demo. Wakes no GPU."""
     from launcher.app import settings
-    from launcher.app.tuned_match import find_tuned_match
-    from launcher.app.use_counting import find_advice
+    from launcher.app.planning.tuned_match import find_tuned_match
+    from launcher.app.serving.use_counting import find_advice
 
     _, options = await current_options(session, model)
     launch = None if session is None or session.is_idle else session.supervisor.launch

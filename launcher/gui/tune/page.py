@@ -32,8 +32,8 @@ from launcher.gui.widgets import Card, ComboBox, PageHead, SliderField
 from launcher.gui.widgets.scrolling import make_scroll_area
 
 if TYPE_CHECKING:
-    from launcher.app.saved_tunes import SavedTune
-    from launcher.app.tuner_space import PreparedTune
+    from launcher.app.measuring.saved_tunes import SavedTune
+    from launcher.app.measuring.tuner_space import PreparedTune
     from launcher.gui.tune.trial_views import TuneView
     from launcher.tuning.history_records import Session
     from launcher.tuning.records import RunSettings

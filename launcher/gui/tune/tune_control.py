@@ -16,9 +16,9 @@ from launcher.gui.tune.view_data import OWN_WORKLOAD, TuneRequest
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from launcher.app.saved_tunes import SavedTune
-    from launcher.app.serving_session import ServingSession
-    from launcher.app.tuner_space import PreparedTune
+    from launcher.app.measuring.saved_tunes import SavedTune
+    from launcher.app.measuring.tuner_space import PreparedTune
+    from launcher.app.serving.serving_session import ServingSession
     from launcher.engine.serve_options import ServeOptions
     from launcher.gui.controller import Controller
     from launcher.gui.tune.trial_views import TuneView
@@ -108,7 +108,7 @@ class TuneControl(QObject):
         model_path = self._model_path
 
         async def measure_settings(session: ServingSession, model: str, report: Callable[[object], None]) -> Any:  # noqa: ANN401 -- a Verdict
-            from launcher.app.tuner import run_tune
+            from launcher.app.measuring.tuner import run_tune
 
             saved = await asyncio.to_thread(_read_saved_tune, model_path) if request is None else None
             if saved is not None:
@@ -158,7 +158,7 @@ class TuneControl(QObject):
         model_path = self._model_path
 
         async def serve_found(session: ServingSession, _model: str, _report: object) -> None:
-            from launcher.app.tuner import serve_early_answer, serve_winner
+            from launcher.app.measuring.tuner import serve_early_answer, serve_winner
 
             saved = await asyncio.to_thread(_read_saved_tune, model_path)
             if saved is not None and settings is not None:
@@ -205,7 +205,7 @@ class TuneControl(QObject):
         path_to_delete = self._model_path if self._view is not None and self._view.trials else None
 
         def delete_saved() -> None:
-            from launcher.app.saved_tunes import delete_tune
+            from launcher.app.measuring.saved_tunes import delete_tune
 
             if path_to_delete is not None:
                 delete_tune(path_to_delete)
@@ -216,7 +216,7 @@ class TuneControl(QObject):
         )
 
     def _handle_event(self, event: object) -> None:
-        from launcher.app.tuner_space import PreparedTune
+        from launcher.app.measuring.tuner_space import PreparedTune
         from launcher.tuning.tuner import (
             AnswersCompared,
             ClientsAwaited,
@@ -264,8 +264,8 @@ async def _tune_when_idle(
     session: ServingSession, prepared: PreparedTune, report: Callable[[object], None], saved: SavedTune | None
 ) -> Verdict:
     """Tune on the server of `session` while no client uses it; then restore its settings."""
-    from launcher.app.borrowed_session import borrow_server
-    from launcher.app.tuner import run_tune_when_idle
+    from launcher.app.measuring.tuner import run_tune_when_idle
+    from launcher.app.serving.borrowed_session import borrow_server
     from launcher.engine.server.registry import find_server
     from launcher.tuning.tuner import ClientsAwaited
 
@@ -280,14 +280,14 @@ async def _tune_when_idle(
 
 def _read_saved_tune(model: Path | None = None) -> SavedTune | None:
     """Return the last tune of a model file, or of any if None. Another program may have tuned another file since."""
-    from launcher.app.saved_tunes import load_tune
+    from launcher.app.measuring.saved_tunes import load_tune
 
     return load_tune(model)
 
 
 async def current_options(session: ServingSession | None, model: str) -> tuple[str, ServeOptions]:
     """Return the running model, else the last served one, else the demo; and its actual or resolved settings."""
-    from launcher.app.start_settings import resolve_start
+    from launcher.app.planning.start_settings import resolve_start
     from launcher.engine.server.last_start import load_last_model
 
     options = None if session is None or session.is_idle else session.supervisor.options
@@ -302,7 +302,7 @@ async def _prepare_tune(
     session: ServingSession | None, model: str, request: TuneRequest, saved: SavedTune | None = None
 ) -> PreparedTune:
     """Prepare a tune of the running model, else the last served one, else the demo; or a stored tune."""
-    from launcher.app.tuner_space import prepare_tune
+    from launcher.app.measuring.tuner_space import prepare_tune
     from launcher.tuning.agent_tasks import DEFAULT_AGENT, find_shape, task_goal, task_workload
     from launcher.tuning.goal import Aim, Goal
 

@@ -1,0 +1,1 @@
+"""The first start: checks of the computer, the steps to a first reply, and the demonstration."""

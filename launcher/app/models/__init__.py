@@ -1,0 +1,1 @@
+"""The user's models: the library, downloads, and recipes."""

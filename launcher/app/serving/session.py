@@ -1,0 +1,789 @@
+"""A session: one server that the window or the command line starts, uses and stops, possibly several times."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from launcher.app import settings
+from launcher.app.serving.memory_guard import MemoryGuard, PoolMemoryGuard
+from launcher.app.serving.model_pool import ModelPool, read_pool_rules
+from launcher.app.serving.published_server import PublishedServer
+from launcher.app.serving.request_keeping import RequestKeeping
+from launcher.app.serving.server_loan import ServerLoan
+from launcher.app.serving.serving_session import send_metered_request
+from launcher.base.action import Action, ActionKind
+from launcher.base.errors import (
+    ActionImpossible,
+    BadOption,
+    LauncherError,
+    ModelMissing,
+    PortBusy,
+    ServerNotFound,
+    Superseded,
+)
+from launcher.base.heap import fix_mmap_threshold
+from launcher.base.messages import message
+from launcher.engine.builds.build import BUILT_IN
+from launcher.engine.diagnosis.actions import apply_action, restarts_server
+from launcher.engine.diagnosis.fix_command import FixCommand, command_for
+from launcher.engine.diagnosis.fixes import attach_fixes
+from launcher.engine.serve_options import ServeOptions, check_options
+from launcher.engine.server.client import ChatRequest
+from launcher.engine.server.endpoint import saved_endpoints
+from launcher.engine.server.last_start import RepeatableStart, save_last_start, save_last_use
+from launcher.engine.server.launch import Launch, api_model_name, check_model
+from launcher.engine.server.load_times import LoadTimer, save_load_time
+from launcher.engine.server.logs import LogBook
+from launcher.engine.server.registry import ServedModel
+from launcher.engine.server.reread import DroppedPrompts
+from launcher.engine.server.state import (
+    ADDRESS_CHANGED,
+    SERVING,
+    EngineStarted,
+    ModelsChanged,
+    ModelStatus,
+    Notice,
+    PromptRead,
+    ServerEvent,
+    ServerState,
+    ServerStatus,
+    StreamsContinued,
+)
+from launcher.engine.server.supervisor import Supervisor
+from launcher.engine.settings import load_model_settings, save_model_settings
+from launcher.gateway.client_side import GatewayClientSide
+from launcher.gateway.exchange import HandoverOutlook
+from launcher.gateway.request_log import RequestLog, RequestRecord
+from launcher.models.server_settings import Value
+from launcher.monitor.health_event import HealthEvent
+from launcher.monitor.monitor import Monitor, MonitorSnapshot
+from launcher.monitor.reply import OnDelta, Reply
+
+if TYPE_CHECKING:
+    from launcher.gateway.gate import HandoverReport
+
+_MAX_PORTS = 4
+"""Number of ports that one start tries, if the user did not choose one."""
+_POLL_S = 0.05
+_SETTLE_S = 0.5
+"""Seconds in which further changes of a running server are combined with the first, for one restart."""
+_PUBLISH_TIMEOUT_S = 2.0
+"""Seconds to wait until the registry entry of a ready server is written."""
+_log = logging.getLogger(__name__)
+
+OnServerEvent = Callable[[ServerEvent], None]
+OnSnapshot = Callable[[MonitorSnapshot], None]
+OnHealth = Callable[[HealthEvent], None]
+
+
+class _ServedStart(NamedTuple):
+    """The last start that succeeded, with the user's choices: see ServerSession.start."""
+
+    start: RepeatableStart
+    chosen: dict[str, Value]
+    set_aside: dict[str, Value] | None
+
+
+class ServerSession:
+    """One server, which may be started, restarted, used and stopped repeatedly.
+
+    Its address stays the same, unless no `port` was given and another program takes it. A `shared` server listens on
+    every address of this computer, until `set_shared` changes that; if it is `encrypted`, other computers must use TLS.
+    Clients talk to the gateway, so that their streams go on while the engine is restarted, or with `direct` to the
+    engine itself. If it `takes_models`, requests can name other models, which are loaded beside this one,
+    `memory_limit_mib` in all: see ModelPool. With `memory_guard` the engine is restarted before host memory is
+    used up (None: by the app setting). A session belongs to one asyncio loop, on which listeners are called.
+    """
+
+    def __init__(
+        self,
+        *,
+        port: int | None = None,
+        shared: bool = False,
+        direct: bool = False,
+        encrypted: bool = False,
+        takes_models: bool = False,
+        memory_limit_mib: int | None = None,
+        memory_guard: bool | None = None,
+        on_event: OnServerEvent | None = None,
+        on_snapshot: OnSnapshot | None = None,
+        on_health: OnHealth | None = None,
+    ) -> None:
+        fix_mmap_threshold()
+        self.monitor = Monitor(on_snapshot, on_health=self._publish_health)
+        self._on_health = on_health
+        self._port, self._may_change_port = port, port is None
+        self.shared = shared
+        self._dropped_prompts = DroppedPrompts()
+        self.request_log = RequestLog(self._served_model, self._count_dropped_prompts)
+        self.request_log.add_listener(self._note_request)
+        self._request_keeping = RequestKeeping(self.request_log)
+        self._direct = direct
+        self.encrypted = encrypted
+        self._takes_models = takes_models and not direct
+        self._memory_limit_mib = memory_limit_mib
+        self._memory_guard = MemoryGuard(self, self._notify_listeners, agreed=memory_guard)
+        self._pool_memory_guard = PoolMemoryGuard(self._notify_listeners, agreed=memory_guard)
+        self._pool_watch: asyncio.Task[None] | None = None
+        self.pool: ModelPool | None = None
+        self._gateway: GatewayClientSide | None = None
+        self._on_event = on_event
+        self._extra_listeners: list[OnServerEvent] = []
+        self._lost_port: int | None = None
+        """The port that another program took; None once the user was told."""
+        self._hides_lost_port = False
+        """Whether to keep the error of a taken port from the listeners, because another port will be tried."""
+        self._change_count = 0
+        self._supervisor: Supervisor | None = None
+        self._published: PublishedServer | None = None
+        # The newest start, whether it succeeds or not. For `chosen` and `set_aside` see `start`.
+        self._newest_start: RepeatableStart | None = None
+        self._chosen: dict[str, Value] = {}
+        self._set_aside: dict[str, Value] | None = None
+        self._served_start: _ServedStart | None = None
+        # The last start that failed, and the fixes that its error proposed.
+        self._failed_start: RepeatableStart | None = None
+        self._proposed_fixes: tuple[Action, ...] = ()
+        self._load_timer = LoadTimer()
+        self._load_memory: _LoadReading | None = None
+        """The load whose memory is read again after its first full ubatch."""
+        self._handover: HandoverReport | None = None
+        """The newest handover whose streams were waited for."""
+        self._waits: set[asyncio.Task[None]] = set()
+        self._is_watched = True
+        self._loan: ServerLoan | None = None
+        self._lifecycle_lock = asyncio.Lock()
+
+    @property
+    def supervisor(self) -> Supervisor:
+        """The server's supervisor. Raises ServerNotFound before the first start and after the last stop."""
+        if self._supervisor is None:
+            raise ServerNotFound(message("The server is not running."), message("Start it first."))
+        return self._supervisor
+
+    @property
+    def last_handover(self) -> "HandoverReport | None":
+        """Report of the engine's last restart for the clients; None before the first one and without the gateway."""
+        return self._gateway.last_handover if self._gateway else None
+
+    async def foresee_handover(self) -> HandoverOutlook | None:
+        """Return what a restart of the engine would mean for clients now; None (unknown) without the gateway."""
+        return await self._gateway.foresee_handover() if self._gateway else None
+
+    @property
+    def model_statuses(self) -> tuple[ModelStatus, ...]:
+        """The models at its address, the main one first, if requests can name several."""
+        return self.pool.model_statuses if self.pool is not None else ()
+
+    @contextmanager
+    def listening(self, listener: OnServerEvent) -> Iterator[None]:
+        """Also call `listener` for every event within the block."""
+        self._extra_listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._extra_listeners.remove(listener)
+
+    async def start(
+        self,
+        options: ServeOptions,
+        *,
+        again: bool = False,
+        settles: bool = False,
+        drain_s: float = 0.0,
+        chosen: Mapping[str, Value] | None = None,
+        set_aside: Mapping[str, Value] | None = None,
+        model_name: str | None = None,
+        notices: Sequence[Notice] = (),
+    ) -> None:
+        """Serve `options` instead of what is served now. See Supervisor.become.
+
+        With `settles` a running server is changed only after `_SETTLE_S` seconds without another change, so that
+        clients meet one restart and not several.
+
+        `chosen` are the settings that the user chose (None: the kept settings stay). Once served, they are kept
+        for the model's next start, together with `set_aside`: earlier choices that are not used this time, but stay
+        kept (None: all earlier choices). `notices` go to the listeners first. `model_name` is the model as the user
+        named it, for commands that start it again (None: its path).
+
+        A port that the user did not choose is changed if another program takes it before the engine does. The error of
+        a failed start has its possible fixes as `actions`, for `apply_fix` or `command_for_action`.
+        """
+        self._proposed_fixes = ()
+        for notice in notices:
+            self._notify_listeners(notice)
+        if self._newest_start is not None:
+            if self._newest_start.options.model != options.model:
+                self._chosen, self._set_aside = {}, None
+            elif model_name is None:
+                model_name = self._newest_start.model
+        if chosen is not None and set_aside is not None:
+            self._set_aside = dict(set_aside)
+        self._newest_start = this_start = RepeatableStart.from_options(
+            options,
+            model_name=model_name,
+            chosen=None if chosen is None else {**self._chosen, **chosen},
+            port=None if self._may_change_port else self._port,
+            shared=self.shared,
+        )
+        change_number = self._count_change()
+        try:
+            if settles and self._is_serving:
+                await self._settle_change(change_number)
+            await self._start_on_free_port(options, change_number, again=again, drain_s=drain_s)
+        except LauncherError as error:
+            attach_fixes(error, options)
+            if self._newest_start is this_start:  # the start failed before it ran an engine
+                self._failed_start, self._proposed_fixes = this_start, error.actions
+                if not self._is_serving and not isinstance(error, Superseded):
+                    await asyncio.to_thread(save_last_start, this_start, None, error)
+            if change_number == self._change_count and self._is_serving and self._served_start is not None:
+                self._newest_start, self._chosen, self._set_aside = self._served_start  # the previous server goes on
+            raise
+        set_aside, all_chosen = None, dict(chosen or {})
+        if self._newest_start.options.model == options.model:  # unless a newer start of another model is in progress
+            set_aside, all_chosen = self._set_aside, {**self._chosen, **all_chosen}
+            self._chosen = all_chosen
+            self._served_start = _ServedStart(self._newest_start, all_chosen, set_aside)
+        if chosen is not None:
+            await asyncio.to_thread(_remember_choices, options.model, set_aside, all_chosen)
+
+    async def apply_fix(self, action: Action, *, drain_s: float = 0.0) -> None:
+        """Apply a fix of an error or a finding, and start again: with other settings, on another port, or unchanged.
+
+        A fix of the last error changes the start that failed, any other fix the running one. Changed settings count as
+        chosen. Raises ActionImpossible for a fix that needs no start (see `command_for_action`) or changes nothing,
+        ServerNotFound if nothing was started yet, and what `start` raises.
+        """
+        base = self._start_to_fix(action)
+        if base is None:
+            raise ServerNotFound(message("Nothing has been started yet."), message("Start a model first."))
+        if not restarts_server(action):
+            fix = command_for(action, base)
+            hint = fix.link or message("Do this yourself.")
+            if fix.command:
+                hint = message("Run `{command}`.", command=fix.command)
+            raise ActionImpossible(
+                message("{label}: restarting does not do this.", label=action.label), hint, kind=action.kind.value
+            )
+        if action.kind is ActionKind.OTHER_PORT:
+            await self.stop()  # a running server would hold the port
+            self._port, self._may_change_port = None, True
+        elif action.kind is not ActionKind.RESTART:
+            base = base.with_options(apply_action(action, base.options, context=base.context))
+        await self.start(base.options, again=True, drain_s=drain_s, chosen=base.settings, model_name=base.model)
+
+    @property
+    def requested_options(self) -> ServeOptions | None:
+        """The options of the newest start, also before it has succeeded; None before the first one."""
+        return self._newest_start.options if self._newest_start else None
+
+    @property
+    def served_options(self) -> ServeOptions | None:
+        """The options of the last start that succeeded; None before the first one."""
+        return self._served_start.start.options if self._served_start else None
+
+    @property
+    def loan(self) -> ServerLoan | None:
+        """The loan of the server to a measurement; None while it is not lent."""
+        return None if self._loan is None or self._loan.is_over else self._loan
+
+    def lend_server(self) -> ServerLoan:
+        """Lend the server to a measurement, which gives way to clients.
+
+        Raises BadOption if it has no gateway, and ActionImpossible if it is lent already or not ready.
+        """
+        if self._direct:
+            raise BadOption(
+                message("A server without the gateway does not know when clients use it."),
+                message("Start it without --direct."),
+            )
+        if self.loan is not None or not self._is_serving:
+            raise ActionImpossible(
+                message("The server is being measured already, or not ready."), message("Try again when it is ready.")
+            )
+        self._loan = ServerLoan(self)
+        return self._loan
+
+    def set_measurement_key(self, key: str | None) -> None:
+        """Accept a measurement's requests with a key of their own. See Gateway.set_measurement_key."""
+        if self._gateway is not None:
+            self._gateway.set_measurement_key(key)
+
+    def pause_traffic_reports(self) -> AbstractContextManager[None]:
+        """Count no request as usage. See Monitor.pause_traffic_reports."""
+        return self.monitor.pause_traffic_reports()
+
+    def _count_change(self) -> int:
+        """Count a start or stop, and return its number."""
+        self._change_count += 1
+        if self.loan is not None:
+            self.loan.note_change()
+        return self._change_count
+
+    @property
+    def change_count(self) -> int:
+        """Number of starts and stops requested so far. A measurement compares it to detect those of others."""
+        return self._change_count
+
+    @property
+    def has_uncounted_changes(self) -> bool:
+        """See ServingSession. A session counts each change when it is requested."""
+        return False
+
+    @property
+    def model_name(self) -> str:
+        """The model of the newest start as the user named it; empty before the first one."""
+        return self._newest_start.model if self._newest_start else ""
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing is served or starting."""
+        return self._supervisor is None
+
+    async def reload_keys(self) -> bool:
+        """Accept clients with the saved API keys of this port, and with no others.
+
+        Replies to a key that was revoked end. Return False if the server cannot change its keys, because there is no
+        gateway, or the port is not saved.
+        """
+        saved = await asyncio.to_thread(saved_endpoints)
+        published, supervisor, gateway = self._published, self._supervisor, self._gateway
+        if published is None or supervisor is None or gateway is None:
+            return False
+        kept = next((each for each in saved if each.port == published.endpoint.port), None)
+        if kept is None:
+            return False
+        published.endpoint = endpoint = replace(published.endpoint, api_key=kept.api_key, named_keys=kept.named_keys)
+        gateway.change_keys(endpoint)
+        supervisor.change_keys(endpoint)
+        published.registration.update(api_key=endpoint.api_key)
+        await asyncio.to_thread(published.registration.wait_written, _PUBLISH_TIMEOUT_S)
+        return True
+
+    async def set_shared(self, shared: bool, *, encrypted: bool = True, drain_s: float = 0.0) -> None:
+        """Share the server with other computers of the network, or stop sharing it.
+
+        If `encrypted`, other computers must use TLS. This computer's own requests go on; without the gateway, a running
+        server is restarted. If it fails, the server goes on as before, and the error is raised: PortBusy, what
+        explain_os_error returns if no certificate can be kept, or what `start` raises.
+        """
+        if shared == self.shared and (encrypted == self.encrypted or not shared):
+            return
+        before = self.shared, self.encrypted
+        self.shared, self.encrypted = shared, encrypted if shared else self.encrypted
+        if self._supervisor is None or self._supervisor.options is None:
+            return
+        try:
+            if self._gateway is None:
+                await self._restart_at_address(drain_s)
+            else:
+                await self._change_address(self._gateway)
+        except LauncherError as error:
+            if isinstance(error, Superseded):
+                raise
+            self.shared, self.encrypted = before
+            if self._gateway is None and shared:
+                await self._restart_at_address(0.0)
+            raise
+
+    async def _change_address(self, gateway: GatewayClientSide) -> None:
+        """Have the gateway listen as `shared` and `encrypted` require."""
+        async with self._lifecycle_lock:
+            published, supervisor = self._published, self._supervisor
+            if published is None or supervisor is None or gateway is not self._gateway:
+                return  # the server was stopped meanwhile
+            endpoint = replace(published.endpoint, shared=self.shared)
+            encrypted = self.encrypted and self.shared
+            await gateway.change_address(endpoint, encrypted=encrypted)
+            published.endpoint = endpoint
+            supervisor.change_keys(endpoint)
+            published.registration.update(shared=self.shared, encrypted=encrypted)
+        if self._newest_start is not None:
+            self._newest_start = replace(self._newest_start, shared=self.shared)
+        if self._served_start is not None:
+            self._served_start = self._served_start._replace(
+                start=replace(self._served_start.start, shared=self.shared)
+            )
+
+    async def _restart_at_address(self, drain_s: float) -> None:
+        """Restart a server without the gateway, because the address of an engine's process cannot change."""
+        if self._newest_start is None:
+            return
+        options = self._supervisor.options if self._supervisor is not None else None
+        base = self._newest_start.with_options(options) if options is not None else self._newest_start
+        await self.stop(drain_s=drain_s)
+        await self.start(base.options, chosen=base.settings, model_name=base.model)
+
+    def command_for_action(self, action: Action) -> FixCommand:
+        """Return the command that applies an action, or the link to open; neither when only the user can do it."""
+        return command_for(action, self._start_to_fix(action))
+
+    def _count_dropped_prompts(self, model: str | None) -> int:
+        beside = self.pool.supervisors_beside if self.pool is not None and model is not None else {}
+        supervisor = beside.get(model or "", self._supervisor)
+        return self._dropped_prompts.count_until_now(supervisor.log) if supervisor is not None else 0
+
+    def _note_request(self, record: RequestRecord) -> None:
+        if self._is_watched:
+            self.monitor.note_requests()
+        if self._is_watched and record.has_ended and record.reused_tokens is not None:
+            self.monitor.health_watch.note_prompt(record.reread)
+        if record.has_ended and record.prompt_tokens and record.reused_tokens is not None:
+            self._note_prompt(record.prompt_tokens - record.reused_tokens, record.model)
+            first_token = record.started_s + (record.first_token_s or 0.0)
+            self._notify_listeners(
+                PromptRead(
+                    record.prompt_tokens - record.reused_tokens,
+                    record.reused_tokens,
+                    record.reread.tokens if record.reread else 0,
+                    record.first_token_s,
+                    0.0 if record.first_token_s is None else max(0.0, time.time() - first_token),
+                )
+            )
+
+    def _note_prompt(self, tokens: int, model: str | None) -> None:
+        """Read the engine's memory again, once, when it has read the first full ubatch."""
+        reading, supervisor = self._load_memory, self._supervisor
+        if reading is None or supervisor is None or supervisor.engine_pid != reading.pid:
+            return
+        if tokens >= reading.ubatch and model in (None, self._served_model()):
+            self._load_memory = None
+            again = partial(reading.record, supervisor.log.last_lines(), has_read_prompt=True)
+            waiting = asyncio.create_task(asyncio.to_thread(again))
+            self._waits.add(waiting)
+            waiting.add_done_callback(self._waits.discard)
+
+    def _served_model(self) -> str | None:
+        options = self._supervisor.options if self._supervisor else None
+        return api_model_name(options) if options else None
+
+    @property
+    def _is_serving(self) -> bool:
+        return self._supervisor is not None and self._supervisor.status.state in SERVING
+
+    def _start_to_fix(self, action: Action) -> RepeatableStart | None:
+        """Return the start that an action applies to: the failed one if its error proposed it, else the running one."""
+        if action in self._proposed_fixes:
+            return self._failed_start
+        newest_start, supervisor = self._newest_start, self._supervisor
+        if newest_start is None or supervisor is None or supervisor.launch is None or supervisor.options is None:
+            return newest_start
+        if not self._is_serving:
+            return newest_start
+        return replace(newest_start.with_options(supervisor.options), context=supervisor.launch.context)
+
+    async def _settle_change(self, change_number: int) -> None:
+        """Wait until no other change has come for a while. Raises Superseded if one does."""
+        try:
+            await asyncio.sleep(_SETTLE_S)
+        except asyncio.CancelledError:
+            if change_number == self._change_count and self._served_start is not None:
+                self._newest_start, self._chosen, self._set_aside = self._served_start
+            raise
+        self._check_not_superseded(change_number)
+
+    async def _start_on_free_port(
+        self, options: ServeOptions, change_number: int, *, again: bool, drain_s: float
+    ) -> None:
+        check_options(options)
+        await asyncio.to_thread(check_model, options)  # fail before a port is claimed
+        for moves_left in reversed(range(_MAX_PORTS if self._may_change_port else 1)):
+            try:
+                await self._start_supervisor(options, change_number, moves_left, again=again, drain_s=drain_s)
+            except PortBusy:
+                if not moves_left:
+                    raise
+                self._lost_port, self._port = self._port, None
+            else:
+                break
+
+    async def _start_supervisor(
+        self, options: ServeOptions, change_number: int, moves_left: int, *, again: bool, drain_s: float
+    ) -> None:
+        try:
+            async with self._lifecycle_lock:  # else a clean-up would end the new monitor and control socket, too
+                self._check_not_superseded(change_number)
+                self._hides_lost_port = moves_left > 0
+                supervisor = self._supervisor or await self._open_supervisor(options)
+                if self._is_watched:
+                    self.monitor.watch_server(supervisor)
+                if self.pool is not None:
+                    await self.pool.reopen()
+                    await self.pool.yield_model(options.model)
+            self._check_not_superseded(change_number)
+            await supervisor.become(options, again=again, drain_s=drain_s)
+        except BaseException:
+            await self._clean_up_shielded()
+            raise
+        finally:
+            if change_number == self._change_count:
+                self._hides_lost_port = False  # the server keeps this port from now on
+        await self._finish_start(supervisor)
+
+    def _check_not_superseded(self, change_number: int) -> None:
+        """Raise Superseded if a start or stop was requested after the one with this number."""
+        if change_number != self._change_count:
+            raise Superseded(message("A newer request replaced this one."))
+
+    async def _finish_start(self, supervisor: Supervisor) -> None:
+        """Record load time, last use and GPU memory of a ready server, and wait until other commands can find it."""
+        launch, pid = supervisor.launch, supervisor.engine_pid
+        if launch is not None and (seconds := self._load_timer.take_seconds()) is not None:
+            await asyncio.to_thread(save_load_time, launch, seconds)
+        if launch is not None:
+            await asyncio.to_thread(save_last_use, launch.options.model)
+        if self._published is not None:  # other commands must find the server as soon as it is ready
+            await asyncio.to_thread(self._published.registration.wait_written, _PUBLISH_TIMEOUT_S)
+        if launch is None or pid is None or launch.build.name == BUILT_IN:
+            return
+        reading = _LoadReading(launch, pid, launch.plan_settings("cpu").ubatch)
+        await asyncio.to_thread(reading.record, supervisor.log.last_lines())
+        self._load_memory = reading  # from now on: two records at a time would lose one
+
+    def _publish_health(self, event: HealthEvent) -> None:
+        """Publish the open health findings to this user's other programs, and call the listener."""
+        self.publish_findings([finding.as_json() for finding in self.monitor.health_watch.open_findings])
+        if self._on_health is not None:
+            call_listener(self._on_health, event)
+
+    def publish_findings(self, findings: Sequence[Mapping[str, object]]) -> None:
+        """Publish health findings, as Finding.as_json, to this user's other programs."""
+        if self._published is not None:
+            self._published.registration.update(health=tuple(findings))
+        if not self._direct:  # without the gateway a restart would end all replies
+            self._memory_guard.note_findings(findings)
+
+    async def set_watched(self, watched: bool) -> None:
+        """Have the session's monitor sample the server, or not, while another process does."""
+        self._is_watched = watched
+        async with self._lifecycle_lock:
+            if not watched:
+                await self.monitor.end()
+            elif self._supervisor is not None and self._is_watched:
+                self.monitor.watch_server(self._supervisor)
+
+    async def stop(self, *, drain_s: float = 0.0) -> None:
+        """Stop the server if it runs or starts. Requests in progress may finish for up to `drain_s` seconds."""
+        self._count_change()
+        async with self._lifecycle_lock:  # wait for an opening or clean-up in progress
+            supervisor = self._supervisor
+        if supervisor is not None:
+            try:
+                await asyncio.gather(
+                    supervisor.become(None, drain_s=drain_s), *([self.pool.close(drain_s)] if self.pool else [])
+                )
+            finally:
+                await self._clean_up_shielded()
+
+    async def stop_model(self, name: str, *, drain_s: float = 0.0) -> str:
+        """Unload the model that a user names, and return its name. The server ends with its last one.
+
+        Raises ModelMissing if it is not loaded.
+        """
+        pool = self.pool
+        model = await pool.find_loaded(name) if pool is not None else None
+        loaded = pool.loaded_names if pool is not None else [self._served_model() or ""]
+        if model is None and name not in loaded:
+            raise ModelMissing(
+                message("{name} is not loaded.", name=name), message("Loaded: {names}.", names=", ".join(loaded))
+            )
+        if pool is None or model is None or loaded == [model.name]:
+            await self.stop(drain_s=drain_s)
+            return loaded[0]
+        await pool.end_model(model, drain_s)
+        return model.name
+
+    async def wait_until_ended(self) -> LauncherError | None:
+        """Wait until the server has ended and no start is in progress. Return its error, None when it was stopped."""
+        while (supervisor := self._supervisor) is not None:
+            status = await supervisor.wait_for_state(ServerState.STOPPED, ServerState.FAILED)
+            if self.pool is not None and self.pool.is_main_unloaded:  # the others go on, and this one can come back
+                await self.pool.wait_for_change()
+                continue
+            if not supervisor.is_changing and self._supervisor in (supervisor, None):
+                return status.error
+            await asyncio.sleep(_POLL_S)  # a start may be moving to another port
+        return None
+
+    async def send_request(
+        self, request: ChatRequest, on_delta: OnDelta | None = None, *, measured: bool = False
+    ) -> Reply:
+        """Send a request and return the whole reply. The monitor observes it. See Supervisor.chat."""
+        return await send_metered_request(self.supervisor, self.monitor, request, on_delta, measured=measured)
+
+    async def _open_supervisor(self, options: ServeOptions) -> Supervisor:
+        published = await PublishedServer.publish(self, self._port, options, shared=self.shared)
+        endpoint = published.endpoint
+
+        def listen(event: ServerEvent) -> None:
+            self._load_timer.handle_event(event)
+            published.update_entry(event, supervisor)
+            if isinstance(event, EngineStarted):
+                self.request_log.note_engine_start()
+                return
+            self._record_event(event, supervisor)
+            is_lost_port = isinstance(event, ServerStatus) and isinstance(event.error, PortBusy)
+            if not (is_lost_port and self._hides_lost_port):
+                self._notify_listeners(event)
+
+        def change_models(models: tuple[ServedModel, ...]) -> None:
+            published.registration.update(models=models)
+            self._notify_listeners(ModelsChanged(self.model_statuses))
+
+        try:
+            encrypted = self.encrypted and endpoint.shared
+            published.registration.update(encrypted=encrypted)
+            self._gateway = (
+                None
+                if self._direct
+                else GatewayClientSide(
+                    endpoint, self.request_log, encrypted=encrypted, read_allowed=settings.read_allowed_names
+                )
+            )
+        except LauncherError:
+            await published.withdraw()
+            raise
+        self._published, self._port = published, endpoint.port
+        self._supervisor = supervisor = Supervisor(
+            endpoint, LogBook.for_port(endpoint.port), listen, client_side=self._gateway
+        )
+        if self._takes_models and self._gateway is not None:
+            self.pool = ModelPool(
+                endpoint,
+                self.request_log,
+                read_rules=partial(read_pool_rules, self._memory_limit_mib),
+                on_notice=self._notify_listeners,
+                on_change=change_models,
+            )
+            self.pool.add_main(supervisor, self._gateway)
+            self._pool_watch = asyncio.create_task(
+                self._pool_memory_guard.watch(self.pool, lambda: self.monitor.health_watch.root)
+            )
+            published.registration.update(takes_models=True)
+        lost, self._lost_port = self._lost_port or endpoint.in_place_of, None
+        if lost is not None and lost != endpoint.port:
+            listen(
+                Notice(
+                    ADDRESS_CHANGED,
+                    message(
+                        "Port {lost} is in use by another program, so the server now uses {url}. Update "
+                        "programs that use the old address.",
+                        lost=lost,
+                        url=endpoint.url,
+                    ),
+                )
+            )
+        return supervisor
+
+    def _notify_listeners(self, event: ServerEvent) -> None:
+        for listener in (self._on_event, *self._extra_listeners):
+            if listener is not None:
+                call_listener(listener, event)
+        report = self.last_handover
+        if isinstance(event, ServerStatus) and event.state is ServerState.READY and report is not self._handover:
+            self._handover = report
+            if report is not None:
+                waiting = asyncio.create_task(self._announce_continuation(report))
+                self._waits.add(waiting)
+                waiting.add_done_callback(self._waits.discard)
+
+    async def _announce_continuation(self, report: "HandoverReport") -> None:
+        """Report to the listeners the pause that a handover made, once its streams continue."""
+        await report.wait_for_streams()
+        if report.gap_s is not None:
+            self._notify_listeners(StreamsContinued(report.gap_s))
+
+    def _record_event(self, event: ServerEvent, supervisor: Supervisor) -> None:
+        """Record a start or its error, for `apply_fix`, and for `diagnose` in another process."""
+        launch, newest = supervisor.launch, self._newest_start
+        if not isinstance(event, ServerStatus) or launch is None or newest is None:
+            return
+        if event.state is ServerState.LOADING and event.percent is None:  # an engine was started
+            served = self._served_start.start if self._served_start else newest
+            options = supervisor.options or newest.options
+            restores_previous = served.options == options != newest.options
+            started = replace(served if restores_previous else newest.with_options(options), context=launch.context)
+            if options == newest.options:
+                self._newest_start = started
+            save_last_start(started, supervisor.log.path)
+        elif event.state is ServerState.STOPPING:  # a running engine is stopped: its log is the last to ask about
+            served = self._served_start.start if self._served_start else newest
+            save_last_start(replace(served, context=launch.context), supervisor.log.path, stopped=True)
+        elif event.error is not None:
+            attach_fixes(event.error, launch.options)
+            self._failed_start, self._proposed_fixes = newest, event.error.actions
+            save_last_start(newest, supervisor.log.path, event.error)
+
+    async def _clean_up_shielded(self) -> None:
+        """Clean up, unless a newer start is in progress. Finishes even when cancelled."""
+        clean_up = asyncio.ensure_future(self._clean_up())
+        try:
+            await asyncio.shield(clean_up)
+        except asyncio.CancelledError:
+            await asyncio.wait([clean_up])
+            raise
+
+    async def _clean_up(self) -> None:
+        async with self._lifecycle_lock:
+            supervisor = self._supervisor
+            if supervisor is None or supervisor.is_changing:
+                return
+            if supervisor.status.state not in (ServerState.STOPPED, ServerState.FAILED):
+                return
+            pool, self.pool = self.pool, None
+            if self._pool_watch is not None:
+                self._pool_watch.cancel()
+                await asyncio.wait([self._pool_watch])
+                self._pool_watch = None
+            if pool is not None:
+                await pool.close()
+            published, self._published, self._supervisor = self._published, None, None
+            supervisor.log.close()
+            gateway, self._gateway = self._gateway, None
+            if gateway is not None:
+                await gateway.close()
+                await self._request_keeping.save_pending()
+            if published is not None:
+                await published.withdraw()
+            await self.monitor.end()
+
+
+@dataclass(slots=True)
+class _LoadReading:
+    """The GPU memory of one load: read when it is loaded, and again once the engine has read `ubatch` tokens."""
+
+    launch: Launch
+    pid: int
+    ubatch: int
+    is_recorded: bool = False
+
+    def record(self, lines: list[str], *, has_read_prompt: bool = False) -> None:
+        """Record the memory for later plans, in place of what was recorded of this load before."""
+        # Imported here, because the import takes as long as the start of a small model, and would delay that.
+        from launcher.app.planning.planner import record_load_memory
+
+        with suppress(Exception):
+            self.is_recorded = record_load_memory(
+                self.launch, self.pid, lines, has_read_prompt=has_read_prompt, replaces_last=self.is_recorded
+            )
+
+
+def _remember_choices(model: Path, set_aside: Mapping[str, Value] | None, chosen: Mapping[str, Value]) -> None:
+    """Keep the chosen settings for the model's next start, with the earlier ones that were set aside (None: all)."""
+    earlier = load_model_settings(model) if set_aside is None else set_aside
+    save_model_settings(model, {**earlier, **chosen})
+
+
+def call_listener(listener: Callable[[Any], None], event: object) -> None:
+    """Call a listener. Its failure (a closed terminal, for example) must not end the supervision of the server."""
+    try:
+        listener(event)
+    except Exception:  # noqa: BLE001 -- any error of a listener
+        _log.exception("A listener failed: %s", type(event).__name__)
