@@ -99,11 +99,13 @@ def test_sizes_of_another_formula_or_a_damaged_file_are_computed_again(
         save_sizes()
         assert store_path.read_bytes() == whole
     with monkeypatch.context() as patch:
-        patch.setattr(kept_buffers, "_describe_formula", lambda: "another")
+        patch.setattr(kept_buffers, "__version__", "9.9.9")  # an update changes the formula
+        kept_buffers._describe_formula.cache_clear()
         forget_sizes()
         patch.setattr(kept_buffers, "compute_buffers", refuse)
         with pytest.raises(AssertionError, match="is computed"):
             find_compute_buffers(GEOMETRY, SETTING)
+    kept_buffers._describe_formula.cache_clear()
     assert not caplog.records
 
 
