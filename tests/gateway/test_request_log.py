@@ -15,7 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from launcher.app import request_keeping, settings
+from launcher.app import settings
+from launcher.app.serving import request_keeping
 from launcher.app.serving.request_keeping import RequestKeeping
 from launcher.app.serving.session import ServerSession
 from launcher.app.settings_declared import REQUEST_LOG

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app import hub_headers, settings
+from launcher.app import settings
+from launcher.app.planning import hub_headers
 from launcher.app.settings_declared import READ_HEADERS, VALUE_ASK, VALUE_OFF, VALUE_ON
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.plan import Plan, PlanCriteria, make_plans

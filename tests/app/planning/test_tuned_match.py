@@ -9,9 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.app import tuned_match, tuner
 from launcher.app.first.demonstration import run_demo
 from launcher.app.first.doctor import examine_machine
+from launcher.app.measuring import tuner
+from launcher.app.planning import tuned_match
 from launcher.app.planning.start_settings import apply_own_settings
 from launcher.app.planning.tuned_match import (
     TunedMatch,

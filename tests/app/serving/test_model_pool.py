@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from launcher.app import model_pool, running_servers, start_settings
+from launcher.app.planning import start_settings
+from launcher.app.serving import model_pool, running_servers
 from launcher.app.serving.model_names import ModelAlias, add_alias, keep_model
 from launcher.app.serving.model_pool import ModelPool, PoolRules
 from launcher.app.serving.session import ServerSession

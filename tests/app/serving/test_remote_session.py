@@ -17,7 +17,8 @@ import httpx
 import psutil
 import pytest
 
-from launcher.app import running_servers, settings
+from launcher.app import settings
+from launcher.app.serving import running_servers
 from launcher.app.serving.remote_session import RemoteSession
 from launcher.app.serving.server_process import find_process
 from launcher.app.serving.session_host import SessionHost
