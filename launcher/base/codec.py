@@ -1,12 +1,12 @@
 """Values of the program as JSON, and back: dataclasses, named tuples, enums, paths, tuples, sets and mappings.
 
 A class is written as an object with a key for each field. `field(metadata={"key": ...})` gives it another key, and None
-leaves the field out. A class that is shown rather than kept declares a view, a table of its keys (see `JsonView`).
+leaves the field out. A class that is shown rather than kept declares JSON_VIEW, a table of its keys (see `JsonView`).
 
-Reading checks each value against the type of its field. Unknown keys are ignored and missing ones take the field's
-default, so that files of earlier and later versions can be read. What a version wrote in another shape is converted by
-the module that owns the file, before it is read. The members of a union are tried in turn; classes of a union are told
-apart by a field of type Literal, such as `verb: Literal["stop"] = "stop"`.
+Reading checks each value against the type of its field. Unknown keys are ignored, and missing ones take the field's
+default, as does null where the type has none, so that files of earlier and later versions can be read. What a version
+wrote in another shape is converted by the module that owns the file, before it is read. The members of a union are
+tried in turn; classes of a union are told apart by a field of type Literal, such as `verb: Literal["stop"] = "stop"`.
 
 Messages stay messages when they are written: `add_message_data` describes them, `restore_messages` restores them.
 """
@@ -14,6 +14,7 @@ Messages stay messages when they are written: `add_message_data` describes them,
 from __future__ import annotations
 
 import collections.abc
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -51,33 +52,37 @@ class WrongShape(ValueError):
         return f"{''.join(names).lstrip('.') or 'it'} {self.reason}"
 
 
+class _OtherTag(WrongShape):
+    """A Literal with another value: in a union, data that is meant for another class."""
+
+
 class _Key(NamedTuple):
     """A key of a view: its name inside nested objects, and the attributes that lead to its value."""
 
     names: tuple[str, ...]
     path: tuple[str, ...]
+    ending: str
     digits: int | None
-    empty_is_none: bool
 
 
 class JsonView:
     """A table of an object's keys in JSON, as words such as "at=place engine.name=build.name mean:3 note?".
 
-    A word is a key and the path of attributes to its value, which may be left out if it is the key. A path ends where
-    an attribute is None. A dotted key makes a nested object. The number after a colon is that of decimals, and with a
-    question mark something empty becomes null.
+    A word is a key and the path of attributes to its value, which may be left out if it is the key. Methods are called,
+    and a path ends where an attribute is None. A dotted key makes a nested object. The number after a colon is that of
+    decimals. With a question mark something empty becomes null, with a star an empty list. `inner` are views of the
+    values of keys.
     """
 
-    def __init__(self, words: str) -> None:
+    def __init__(self, words: str, **inner: JsonView) -> None:
         self.keys = tuple(map(self._parse_word, words.split()))
+        self.inner = inner
 
     @staticmethod
     def _parse_word(word: str) -> _Key:
         text, _, digits = word.partition(":")
-        key, _, path = text.removesuffix("?").partition("=")
-        return _Key(
-            tuple(key.split(".")), tuple((path or key).split(".")), int(digits) if digits else None, text.endswith("?")
-        )
+        key, _, path = text.rstrip("?*").partition("=")
+        return _Key(tuple(key.split(".")), tuple((path or key).split(".")), text[-1], int(digits) if digits else None)
 
     def write(self, value: object) -> dict[str, Any]:
         """Return the object with the keys of this view."""
@@ -86,39 +91,43 @@ class JsonView:
             found = value
             for name in key.path:
                 found = None if found is None else getattr(found, name)
+                if callable(found):
+                    found = found()
             inner = data
             for name in key.names[:-1]:
                 inner = inner.setdefault(name, {})
-            found = to_json(found or None if key.empty_is_none else found)
+            if not found and key.ending in "?*":
+                found = [] if key.ending == "*" else None
+            found = to_json(found, self.inner.get(key.names[-1]))
             inner[key.names[-1]] = found if key.digits is None else round_figures(found, key.digits)
         return data
 
 
 def round_figures(data: Any, digits: int) -> Any:  # noqa: ANN401 -- JSON
-    """Return a JSON value with its numbers rounded, those in lists and objects included."""
+    """Return a JSON value with its numbers rounded, to whole ones for 0 digits, those in lists and objects included."""
     if isinstance(data, float):
-        return round(data, digits)
+        return round(data, digits or None)
     if isinstance(data, list):
         return [round_figures(each, digits) for each in data]
     return {name: round_figures(each, digits) for name, each in data.items()} if isinstance(data, dict) else data
 
 
 def to_json(value: Any, view: JsonView | None = None, *, sparse: bool = False) -> Any:  # noqa: ANN401 -- JSON
-    """Return a value as JSON data: by `view`, else by the view of its class, else with all fields.
+    """Return a value as JSON data: by `view` (the entries of a list), by the view of its class, or with all fields.
 
     `sparse` leaves out fields that have their defaults. A number that is not finite becomes None. Raises TypeError for
     a value of any other type.
     """
-    if view is not None:
-        return view.write(value)
+    if view is not None and value is not None:
+        return [view.write(each) for each in value] if isinstance(value, list | tuple) else view.write(value)
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, str | int):
         return value
-    if isinstance(view := getattr(type(value), "JSON_VIEW", None), JsonView):
-        return view.write(value)
+    if isinstance(own := getattr(type(value), "JSON_VIEW", None), JsonView):
+        return own.write(value)
     if is_dataclass(value) or hasattr(value, "_fields"):
         named = ((field, getattr(value, field.name)) for field in _fields_of(type(value)) if field.key is not None)
         return {
@@ -142,14 +151,34 @@ def from_json(kind: type[T], data: object) -> T:
     return data if exact is not None and type(data) is exact else read(data)  # type: ignore[return-value]
 
 
+def encode_json(value: Any, *, indent: int | None = None, sparse: bool = False) -> bytes:  # noqa: ANN401 -- see to_json
+    """Return a value as the text of a JSON file."""
+    return json.dumps(to_json(value, sparse=sparse), indent=indent).encode()
+
+
+def decode_json(kind: type[T], text: bytes | str) -> T:
+    """Return the text of a JSON file as a value of the type `kind`. Raises ValueError or RecursionError."""
+    return from_json(kind, json.loads(text))
+
+
+def compact_json(value: Any) -> str:  # noqa: ANN401 -- see to_json
+    """Return a value as compact JSON with sorted keys, for databases and comparisons."""
+    text = json.dumps(to_json(value), ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    return text.encode("utf-8", "replace").decode()  # file names may contain lone surrogates, which SQLite refuses
+
+
 class _Field(NamedTuple):
-    """A field of a class: `key` is its name in JSON, None if it is not written; `exact` the type of most values."""
+    """A field of a class: `key` is its name in JSON, None if it is not written.
+
+    `takes_null` is whether its type has None, `exact` the type of most values.
+    """
 
     name: str
     key: str | None
     has_default: bool
     default: Callable[[], Any]
     is_passed: bool
+    takes_null: bool
     exact: type | None
     read: _Reader
 
@@ -160,7 +189,15 @@ def _fields_of(kind: Any) -> tuple[_Field, ...]:  # noqa: ANN401 -- a dataclass 
     if not is_dataclass(kind):
         defaults = kind._field_defaults
         return tuple(
-            _Field(name, name, name in defaults, partial(defaults.get, name), True, *_reader_of(hints[name]))
+            _Field(
+                name,
+                name,
+                name in defaults,
+                partial(defaults.get, name),
+                True,
+                _takes_null(hints[name]),
+                *_reader_of(hints[name]),
+            )
             for name in kind._fields
         )
     return tuple(
@@ -170,18 +207,24 @@ def _fields_of(kind: Any) -> tuple[_Field, ...]:  # noqa: ANN401 -- a dataclass 
             field.default is not MISSING or field.default_factory is not MISSING,
             partial(_keep, field.default) if field.default_factory is MISSING else field.default_factory,
             field.init,
-            *_reader_of(hints[field.name]),
+            _takes_null(hints[field.name]),
+            *(_reader_of(hints[field.name]) if field.metadata.get("key", "") is not None else (None, _keep)),
         )
         for field in fields(kind)
     )
 
 
 @cache
-def _keys_of(kind: Any) -> tuple[dict[str, _Field], frozenset[str]]:  # noqa: ANN401 -- a dataclass or a named tuple
-    """Return the fields by their keys in JSON, and by their own names; and the names of those that must be there."""
-    found = _fields_of(kind)
-    by_key = {field.name: field for field in found} | {field.key: field for field in found if field.key is not None}
-    return by_key, frozenset(field.name for field in found if not field.has_default)
+def _keys_of(kind: Any) -> tuple[dict[str, _Field], frozenset[str], frozenset[str]]:  # noqa: ANN401 -- see _fields_of
+    """Return the fields by key and by name, the names of those that must be there, and of those that are not passed."""
+    found = [field for field in _fields_of(kind) if field.key is not None]
+    by_key = {field.name: field for field in found} | {str(field.key): field for field in found}
+    required = frozenset(field.name for field in found if not field.has_default)
+    return by_key, required, frozenset(field.name for field in found if not field.is_passed)
+
+
+def _takes_null(kind: Any) -> bool:  # noqa: ANN401 -- a type expression
+    return kind in (Any, object) or NoneType in get_args(kind)
 
 
 def _keep(value: Any) -> Any:  # noqa: ANN401 -- any value
@@ -189,23 +232,27 @@ def _keep(value: Any) -> Any:  # noqa: ANN401 -- any value
 
 
 def _read_object(kind: Any, data: Any) -> Any:  # noqa: ANN401 -- see from_json
+    by_key, required, unpassed = _keys_of(kind)
+    if isinstance(data, list):  # as earlier versions wrote named tuples and rows
+        data = dict(zip((field.name for field in _fields_of(kind)), data, strict=False))
     if not isinstance(data, Mapping):
-        if isinstance(data, kind):
-            return data
         raise WrongShape("should be an object")
-    by_key, required = _keys_of(kind)
     values = {}
     key: Any = ""
     try:
         for key, value in data.items():
             if (field := by_key.get(key)) is not None:
-                read = value if type(value) is field.exact else field.read(value)
-                if field.is_passed:
-                    values[field.name] = read
+                if type(value) is field.exact:
+                    values[field.name] = value
+                elif value is not None or field.takes_null or not field.has_default:
+                    values[field.name] = field.read(value)
     except WrongShape as error:
-        raise WrongShape(error.reason, (key, *error.place)) from None
+        error.place = (key, *error.place)
+        raise
     if missing := required - values.keys():
         raise WrongShape("is missing", (min(missing),))
+    for name in unpassed & values.keys():
+        del values[name]
     try:
         return kind(**values)
     except (ValueError, TypeError) as error:
@@ -224,7 +271,7 @@ def _reader_of(kind: Any) -> tuple[type | None, _Reader]:  # noqa: ANN401 -- a t
         readers = tuple(map(_reader_of, inner))
         exacts = frozenset(exact for exact, _ in readers if exact is not None)
         likely = next((exact for exact, _ in readers if exact not in (None, NoneType)), None)
-        return likely, partial(_read_union, exacts, tuple(read for _, read in readers))
+        return likely, partial(_read_union, exacts, tuple(read for exact, read in readers if exact is not NoneType))
     if origin is Literal:
         return None, partial(_read_literal, inner)
     if (origin or kind) in _LISTS:
@@ -259,13 +306,13 @@ def _read_union(exacts: frozenset[type], readers: tuple[_Reader, ...], value: An
             return read(value)
         except WrongShape as error:
             errors.append(error)
-    raise max(errors, key=lambda error: len(error.place))
+    raise max(errors, key=lambda error: (not isinstance(error, _OtherTag), len(error.place)))
 
 
 def _read_literal(values: tuple[Any, ...], value: Any) -> Any:  # noqa: ANN401 -- see from_json
     if any(value == each and type(value) is type(each) for each in values):
         return value
-    raise WrongShape(f"should be {' or '.join(map(repr, values))}")
+    raise _OtherTag(f"should be {' or '.join(map(repr, values))}")
 
 
 def _read_list(make: Callable[[Iterable[Any]], Any], read: _Reader, value: Any) -> Any:  # noqa: ANN401 -- see from_json
@@ -286,7 +333,8 @@ def _read_items(readers: Iterable[_Reader], items: Iterable[Any]) -> list[Any]:
         for read, each in zip(readers, items, strict=False):
             found.append(read(each))
     except WrongShape as error:
-        raise WrongShape(error.reason, (len(found), *error.place)) from None
+        error.place = (len(found), *error.place)
+        raise
     return found
 
 
@@ -298,7 +346,8 @@ def _read_mapping(read_key: _Reader, read: _Reader, value: Any) -> Any:  # noqa:
         try:
             found[read_key(name)] = read(each)
         except WrongShape as error:
-            raise WrongShape(error.reason, (name, *error.place)) from None
+            error.place = (name, *error.place)
+            raise
     return found
 
 

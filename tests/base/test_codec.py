@@ -1,6 +1,7 @@
 """The codec of values to and from JSON."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -46,7 +47,7 @@ class Shape:
     sizes: Mapping[Colour, int] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
     wish: str = field(default="run", metadata={"key": "wanted"})
-    header: object = field(default=None, metadata={"key": None})
+    header: Path | re.Pattern[str] = field(default=Path("h"), metadata={"key": None})
     verb: Stop | Load | None = None
     figure: int | float | str = 0
 
@@ -93,6 +94,16 @@ def test_sparse_data_leaves_defaults_out_also_inside() -> None:
     assert to_json(Shape(name="a", points=(Point(1),)), sparse=True) == {"name": "a", "points": [{"x": 1}]}
 
 
+def test_null_is_the_default_where_the_type_has_none() -> None:
+    assert from_json(Shape, {"name": "a", "points": None, "place": None}) == Shape(name="a")
+    with pytest.raises(WrongShape, match="name should be a text"):
+        from_json(Shape, {"name": None})
+
+
+def test_a_row_is_read_by_the_order_of_the_fields() -> None:
+    assert from_json(Shape, {"name": "a", "points": [[1, 2.5], [3]]}).points == (Point(1, 2.5), Point(3))
+
+
 def test_unknown_keys_are_ignored() -> None:
     assert from_json(Stop, {"force": True, "since": 3}) == Stop(force=True)
 
@@ -110,7 +121,7 @@ def test_unknown_keys_are_ignored() -> None:
         ({"name": "a", "verb": {"verb": "load", "model": 3}}, "verb.model should be a path"),
         ({"name": "a", "verb": {"verb": "run"}}, "verb.verb should be 'stop'"),
         ({"name": "a", "about": []}, "about should be an object"),
-        ([], "it should be an object"),
+        (3, "it should be an object"),
     ],
 )
 def test_what_does_not_fit_is_named_with_its_place(data: object, error: str) -> None:
@@ -144,11 +155,12 @@ def test_messages_can_be_described_and_restored() -> None:
 
 @dataclass(frozen=True)
 class Circle:
-    JSON_VIEW: ClassVar[JsonView] = JsonView("name at.x=centre.x at.y=centre.y:1 area:2 note? parts:1")
+    JSON_VIEW: ClassVar[JsonView] = JsonView("name at.x=centre.x at.y=centre.y:1 area:2 note? parts:1 holes*")
     name: str
     centre: Point | None
     note: str = ""
     parts: tuple[float, ...] = (0.25, 0.77)
+    holes: None = None
 
     @property
     def area(self) -> float:
@@ -156,7 +168,14 @@ class Circle:
 
 
 def test_a_view_has_its_own_keys() -> None:
-    expected = {"name": "a", "at": {"x": 1, "y": 2.3}, "area": 3.14, "note": None, "parts": [0.2, 0.8]}
+    expected = {"name": "a", "at": {"x": 1, "y": 2.3}, "area": 3.14, "note": None, "parts": [0.2, 0.8], "holes": []}
     assert to_json([Circle("a", Point(1, 2.345))]) == [expected]
     assert to_json(Circle("a", None))["at"] == {"x": None, "y": None}
     assert to_json(Circle("a", None, "b"), JsonView("title=name note")) == {"title": "a", "note": "b"}
+    assert to_json([None, Circle("a", None)], JsonView("name=name.upper")) == [{"name": None}, {"name": "A"}]
+    assert to_json(None, JsonView("name")) is None
+
+
+def test_a_view_has_views_of_its_values() -> None:
+    view = JsonView("name points", points=JsonView("left=x"))
+    assert to_json(Shape(name="a", points=(Point(1),)), view) == {"name": "a", "points": [{"left": 1}]}
