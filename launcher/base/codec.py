@@ -119,7 +119,8 @@ def to_json(value: Any, view: JsonView | None = None, *, sparse: bool = False) -
     a value of any other type.
     """
     if view is not None and value is not None:
-        return [view.write(each) for each in value] if isinstance(value, list | tuple) else view.write(value)
+        is_list = isinstance(value, list | tuple) and not hasattr(value, "_fields")
+        return [view.write(each) for each in value] if is_list else view.write(value)
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, float):
@@ -128,8 +129,9 @@ def to_json(value: Any, view: JsonView | None = None, *, sparse: bool = False) -
         return value
     if isinstance(own := getattr(type(value), "JSON_VIEW", None), JsonView):
         return own.write(value)
-    if is_dataclass(value) or hasattr(value, "_fields"):
-        named = ((field, getattr(value, field.name)) for field in _fields_of(type(value)) if field.key is not None)
+    kind: Any = type(value)
+    if is_dataclass(kind) or hasattr(kind, "_fields"):
+        named = ((field, getattr(value, field.name)) for field in _fields_of(kind) if field.key is not None)
         return {
             field.key: to_json(inside, sparse=sparse)
             for field, inside in named
@@ -147,8 +149,8 @@ def to_json(value: Any, view: JsonView | None = None, *, sparse: bool = False) -
 
 def from_json(kind: type[T], data: object) -> T:
     """Return JSON data as a value of the type `kind`. Raises WrongShape."""
-    exact, read = _reader_of(kind)
-    return data if exact is not None and type(data) is exact else read(data)  # type: ignore[return-value]
+    as_any: Any = kind
+    return _reader_of(as_any)[1](data)  # type: ignore[no-any-return]
 
 
 def encode_json(value: Any, *, indent: int | None = None, sparse: bool = False) -> bytes:  # noqa: ANN401 -- see to_json
@@ -168,63 +170,51 @@ def compact_json(value: Any) -> str:  # noqa: ANN401 -- see to_json
 
 
 class _Field(NamedTuple):
-    """A field of a class: `key` is its name in JSON, None if it is not written.
-
-    `takes_null` is whether its type has None, `exact` the type of most values.
-    """
+    """A field of a class: `key` is its name in JSON, None if it is not written."""
 
     name: str
     key: str | None
     has_default: bool
     default: Callable[[], Any]
-    is_passed: bool
-    takes_null: bool
-    exact: type | None
-    read: _Reader
 
 
 @cache
 def _fields_of(kind: Any) -> tuple[_Field, ...]:  # noqa: ANN401 -- a dataclass or a named tuple
-    hints = get_type_hints(kind)
     if not is_dataclass(kind):
         defaults = kind._field_defaults
-        return tuple(
-            _Field(
-                name,
-                name,
-                name in defaults,
-                partial(defaults.get, name),
-                True,
-                _takes_null(hints[name]),
-                *_reader_of(hints[name]),
-            )
-            for name in kind._fields
-        )
+        return tuple(_Field(name, name, name in defaults, partial(defaults.get, name)) for name in kind._fields)
     return tuple(
         _Field(
             field.name,
             field.metadata.get("key", field.name),
             field.default is not MISSING or field.default_factory is not MISSING,
             partial(_keep, field.default) if field.default_factory is MISSING else field.default_factory,
-            field.init,
-            _takes_null(hints[field.name]),
-            *(_reader_of(hints[field.name]) if field.metadata.get("key", "") is not None else (None, _keep)),
         )
         for field in fields(kind)
     )
 
 
+class _Slot(NamedTuple):
+    """The place of a key's value in a class: `exact` is the type of most values, which are taken as they are."""
+
+    name: str
+    exact: type | None
+    read: _Reader
+    skips_null: bool
+
+
 @cache
-def _keys_of(kind: Any) -> tuple[dict[str, _Field], frozenset[str], frozenset[str]]:  # noqa: ANN401 -- see _fields_of
-    """Return the fields by key and by name, the names of those that must be there, and of those that are not passed."""
-    found = [field for field in _fields_of(kind) if field.key is not None]
-    by_key = {field.name: field for field in found} | {str(field.key): field for field in found}
-    required = frozenset(field.name for field in found if not field.has_default)
-    return by_key, required, frozenset(field.name for field in found if not field.is_passed)
-
-
-def _takes_null(kind: Any) -> bool:  # noqa: ANN401 -- a type expression
-    return kind in (Any, object) or NoneType in get_args(kind)
+def _slots_of(kind: Any) -> tuple[dict[str, _Slot], frozenset[str]]:  # noqa: ANN401 -- see _fields_of
+    """Return the fields by their keys and by their own names, and the names of those that must be there."""
+    hints, slots = get_type_hints(kind), {}
+    known = [field for field in _fields_of(kind) if field.key is not None]
+    for field in known:
+        hint = hints[field.name]
+        has_null = hint in (Any, object) or NoneType in get_args(hint)
+        slots[field.name] = slots[str(field.key)] = _Slot(
+            field.name, *_reader_of(hint), field.has_default and not has_null
+        )
+    return slots, frozenset(field.name for field in known if not field.has_default)
 
 
 def _keep(value: Any) -> Any:  # noqa: ANN401 -- any value
@@ -232,7 +222,7 @@ def _keep(value: Any) -> Any:  # noqa: ANN401 -- any value
 
 
 def _read_object(kind: Any, data: Any) -> Any:  # noqa: ANN401 -- see from_json
-    by_key, required, unpassed = _keys_of(kind)
+    slots, required = _slots_of(kind)
     if isinstance(data, list):  # as earlier versions wrote named tuples and rows
         data = dict(zip((field.name for field in _fields_of(kind)), data, strict=False))
     if not isinstance(data, Mapping):
@@ -241,18 +231,16 @@ def _read_object(kind: Any, data: Any) -> Any:  # noqa: ANN401 -- see from_json
     key: Any = ""
     try:
         for key, value in data.items():
-            if (field := by_key.get(key)) is not None:
-                if type(value) is field.exact:
-                    values[field.name] = value
-                elif value is not None or field.takes_null or not field.has_default:
-                    values[field.name] = field.read(value)
+            if (slot := slots.get(key)) is not None:
+                if type(value) is slot.exact:
+                    values[slot.name] = value
+                elif value is not None or not slot.skips_null:
+                    values[slot.name] = slot.read(value)
     except WrongShape as error:
         error.place = (key, *error.place)
         raise
     if missing := required - values.keys():
         raise WrongShape("is missing", (min(missing),))
-    for name in unpassed & values.keys():
-        del values[name]
     try:
         return kind(**values)
     except (ValueError, TypeError) as error:
@@ -284,6 +272,8 @@ def _reader_of(kind: Any) -> tuple[type | None, _Reader]:  # noqa: ANN401 -- a t
         return None, partial(_read_enum, kind)
     if isinstance(kind, type) and issubclass(kind, PurePath):
         return None, partial(_read_path, kind)
+    if isinstance(kind, type) and issubclass(kind, str):  # a message
+        return kind, lambda value: kind(_read_plain(str, value))
     if is_dataclass(kind) or hasattr(kind, "_fields"):
         return None, partial(_read_object, kind)
     raise TypeError(f"{kind} cannot be read from JSON")

@@ -96,11 +96,6 @@ def make_title(text: str) -> str:
     return one_line(next(filter(None, lines), "Untitled"), _MAX_TITLE_CHARACTERS)
 
 
-def pack_json(data: Mapping[str, object]) -> str:
-    """Return figures or settings as compact JSON."""
-    return json.dumps(dict(data), ensure_ascii=True, separators=(",", ":"), default=str)
-
-
 def unpack_json(text: str) -> dict[str, object]:
     """Return figures or settings from JSON; empty if the text is something else."""
     try:

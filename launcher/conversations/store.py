@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from launcher.base import database
+from launcher.base.codec import compact_json
 from launcher.base.database import transaction
 from launcher.base.errors import ConversationMissing, ConversationsUnusable
 from launcher.base.messages import message
@@ -29,7 +30,6 @@ from launcher.conversations.records import (
     SearchHit,
     make_title,
     new_id,
-    pack_json,
     unpack_json,
 )
 
@@ -332,7 +332,7 @@ class Conversations:
                        "WHERE id = ?1", (message_id,))  # fmt: skip
             db.execute(
                 "UPDATE messages SET ending = ?, footer = ?, figures = ? WHERE id = ?",
-                (ending, storable_text(footer), pack_json(figures or {}), message_id),
+                (ending, storable_text(footer), compact_json(figures or {}), message_id),
             )
             db.execute("DELETE FROM pieces WHERE message = ?", (message_id,))
             db.execute(
@@ -471,7 +471,7 @@ class Conversations:
                     storable_text(text),
                     now_s,
                     ending,
-                    pack_json(settings),
+                    compact_json(settings),
                 ),
             )
             db.execute(

@@ -4,14 +4,15 @@ The hub is asked only on request (`models --refresh`). Its reply is cached, and 
 Figures in the catalogue are never overridden: if the hub's differ, it has another file under the same name.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeVar
 
+from launcher.base.codec import decode_json, encode_json
+from launcher.base.errors import LauncherError
 from launcher.base.files import write_atomically
 from launcher.base.kept_files import KeptFile
 from launcher.base.messages import message
@@ -77,10 +78,11 @@ class RefreshResult:
 
     model: str
     repo: str | None
-    revision: str | None
-    learned: tuple[NewFigure, ...]
-    differs: tuple[Difference, ...]
-    missing: tuple[MissingFile, ...]
+    revision: str | None = None
+    learned: tuple[NewFigure, ...] = ()
+    differs: tuple[Difference, ...] = ()
+    missing: tuple[MissingFile, ...] = ()
+    error: LauncherError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ def refresh_figures(model: ModelEntry) -> RefreshResult:
     own = listings.get(model.repo) if model.repo else None
     kept = _HubReply(model.repo, model.revision, own.revision if own else None, tuple(files))
     before, after = fill_from_hub_cache(model), _fill_model(model, kept)
-    write_atomically(_reply_path(model, None), json.dumps(asdict(kept), indent=1).encode())
+    write_atomically(_reply_path(model, None), encode_json(kept, indent=1))
     return RefreshResult(
         model=model.id,
         repo=model.repo,
@@ -163,12 +165,10 @@ def _load_reply(path: Path) -> _HubReply | None:
 
 
 def _parse(text: bytes) -> _HubReply:
-    data = json.loads(text)
-    figures = tuple(Figure(**each) for each in data.pop("files"))
-    kept = _HubReply(**data, files=figures)
-    texts = [kept.repo, kept.asked, kept.revision]
-    if not all(text is None or isinstance(text, str) for text in texts) or not all(map(_is_sound, figures)):
-        raise ValueError("a value in it is invalid")
+    kept = decode_json(_HubReply, text)
+    for figure in kept.files:
+        if figure.size_bytes <= 0 or (figure.sha256 is not None and not _SHA256.fullmatch(figure.sha256)):
+            raise ValueError("a value in it is invalid")
     return kept
 
 
@@ -179,13 +179,6 @@ _FILE: KeptFile[_HubReply | None] = KeptFile(
     recreatable=True,
     consequence="`models --refresh` asks again",
 )
-
-
-def _is_sound(figure: Figure) -> bool:
-    size, sha256 = cast("tuple[object, object]", (figure.size_bytes, figure.sha256))
-    names = all(isinstance(name, str) for name in (figure.repo, figure.revision, figure.file))
-    checksum = sha256 is None or (isinstance(sha256, str) and _SHA256.fullmatch(sha256) is not None)
-    return names and checksum and type(size) is int and size > 0
 
 
 def _list_companions(model: ModelEntry) -> Iterator[tuple[str, CompanionFile]]:

@@ -1,10 +1,10 @@
 """Chart of a measurement: panels with series over one axis, as data that `gui/plots/picture.py` paints."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from statistics import fmean
-from typing import Any, Self
+from typing import Any
 
 from launcher.base.errors import BadOption
 from launcher.base.messages import message
@@ -74,27 +74,6 @@ class Chart:
     panels: tuple[ChartPanel, ...]
     notes: tuple[str, ...]
     joined: bool = True
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the chart as JSON data."""
-        return asdict(self)
-
-    @classmethod
-    def parse(cls, data: Mapping[str, Any]) -> Self:
-        """Return the chart of `as_json`."""
-        panels = tuple(
-            ChartPanel(
-                panel["title"],
-                panel["unit"],
-                tuple(
-                    ChartSeries(each["name"], tuple(ChartPoint(**point) for point in each["points"]), each["colour"])
-                    for each in panel["series"]
-                ),
-            )
-            for panel in data["panels"]
-        )
-        ticks = tuple((float(x), str(text)) for x, text in data["ticks"])
-        return cls(data["title"], data["subtitle"], data["axis"], ticks, panels, tuple(data["notes"]), data["joined"])
 
 
 def build_chart(session: Session) -> Chart:

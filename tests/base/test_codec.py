@@ -174,6 +174,7 @@ def test_a_view_has_its_own_keys() -> None:
     assert to_json(Circle("a", None, "b"), JsonView("title=name note")) == {"title": "a", "note": "b"}
     assert to_json([None, Circle("a", None)], JsonView("name=name.upper")) == [{"name": None}, {"name": "A"}]
     assert to_json(None, JsonView("name")) is None
+    assert to_json(Point(1), JsonView("left=x")) == {"left": 1}
 
 
 def test_a_view_has_views_of_its_values() -> None:

@@ -30,7 +30,7 @@ side."""
 
 @dataclass(frozen=True, slots=True)
 class TuneView:
-    """A tune's state, running or finished. `verdict` has the format of Verdict.as_json.
+    """A tune's state, running or finished. `verdict` has the format of a Verdict as JSON.
 
     `baseline` are the settings before the tune. `forecasts` are for several draft lengths; `other_settings` are all
     settings but the draft length, the same for each of these forecasts and for the curve. `estimate_mib` returns the
