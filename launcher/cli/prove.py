@@ -21,7 +21,7 @@ from launcher.cli.quantities import parse_minutes
 from launcher.cli.subject_options import add_start_options, resolve_model_and_options
 
 if TYPE_CHECKING:
-    from launcher.app.measuring.proof_checks import Outcome
+    from launcher.app.measuring.proof_checks import CheckOutcome
 
 _DEFAULT_MINUTES = 10.0
 _DEMO = "demo"
@@ -74,7 +74,7 @@ async def run(options: argparse.Namespace) -> int:
     def show_step(text: str) -> None:
         show_note(f"{proof.spent_s / 60:4.1f} min  {text} ...")
 
-    def show_outcome(outcome: Outcome) -> None:
+    def show_outcome(outcome: CheckOutcome) -> None:
         check = to_json(outcome)
         result, _, measured = _result_cells(check)
         show_note(f"{proof.spent_s / 60:4.1f} min    {check['id']}: {result}, {measured}")

@@ -192,9 +192,9 @@ def _describe_plan(request: FirstStartRequest, plan: Plan | None) -> Iterator[st
 
 def _show_step(reporter: Reporter, step: StepProgress) -> None:
     """Show a line for each finished step, and a bar or a note while it runs."""
-    from launcher.app.first.first_steps import Stage
+    from launcher.app.first.first_steps import StepStage
 
-    name, running = _STEP_LABELS[step.step], step.stage is Stage.RUNNING
+    name, running = _STEP_LABELS[step.step], step.stage is StepStage.RUNNING
     data, state = {"event": "step", **to_json(step, _STEP)}, (step.stage, step.detail)
     if running and step.progress.counts_bytes and not step.detail:
         reporter.show_progress(name, step.progress, data, state=state)
@@ -203,7 +203,7 @@ def _show_step(reporter: Reporter, step: StepProgress) -> None:
     if running:
         result = " ".join(filter(None, (step.progress.note, step.detail)))
     lines = []
-    if result and step.stage in (Stage.RUNNING, Stage.DONE):
+    if result and step.stage in (StepStage.RUNNING, StepStage.DONE):
         lines = [Note(f"{name + ':':<10} {', '.join(filter(None, (step.subject, result)))}")]
     reporter.show_event(data, lines, topic=name, state=(*state, step.progress.note))
 

@@ -23,7 +23,7 @@ from launcher.models.gguf import part_names
 FigureName = Literal["size_bytes", "sha256"]
 Record = TypeVar("Record", ModelFile, FilePart, CompanionFile)
 _Entry = ModelFile | FilePart | CompanionFile
-_Known = Mapping[tuple[str, str], "Figure"]
+_Known = Mapping[tuple[str, str], "HubFigure"]
 
 _WORDS: Mapping[FigureName, str] = {"size_bytes": "size", "sha256": "checksum"}
 _NAMES = tuple(_WORDS)
@@ -32,7 +32,7 @@ _PARTS = re.compile(r"-of-0(\d{4})\.gguf$")
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class HubFigure:
     """One file on the hub: repository, revision and name, size in bytes, and SHA-256 (None if the hub has none)."""
 
     repo: str
@@ -92,7 +92,7 @@ class _HubReply:
     repo: str | None
     asked: str | None
     revision: str | None
-    files: tuple[Figure, ...]
+    files: tuple[HubFigure, ...]
 
     @property
     def known(self) -> _Known:
@@ -117,7 +117,7 @@ def refresh_figures(model: ModelEntry) -> RefreshResult:
         repo: list_files(repo, model.revision if repo == model.repo else None)
         for repo in dict.fromkeys(repo for _, repo, _ in places)
     }
-    files: list[Figure] = []
+    files: list[HubFigure] = []
     missing: list[MissingFile] = []
     withdrawn = {file.file for file in model.files if file.withdrawn}
     for label, repo, name in places:
@@ -126,7 +126,7 @@ def refresh_figures(model: ModelEntry) -> RefreshResult:
             if name not in withdrawn:
                 missing.append(MissingFile(label, repo, name))
         else:
-            files.append(Figure(repo, listings[repo].revision, name, found.bytes, found.sha256))
+            files.append(HubFigure(repo, listings[repo].revision, name, found.bytes, found.sha256))
     own = listings.get(model.repo) if model.repo else None
     kept = _HubReply(model.repo, model.revision, own.revision if own else None, tuple(files))
     before, after = fill_from_hub_cache(model), _fill_model(model, kept)
@@ -206,7 +206,7 @@ def _list_parts(file: ModelFile) -> tuple[FilePart, ...]:
     return tuple(FilePart(file=str(path.with_name(name))) for name in part_names(path.name, int(count[1])) or ())
 
 
-def _figure_of(file: ModelFile, repo: str, known: _Known) -> Figure | None:
+def _figure_of(file: ModelFile, repo: str, known: _Known) -> HubFigure | None:
     """Return the hub's figure of a model; for a split one the total size, or None if the hub lacks a part."""
     parts = _list_parts(file)
     if not parts:
@@ -217,7 +217,7 @@ def _figure_of(file: ModelFile, repo: str, known: _Known) -> Figure | None:
     return replace(found[0], file=file.file, size_bytes=sum(part.size_bytes for part in found), sha256=None)
 
 
-def _pair_figures(model: ModelEntry, known: _Known) -> Iterator[tuple[str, _Entry, Figure | None]]:
+def _pair_figures(model: ModelEntry, known: _Known) -> Iterator[tuple[str, _Entry, HubFigure | None]]:
     """Yield each file, part and companion of a model with the hub's figure for it."""
     repo = model.repo or ""
     for file in model.files:
@@ -277,7 +277,7 @@ def _fill_file(file: ModelFile, repo: str, known: _Known) -> ModelFile:
     return replace(file, note=f"{file.note} {note}".lstrip())
 
 
-def _fill_entry(entry: Record, figure: Figure | None) -> Record:
+def _fill_entry(entry: Record, figure: HubFigure | None) -> Record:
     """Fill the missing figures of an entry, and name the hub in its `source`."""
     new = [name for name in _NAMES if getattr(entry, name) is None and getattr(figure, name, None) is not None]
     if figure is None or not new or not _may_be_same(entry, figure):
@@ -289,12 +289,12 @@ def _fill_entry(entry: Record, figure: Figure | None) -> Record:
     return replace(entry, source="; ".join(filter(None, (entry.source, origin))))
 
 
-def _may_be_same(entry: _Entry, figure: Figure) -> bool:
+def _may_be_same(entry: _Entry, figure: HubFigure) -> bool:
     """Return whether no figure that both have differs, so that the hub's file may be the catalogue's."""
     return not any(_find_conflicts(entry, figure))
 
 
-def _find_conflicts(entry: _Entry, figure: Figure) -> Iterator[tuple[FigureName, int | str, int | str]]:
+def _find_conflicts(entry: _Entry, figure: HubFigure) -> Iterator[tuple[FigureName, int | str, int | str]]:
     for name in _NAMES:
         ours, theirs = getattr(entry, name), getattr(figure, name)
         if ours is not None and theirs is not None and ours != theirs:

@@ -197,7 +197,7 @@ def _rates_by_prompt(runs: Sequence[Run]) -> dict[str, list[float]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ReportRow:
     """Figures of one set of settings, None if unknown. Rates are in tokens/s, energy in joules per token.
 
     `failed` is the number of unusable runs, `why` the reason for the last one. `speedup` is over the baseline, None for
@@ -236,12 +236,12 @@ class Report:
     `common` are the settings that all rows share. For `by_start` see `build_report`.
     """
 
-    rows: tuple[Row, ...]
-    baseline: Row | None
+    rows: tuple[ReportRow, ...]
+    baseline: ReportRow | None
     common: Mapping[str, Value]
     by_start: bool = False
 
-    def row_label(self, row: Row) -> str:
+    def row_label(self, row: ReportRow) -> str:
         """Return the settings in which a row differs from the others, as text."""
         return settings_line({name: value for name, value in row.settings.items() if name not in self.common})
 
@@ -324,7 +324,7 @@ def report_data(report: Report) -> list[dict[str, Any]]:
     return [to_json(row) | {"baseline": row is report.baseline} for row in report.rows]
 
 
-def _build_row(starts: Sequence[ServerStart], base: Sequence[ServerStart], *, by_start: bool) -> Row:
+def _build_row(starts: Sequence[ServerStart], base: Sequence[ServerStart], *, by_start: bool) -> ReportRow:
     runs = [run for start in starts for run in start.runs]
     counted = [run for run in runs if run.is_counted]
     others = [run.error or run.spoilt or "the speed is unknown" for run in runs if not run.is_counted]
@@ -339,7 +339,7 @@ def _build_row(starts: Sequence[ServerStart], base: Sequence[ServerStart], *, by
     temperatures = [run.temperature_c for run in counted if run.temperature_c is not None]
     comparable = counted and any(start.rate for start in base)
     speedup = speedup_of_starts(base, starts, by_start=by_start) if comparable else None
-    return Row(
+    return ReportRow(
         settings=runs[0].settings,
         runs=len(counted),
         failed=len(others),
@@ -383,8 +383,8 @@ class SettingsComparison:
     JSON_VIEW: ClassVar[JsonView] = JsonView(
         "first second ratio=speedup.ratio paired=speedup.paired told_apart=speedup.distinguishable sentence"
     )
-    first: Row
-    second: Row
+    first: ReportRow
+    second: ReportRow
     speedup: Speedup | None
 
     @property
@@ -505,7 +505,7 @@ def compare_sessions(
 class _Group:
     """One set of settings of a session: its figures, and the starts that they come from."""
 
-    row: Row
+    row: ReportRow
     starts: Sequence[ServerStart]
 
 

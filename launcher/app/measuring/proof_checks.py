@@ -125,7 +125,7 @@ CHECKS: Mapping[str, Check] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CheckOutcome:
     """The result of a check. `expected` and `measured` are figures with their unit, None if unknown.
 
     `reason` says why a check was not tried.
@@ -155,11 +155,11 @@ class ProofReport:
     JSON_VIEW: ClassVar[JsonView] = JsonView("date machine checks=outcomes evidence")
     date: str
     environment: Environment | None
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[CheckOutcome, ...]
     evidence: tuple[dict[str, str], ...]
 
     @property
-    def refuted(self) -> tuple[Outcome, ...]:
+    def refuted(self) -> tuple[CheckOutcome, ...]:
         """The outcomes of refuted claims."""
         return tuple(each for each in self.outcomes if each.result is CheckResult.REFUTED)
 
