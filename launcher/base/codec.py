@@ -1,7 +1,8 @@
 """Values of the program as JSON, and back: dataclasses, named tuples, enums, paths, tuples, sets and mappings.
 
 A class is written as an object with a key for each field. `field(metadata={"key": ...})` gives it another key, and None
-leaves the field out. A class that is shown rather than kept declares JSON_VIEW, a table of its keys (see `JsonView`).
+leaves the field out: whoever reads the object adds its value, if it has no default. A class that is shown rather than
+kept declares JSON_VIEW, a table of its keys (see `JsonView`).
 
 Reading checks each value against the type of its field. Unknown keys are ignored, and missing ones take the field's
 default, as does null where the type has none, so that files of earlier and later versions can be read. What a version
@@ -163,6 +164,15 @@ def decode_json(kind: type[T], text: bytes | str) -> T:
     return from_json(kind, json.loads(text))
 
 
+def parse_object(text: str | bytes | None) -> dict[str, Any]:
+    """Return the object in a JSON text; empty if the text is missing, damaged, or something else."""
+    try:
+        data = json.loads(text or "")
+    except (ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
 def compact_json(value: Any) -> str:  # noqa: ANN401 -- see to_json
     """Return a value as compact JSON with sorted keys, for databases and comparisons."""
     text = json.dumps(to_json(value), ensure_ascii=False, separators=(",", ":"), sort_keys=True)
@@ -207,11 +217,11 @@ class _Slot(NamedTuple):
 def _slots_of(kind: Any) -> tuple[dict[str, _Slot], frozenset[str]]:  # noqa: ANN401 -- see _fields_of
     """Return the fields by their keys and by their own names, and the names of those that must be there."""
     hints, slots = get_type_hints(kind), {}
-    known = [field for field in _fields_of(kind) if field.key is not None]
+    known = [field for field in _fields_of(kind) if field.key is not None or not field.has_default]
     for field in known:
-        hint = hints[field.name]
+        hint = object if field.key is None else hints[field.name]  # whoever reads it adds the value itself
         has_null = hint in (Any, object) or NoneType in get_args(hint)
-        slots[field.name] = slots[str(field.key)] = _Slot(
+        slots[field.name] = slots[field.key or field.name] = _Slot(
             field.name, *_reader_of(hint), field.has_default and not has_null
         )
     return slots, frozenset(field.name for field in known if not field.has_default)
@@ -226,6 +236,8 @@ def _read_object(kind: Any, data: Any) -> Any:  # noqa: ANN401 -- see from_json
     if isinstance(data, list):  # as earlier versions wrote named tuples and rows
         data = dict(zip((field.name for field in _fields_of(kind)), data, strict=False))
     if not isinstance(data, Mapping):
+        if isinstance(data, kind):
+            return data
         raise WrongShape("should be an object")
     values = {}
     key: Any = ""

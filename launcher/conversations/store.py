@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from launcher.base import database
-from launcher.base.codec import compact_json
+from launcher.base.codec import compact_json, parse_object
 from launcher.base.database import transaction
 from launcher.base.errors import ConversationMissing, ConversationsUnusable
 from launcher.base.messages import message
@@ -30,7 +30,6 @@ from launcher.conversations.records import (
     SearchHit,
     make_title,
     new_id,
-    unpack_json,
 )
 
 _TABLES = """
@@ -435,7 +434,8 @@ class Conversations:
             )[0]
             yield ChatMessage(
                 id_, parent, Role(role), text, thinking, created_s, MessageEnding(ending), footer,
-                unpack_json(figures), unpack_json(settings), tuple(versions[parent, role]), self._read_attachments(id_),
+                parse_object(figures), parse_object(settings), tuple(versions[parent, role]),
+                self._read_attachments(id_),
             )  # fmt: skip
 
     def _read_attachments(self, message_id: str) -> tuple[Attachment, ...]:

@@ -86,6 +86,20 @@ def test_keys_are_the_fields_or_what_they_declare() -> None:
     assert data["tags"] == ["y", "z"]
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    header: Shape = field(metadata={"key": None})
+    model: str = ""
+
+
+def test_a_field_without_a_key_is_added_by_the_reader() -> None:
+    data = to_json(Start(FULL, "a"))
+    assert data == {"model": "a"}
+    assert from_json(Start, {**data, "header": FULL}) == Start(FULL, "a")
+    with pytest.raises(WrongShape, match="header is missing"):
+        from_json(Start, data)
+
+
 def test_a_former_key_is_the_name_of_the_field() -> None:
     assert from_json(Shape, {"name": "a", "wish": "stop"}).wish == "stop"
 
