@@ -66,7 +66,7 @@ class CheckedRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CheckVerdict:
     """Whether a server suits coding agents. Figures are shares of 0 to 1, None if unknown.
 
     `tool_call` is whether a tool call arrived parsed. `reuse_turn2` and `reuse_turn3` are the parts of the conversation
@@ -125,14 +125,14 @@ async def check_server(
     model: str | None = None,
     context: int | None = None,
     report: Callable[[CheckedRequest], object] | None = None,
-) -> Verdict:
+) -> CheckVerdict:
     """Return the verdict on a server, for one agent or for any. Sends three or four short requests.
 
     With a `context`, in tokens per slot, that is too small for the agent it sends none. `report` is called with each
     request at its end. Raises Unreachable, and Refused if the server takes no chat request at all.
     """
     if context is not None and (sentence := _explain_small_context(agent, context)):
-        return Verdict(False, False, None, None, None, sentence, (CheckFault.CONTEXT_TOO_SMALL,))
+        return CheckVerdict(False, False, None, None, None, sentence, (CheckFault.CONTEXT_TOO_SMALL,))
     client.set_purpose(PURPOSE)
     started_s = time.monotonic()
     findings, texts = _Findings(report), _load_texts()
@@ -223,7 +223,7 @@ def _describe_later_turn(step: CheckStep, before: _Turn, after: _Turn) -> Checke
     return replace(_describe_turn(step, after, fault=fault), reuse=_reused_share(before, after))
 
 
-def _make_verdict(findings: _Findings, agent: Agent | None, acceptance: float | None, seconds: float) -> Verdict:
+def _make_verdict(findings: _Findings, agent: Agent | None, acceptance: float | None, seconds: float) -> CheckVerdict:
     first, second, third = findings.turns
     reuse = (_reused_share(first, second), _reused_share(second, third))
     title = agent.title if agent else message("coding agents")
@@ -238,7 +238,7 @@ def _make_verdict(findings: _Findings, agent: Agent | None, acceptance: float | 
             parts.append(message("{share:.0f} % of drafts accepted", share=100 * acceptance))
         parts = parts or [message("it answers")]
         sentence = message("Ready for {title}: {parts}.", title=title, parts=join_messages(*parts, separator=", "))
-    return Verdict(
+    return CheckVerdict(
         not findings.faults,
         findings.tool_call,
         *reuse,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.agents.agent import Agent
-from launcher.agents.check import CheckedRequest, Verdict
+from launcher.agents.check import CheckedRequest, CheckVerdict
 from launcher.agents.configuration import AgentConfiguration, AgentServer, ContextTooSmall, make_configuration
 from launcher.agents.late_system import TemplateRefuses, read_template
 from launcher.agents.session_folder import sessions_folder
@@ -170,7 +170,9 @@ def format_environment(configuration: AgentConfiguration) -> Iterator[str]:
         yield f"export {name}={shlex.quote(value)}" if sys.platform != "win32" else f'$env:{name} = "{value}"'
 
 
-async def check_running(agent: Agent, url: str, report: Callable[[CheckedRequest], object] | None = None) -> Verdict:
+async def check_running(
+    agent: Agent, url: str, report: Callable[[CheckedRequest], object] | None = None
+) -> CheckVerdict:
     """Return the verdict on a running server. Raises what find_running_server and check_server raise."""
     running = await find_running_server(agent, None, url, None)
     if running is None:

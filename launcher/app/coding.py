@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 
 from launcher.agents.agent import Agent
-from launcher.agents.check import CheckedRequest, Verdict, check_server
+from launcher.agents.check import CheckedRequest, CheckVerdict, check_server
 from launcher.agents.configuration import AgentServer, ContextTooSmall, context_error
 from launcher.agents.late_system import (
     correct_template,
@@ -170,7 +170,7 @@ async def check_template(agent: Agent, server: AgentServer) -> None:
 
 async def check_agent_server(
     agent: Agent, server: AgentServer, report: Callable[[CheckedRequest], object] | None = None
-) -> Verdict:
+) -> CheckVerdict:
     """Return the verdict on a server. `report` and the errors are those of check_server."""
     async with EngineClient(server.url, server.api_key or None) as client:
         return await check_server(client, agent, model=server.model, report=report)

@@ -22,8 +22,9 @@ from contextlib import aclosing, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+from launcher.base.codec import to_json
 from launcher.base.errors import ControlRefused, LauncherError, Unreachable
 from launcher.base.files import make_private_folder
 from launcher.base.messages import add_message_data, message, restore_messages
@@ -132,7 +133,7 @@ class ControlServer:
                     message("The token is wrong."), message("Run the program as the user who started the server.")
                 )
         except ControlRefused as error:
-            await _send_line(writer, {"error": _error_to_json(error)})
+            await _send_line(writer, {"error": add_message_data(to_json(error) | {"facts": dict(error.facts)})})
             return
         except (TimeoutError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return  # the peer is no client of this program
@@ -155,7 +156,7 @@ class ControlServer:
                 async for value in values:
                     await _send_line(writer, value)
         except LauncherError as error:
-            await _send_line(writer, {"error": _error_to_json(error)})
+            await _send_line(writer, {"error": add_message_data(to_json(error) | {"facts": dict(error.facts)})})
         except (ConnectionError, asyncio.CancelledError):
             raise
         except Exception as error:  # noqa: BLE001 -- sent to the client; the server goes on
@@ -215,11 +216,6 @@ async def _open_connection(path: str) -> tuple[asyncio.StreamReader, asyncio.Str
 async def _send_line(writer: asyncio.StreamWriter, value: object) -> None:
     writer.write(json.dumps(value, default=str).encode() + b"\n")
     await writer.drain()
-
-
-def _error_to_json(error: LauncherError) -> dict[str, object]:
-    data = {"code": error.code, "message": error.title, "hint": error.hint, "facts": dict(error.facts)}
-    return cast("dict[str, object]", add_message_data(data))
 
 
 def _error_from_json(data: dict[str, Any]) -> LauncherError:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from launcher.base.codec import JsonView, to_json
 from launcher.base.messages import Message, join_messages, message
 from launcher.base.text import hide_logins
 
@@ -26,6 +27,7 @@ class LauncherError(Exception):
     users paste errors into bug reports.
     """
 
+    JSON_VIEW: ClassVar[JsonView] = JsonView("code message=title hint")
     code = "error"
 
     def __init__(self, title: str, hint: str = "", **facts: object) -> None:
@@ -40,7 +42,7 @@ class LauncherError(Exception):
     def attach_actions(self, actions: Iterable[Action]) -> None:
         """Attach suggested fixes, also to the facts, so that other processes get them."""
         self.actions = tuple(actions)
-        self.facts = {**self.facts, "actions": [action.as_json() for action in self.actions]}
+        self.facts = {**self.facts, "actions": to_json(self.actions)}
 
     @property
     def message(self) -> Message:

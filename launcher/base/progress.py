@@ -41,5 +41,10 @@ class Progress:
         """Whether there are bytes to count: a size is known, or something has arrived."""
         return self.bytes is not None or self.done_bytes > 0
 
+    @property
+    def counted_bytes(self) -> int | None:
+        """The bytes that are done, None if there are none to count."""
+        return self.done_bytes if self.counts_bytes else None
+
 
 NO_PROGRESS = Progress()

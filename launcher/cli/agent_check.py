@@ -2,11 +2,17 @@
 
 import argparse
 import asyncio
-from dataclasses import asdict
 
+from launcher.base.codec import JsonView, to_json
 from launcher.cli.key_options import add_key_options, find_api_key
 from launcher.cli.layout import wrap_text
-from launcher.cli.output import Result, round_figure
+from launcher.cli.output import Result
+
+_REQUEST = JsonView("step passed result prompt_tokens reused_tokens reuse:4 first_token_s:4 acceptance:4")
+_VERDICT = JsonView(
+    "ready tool_call reuse_turn2:4 reuse_turn3:4 acceptance:4 sentence faults requests seconds:2",
+    requests=_REQUEST,
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -39,9 +45,5 @@ async def run(options: argparse.Namespace) -> Result:
         server.require_model()
         model = features.model if features.chosen or not features.is_llama_server else None
         verdict = await check_server(client, agent, model=model, context=features.context)
-    data = asdict(verdict)
-    figures = ("reuse_turn2", "reuse_turn3", "acceptance")
-    data |= {name: round_figure(data[name], 4) for name in figures} | {"seconds": round_figure(verdict.seconds, 2)}
-    for request in data["requests"]:
-        request |= {name: round_figure(request[name], 4) for name in ("reuse", "first_token_s", "acceptance")}
+    data = to_json(verdict, _VERDICT)
     return Result(data, [wrap_text(verdict.sentence)], exit_code=0 if verdict.ready else 1)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from launcher.base.codec import from_json
 from launcher.engine.server.reread import Reread
 
 Record = Mapping[str, Any]
@@ -19,7 +20,7 @@ def summarize_requests(records: Sequence[Record], context: int | None, remedy: s
     read = [each for each in records if each["reused_tokens"] is not None]
     if read:
         yield _describe_reading(read)
-    if lost := [Reread.from_json(each["reread"]) for each in read if each["reread"]]:
+    if lost := [from_json(Reread, each["reread"]) for each in read if each["reread"]]:
         seconds = sum(each.seconds or 0.0 for each in lost)
         yield (
             f"{sum(each.tokens for each in lost):,} prompt tokens were read again, {seconds:.0f} s lost."

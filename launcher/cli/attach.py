@@ -8,8 +8,9 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from launcher.base.codec import JsonView, to_json
 from launcher.base.text import one_line
 from launcher.cli.key_options import add_key_options, find_api_key
 from launcher.cli.output import Result, print_result, round_figure
@@ -26,6 +27,18 @@ if TYPE_CHECKING:
 _SAMPLE_PERIOD_S = 2.0
 _DEFAULT_WORKLOAD = "mixed"
 _DEFAULT_RUNS = 3
+_FIGURE = JsonView("mean:1 stdev:1 runs=n")
+_SPEED = JsonView(
+    "clock prefill_per_second=prefill decode_per_second=decode first_token_s=first_token "
+    "draft_n=acceptance.drafted draft_n_accepted=acceptance.accepted acceptance=acceptance.rate:4",
+    prefill_per_second=_FIGURE,
+    decode_per_second=_FIGURE,
+    first_token_s=JsonView("mean:4"),
+)
+_FEATURES = JsonView(
+    "url kind models model loaded engine ctx=context slots speculative=drafts healthy metrics=has_counters "
+    "not_offered=missing"
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +83,8 @@ async def run(options: argparse.Namespace) -> Result | int:
                 runs=options.runs or _DEFAULT_RUNS,
                 as_json=options.json,
             )
-        result = Result(_features_json(server.features), _describe_features(server.features))
+        data = to_json(server.features, _FEATURES) | ({} if server.features.router else {"loaded": None})
+        result = Result(data, _describe_features(server.features))
         if options.once:
             return result
         print_result(result, as_json=options.json)
@@ -91,27 +105,14 @@ async def _measure_server(server: AttachedServer, workload_name: str, *, runs: i
             show_round = partial(reporter.show_round, rounds=runs)
             speed = await measure_attached(bench, workload, runs=runs, on_run=show_round)
     reasons = unknown_reasons(speed)
-    drafts = speed.acceptance
     data = {
         "url": server.features.url,
         "model": server.features.model,
         "workload": workload.name,
-        "clock": speed.clock,
-        "prefill_per_second": _figure_json(speed.prefill),
-        "decode_per_second": _figure_json(speed.decode),
-        "first_token_s": {"mean": round_figure(speed.first_token.mean, 4)} if speed.first_token else None,
-        "draft_n": drafts.drafted if drafts else None,
-        "draft_n_accepted": drafts.accepted if drafts else None,
-        "acceptance": round_figure(drafts.rate, 4) if drafts else None,
+        **to_json(speed, _SPEED),
         "unknown": reasons,
     }
     return Result(data, _describe_speed(speed, workload, reasons))
-
-
-def _figure_json(figure: Figure | None) -> dict[str, float | int | None] | None:
-    if figure is None:
-        return None
-    return {"mean": round_figure(figure.mean), "stdev": round_figure(figure.stdev), "runs": figure.n}
 
 
 def _describe_speed(speed: MeasuredSpeed, workload: Workload, reasons: Mapping[str, str]) -> Iterator[str]:
@@ -165,27 +166,10 @@ async def _watch_server(server: AttachedServer, *, seconds: float | None, as_jso
     return 0
 
 
-def _features_json(features: ServerFeatures) -> dict[str, Any]:
-    return {
-        "url": features.url,
-        "kind": _server_kind(features),
-        "models": features.models,
-        "model": features.model,
-        "loaded": features.loaded if features.router else None,
-        "engine": features.engine,
-        "ctx": features.context,
-        "slots": features.slots,
-        "speculative": features.drafts,
-        "healthy": features.healthy,
-        "metrics": features.has_counters,
-        "not_offered": dict(features.missing),
-    }
-
-
 def _describe_features(features: ServerFeatures) -> Iterator[str]:
     unknown = "not reported"
     drafts = {True: "on", False: "off", None: unknown}[features.drafts]
-    yield f"{features.url}/v1  {_server_kind(features)}{f', {one_line(features.engine)}' if features.engine else ''}"
+    yield f"{features.url}/v1  {features.kind}{f', {one_line(features.engine)}' if features.engine else ''}"
     yield f"  models       {one_line(', '.join(features.models)) or unknown}"
     if features.router:
         yield f"  loaded       {one_line(', '.join(features.loaded)) or 'none'}"
@@ -196,10 +180,6 @@ def _describe_features(features: ServerFeatures) -> Iterator[str]:
     yield f"  speculation  {drafts}"
     for path, reason in features.missing.items():
         yield f"  {path:<12} {reason}"
-
-
-def _server_kind(features: ServerFeatures) -> str:
-    return features.router or ("llama-server" if features.is_llama_server else "OpenAI-compatible server")
 
 
 def _sample_result(state: str, snapshot: MonitorSnapshot | None, features: ServerFeatures) -> Result:

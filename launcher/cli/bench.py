@@ -8,14 +8,15 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing
 from functools import partial
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from launcher.base.codec import JsonView, to_json
 from launcher.base.text import one_line
 from launcher.base.units import format_percent
 from launcher.cli.key_options import add_key_options, find_api_key
 from launcher.cli.layout import format_table, merge_similar, wrap_text
 from launcher.cli.machine_options import add_engine_option
-from launcher.cli.output import Note, Result, round_figure
+from launcher.cli.output import Note, Result
 from launcher.cli.progress import Reporter, StateLine
 from launcher.cli.quantities import parse_minutes, parse_number, parse_rounds
 from launcher.cli.subject_options import (
@@ -99,7 +100,7 @@ async def run(options: argparse.Namespace) -> Result | int:
 
     if options.list:
         workloads = shipped_workloads()
-        return Result([_workload_json(each) for each in workloads], _format_workloads(workloads))
+        return Result(to_json(workloads, _WORKLOAD), _format_workloads(workloads))
     read_prices(options)  # so that invalid prices are reported before anything is measured
     workload = await asyncio.to_thread(load_workload, options.workload or DEFAULT_WORKLOAD)
     await asyncio.to_thread(check_no_tune)
@@ -141,7 +142,7 @@ async def _measure_target(
         speed = benchmark.measured
         cost, cost_text = cost_of_runs(speed.answered, prices)
         return Result(
-            {**benchmark_json(benchmark), **cost},
+            {**to_json(benchmark, _BENCHMARK), **cost},
             _format_benchmark(benchmark, cost_text),
             exit_code=1 if speed.ended is EndReason.FAILED else 0,
         )
@@ -154,7 +155,7 @@ async def _measure_target(
         )
     costs = [cost_of_runs(each.measured.answered if each.measured else (), prices) for each in standings]
     servers = [
-        {**standing_json(standing, each), **cost}
+        {"url": standing.name, **to_json(each, _TARGET), **to_json(standing, _STANDING), **cost}
         for standing, each, (cost, _) in zip(standings, targets, costs, strict=True)
     ]
     return Result(
@@ -225,18 +226,35 @@ def _read_model_name(options: argparse.Namespace) -> str:
 # Output of `bench`: one server, or several in a table.
 
 _UNKNOWN = "not known"
-
-
-def _workload_json(workload: Workload) -> dict[str, Any]:
-    return {
-        "name": workload.name,
-        "title": workload.title,
-        "about": workload.about,
-        "version": workload.version,
-        "prompts": len(workload.prompts),
-        "reply_tokens": workload.reply_tokens,
-        "runs": workload.rounds,
-    }
+_WORKLOAD = JsonView("name title about version prompts=prompts.__len__ reply_tokens runs=rounds")
+_RUN = JsonView(
+    "prompt prompt_n=prompt_tokens cache_n=cached_tokens predicted_n=reply_tokens "
+    "tokens_per_second=decode_rate:3 prefill_per_second=prefill_rate:3 first_token_s:4 "
+    "draft_n=acceptance.drafted draft_n_accepted=acceptance.accepted "
+    "acceptance_by_position=acceptance.rates_by_position*:4 power_w:1 temperature_c:1 clock_mhz:1 spoilt "
+    "error"
+)
+_BENCHMARK = JsonView(
+    "workload.name workload.version model=environment.model.name engine.name=environment.engine "
+    "engine.version=environment.engine_version settings url clock=measured.clock mean=measured.decode.mean:3 "
+    "stdev=measured.decode.stdev:3 acceptance=measured.acceptance.rate:4 "
+    "acceptance_by_position=measured.acceptance.rates_by_position*:4 draft_n=measured.acceptance.drafted "
+    "draft_n_accepted=measured.acceptance.accepted prefill=measured.prefill.mean:3 "
+    "first_token_s=measured.first_token.mean:4 power_w=measured.power.mean:3 "
+    "tokens_per_joule=measured.tokens_per_joule:4 temperature_c=measured.hottest_c:3 ended=measured.ended "
+    "ci_low=measured.interval.low:3 ci_high=measured.interval.high:3 rounds=measured.rounds kept=history_id "
+    "runs=measured.runs",
+    runs=_RUN,
+)
+_TARGET = JsonView(
+    "engine.name=environment.engine engine.version=environment.engine_version model=environment.model.name"
+)
+_STANDING = JsonView(
+    "clock=measured.clock mean=measured.decode.mean:3 stdev=measured.decode.stdev:3 "
+    "prefill=measured.prefill.mean:3 first_token_s=measured.first_token.mean:4 "
+    "acceptance=measured.acceptance.rate:4 ratio:4 error runs=measured.runs*",
+    runs=_RUN,
+)
 
 
 def _format_workloads(workloads: Sequence[Workload]) -> Iterator[str]:
@@ -343,44 +361,6 @@ def _describe_end(speed: MeasuredSpeed) -> str:
     return "The server failed before the end. " if speed.ended is EndReason.FAILED else ""
 
 
-def benchmark_json(benchmark: Benchmark) -> dict[str, Any]:
-    """Return the measurement of one server with its runs as JSON, with rounded figures."""
-    figures = benchmark.as_json()
-    interval = figures.pop("interval") or {}
-    shares = {name: round_figure(figures[name], 4) for name in ("acceptance", "first_token_s", "tokens_per_joule")}
-    rates = {name: round_figure(figures[name], 3) for name in ("mean", "stdev", "prefill", "power_w", "temperature_c")}
-    ends = {"ci_low": round_figure(interval.get("low"), 3), "ci_high": round_figure(interval.get("high"), 3)}
-    by_position = [round_figure(share, 4) for share in figures["acceptance_by_position"]]
-    rounded = {**rates, **shares, **ends, "rounds": interval.get("n", 0), "acceptance_by_position": by_position}
-    return {
-        **figures,
-        **rounded,
-        "kept": benchmark.history_id,
-        "runs": [_run_json(each) for each in benchmark.measured.runs],
-    }
-
-
-def _run_json(run: Run) -> dict[str, Any]:
-    drafts = run.acceptance
-    return {
-        "prompt": run.prompt,
-        "prompt_n": run.prompt_tokens,
-        "cache_n": run.cached_tokens,
-        "predicted_n": run.reply_tokens,
-        "tokens_per_second": round_figure(run.decode_rate, 3),
-        "prefill_per_second": round_figure(run.prefill_rate, 3),
-        "first_token_s": round_figure(run.first_token_s, 4),
-        "draft_n": drafts.drafted if drafts else None,
-        "draft_n_accepted": drafts.accepted if drafts else None,
-        "acceptance_by_position": [round_figure(share, 4) for share in drafts.rates_by_position] if drafts else [],
-        "power_w": round_figure(run.power_w),
-        "temperature_c": round_figure(run.temperature_c),
-        "clock_mhz": round_figure(run.clock_mhz),
-        "spoilt": run.spoilt,
-        "error": run.error,
-    }
-
-
 def format_standings(
     standings: Sequence[ServerStanding], targets: Sequence[BenchmarkTarget], workload: Workload, costs: Sequence[str]
 ) -> Iterator[str]:
@@ -422,23 +402,3 @@ def _describe_ratio(standing: ServerStanding) -> str:
         return "" if standing.error else "unknown: at least 3 rounds are needed (--runs)"
     figures = f"{ratio.estimate:.2f} times as fast ({ratio.low:.2f} to {ratio.high:.2f})"
     return figures if ratio.low > 1 or ratio.high < 1 else f"not distinguishable: {figures}"
-
-
-def standing_json(standing: ServerStanding, target: BenchmarkTarget) -> dict[str, Any]:
-    """Return one server's result as JSON."""
-    speed = standing.measured
-    drafts = speed.acceptance if speed else None
-    return {
-        "url": standing.name,
-        "engine": {"name": target.environment.engine, "version": target.environment.engine_version},
-        "model": target.environment.model.name,
-        "clock": speed.clock if speed else None,
-        "mean": round_figure(speed.decode.mean, 3) if speed and speed.decode else None,
-        "stdev": round_figure(speed.decode.stdev, 3) if speed and speed.decode else None,
-        "prefill": round_figure(speed.prefill.mean, 3) if speed and speed.prefill else None,
-        "first_token_s": round_figure(speed.first_token.mean, 4) if speed and speed.first_token else None,
-        "acceptance": round_figure(drafts.rate, 4) if drafts else None,
-        "ratio": standing.ratio and {name: round_figure(value, 4) for name, value in standing.ratio.as_json().items()},
-        "error": standing.error,
-        "runs": [_run_json(run) for run in speed.runs] if speed else [],
-    }

@@ -6,9 +6,9 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from launcher.base.codec import to_json
 from launcher.base.text import one_line, visible_reply
 from launcher.cli.actions import (
     add_actions,
@@ -73,7 +73,7 @@ def _list_conversations(conversations: Conversations, _options: argparse.Namespa
     head = ("ID", "CHANGED", "MESSAGES", "TITLE", "MODEL")
     table = format_table([head, *map(_format_row, summaries)], right={2}, indent="")
     if_empty = ["No conversation is kept here. The window keeps its own; `mtp-launcher chat` keeps none."]
-    return Result({"conversations": [asdict(each) for each in summaries]}, table if summaries else if_empty)
+    return Result({"conversations": summaries}, table if summaries else if_empty)
 
 
 def _format_row(each: ConversationSummary) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ def _show_conversation(conversations: Conversations, options: argparse.Namespace
 
 def _search_conversations(conversations: Conversations, options: argparse.Namespace) -> Result:
     hits = conversations.search(" ".join(options.words))
-    data = [asdict(hit.conversation) | {"excerpt": hit.excerpt} for hit in hits]
+    data = [to_json(hit.conversation) | {"excerpt": hit.excerpt} for hit in hits]
     return Result({"hits": data}, _format_hits(hits), exit_code=0 if hits else 1)
 
 

@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.base.codec import to_json
 from launcher.cli.agent_summary import summarize_requests
 from launcher.cli.key_options import add_key_options, read_api_key
 from launcher.cli.layout import wrap_text
@@ -207,7 +208,7 @@ async def _run_with_own_server(
         with nullcontext() if options.server_only else terminal.lent():
             code = await _run_with_server(agent, server, program, options, session)
         if not options.server_only:
-            records = [each.as_json() for each in session.request_log.records]
+            records = to_json(session.request_log.records)
             if not records:
                 _say(f"{agent.title} sent no request.")
             for line in summarize_requests(records, server.context, "choose a larger context, --ctx N"):

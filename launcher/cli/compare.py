@@ -44,7 +44,7 @@ def _compare_measurements(options: argparse.Namespace) -> Result:
     with History() as history:
         first, second = load_session(history, first_name), load_session(history, second_name)
     comparison = compare_sessions(first, second, first_settings, second_settings)
-    return Result(comparison.as_json(), _format_comparison(first, second, comparison))
+    return Result(comparison, _format_comparison(first, second, comparison))
 
 
 def _format_comparison(first: Session, second: Session, comparison: SessionComparison) -> Iterator[str]:

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from launcher.base.codec import to_json
 from launcher.base.text import one_line
 from launcher.base.units import format_percent
 from launcher.cli.layout import UNKNOWN, format_table, wrap_text
@@ -197,7 +198,7 @@ def _group_runs(curve: Curve, points: list[RoundPoint]) -> dict[tuple[str, int],
 def _curve_json(curve: Curve, points: list[RoundPoint], costs: _Costs, prices: Prices | None) -> dict[str, Any]:
     from launcher.tuning.curves import rate_of_point, summarize_curve
 
-    result = {**curve.as_json(), "points": _points_with_costs(curve, costs, prices)}
+    result = {**to_json(curve), "points": _points_with_costs(curve, costs, prices)}
     runs = [
         {
             "series": each.series,
@@ -213,11 +214,11 @@ def _curve_json(curve: Curve, points: list[RoundPoint], costs: _Costs, prices: P
 
 
 def _points_with_costs(curve: Curve, costs: _Costs, prices: Prices | None) -> list[dict[str, Any]]:
-    points = [point.as_json() for point in curve.points]
+    points: list[dict[str, Any]] = to_json(curve.points)
     if prices is not None:
         for point in points:
             cost, reason = costs[point["series"], point["at"]]
-            point["cost"] = cost.as_json() if cost else None
+            point["cost"] = to_json(cost)
             point["cost_unknown"] = None if cost else reason
     return points
 

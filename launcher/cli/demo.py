@@ -6,14 +6,19 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from launcher.base.codec import JsonView, to_json
 from launcher.base.units import format_percent, format_rate
-from launcher.cli.output import Result, round_figure
+from launcher.cli.output import Result
 from launcher.cli.quantities import parse_number
 
 if TYPE_CHECKING:
     from launcher.app.first.demonstration import DemoReport
 
-_TEXT_CHARACTERS = 200
+_REPORT = JsonView(
+    "engine.name=engine engine.version=engine_version model ready_s:3 predicted_n tokens_per_second:1 "
+    "draft_n=acceptance.drafted draft_n_accepted=acceptance.accepted acceptance=acceptance.rate:4 "
+    "acceptance_by_position=acceptance.rates_by_position:4 text=excerpt samples note=speed_note"
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +32,7 @@ async def run(options: argparse.Namespace) -> Result:
     from launcher.app.first import demonstration
 
     if options.json:
-        return Result(_as_json(await demonstration.run_demo(seconds=options.seconds)))
+        return Result(to_json(await demonstration.run_demo(seconds=options.seconds), _REPORT))
     from launcher.cli.progress import StateLine
     from launcher.engine.server.client import Delta
     from launcher.machine.host import read_host
@@ -47,7 +52,7 @@ async def run(options: argparse.Namespace) -> Result:
         on_delta=show_delta,
         on_reply=lambda reply: print(f"\n\n  {reply.summary}"),
     )
-    return Result(_as_json(report), [_describe_report(report)])
+    return Result(to_json(report, _REPORT), [_describe_report(report)])
 
 
 def _describe_report(report: DemoReport) -> str:
@@ -61,20 +66,3 @@ def _describe_report(report: DemoReport) -> str:
         "\n\nNext: `mtp-launcher serve --model demo` keeps it running for other programs;"
         " `mtp-launcher serve --model FILE.gguf` serves your own model."
     )
-
-
-def _as_json(report: DemoReport) -> dict[str, object]:
-    return {
-        "engine": {"name": report.engine, "version": report.engine_version},
-        "model": report.model,
-        "ready_s": round_figure(report.ready_s, 3),
-        "predicted_n": report.predicted_n,
-        "tokens_per_second": round_figure(report.tokens_per_second),
-        "draft_n": report.acceptance.drafted,
-        "draft_n_accepted": report.acceptance.accepted,
-        "acceptance": round_figure(report.acceptance.rate, 4),
-        "acceptance_by_position": [round_figure(share, 4) for share in report.acceptance.rates_by_position],
-        "text": report.text[:_TEXT_CHARACTERS],
-        "samples": report.samples,
-        "note": report.speed_note,
-    }

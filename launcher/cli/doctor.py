@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.base.codec import JsonView, to_json
 from launcher.base.text import make_visible
 from launcher.cli.layout import wrap_text
-from launcher.cli.output import Result, round_figure
+from launcher.cli.output import Result
+from launcher.models.situation import MEMORY_VIEW
 
 if TYPE_CHECKING:
     from launcher.app.first.doctor import DoctorReport, EngineCheck
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from launcher.models.situation import Situation
 
 _MIB, _GB = 2**20, 10**9
+
+_ENGINE_FIT = JsonView("backend gpu=gpu.name reason better")
+_ENGINE = JsonView("place=name version=build.version devices devices_absent error=error.title")
+_READING = JsonView("value:1 absent")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +54,7 @@ def _copy_wslconfig() -> Result:
     suggestion = suggested_wslconfig()
     copy_to_clipboard(suggestion)
     instruction = f"It is on the Windows clipboard. In Windows, run `notepad {WSLCONFIG_PATH}`, and paste it."
-    return Result(asdict(suggestion), [*_format_wslconfig(suggestion), wrap_text(f"{instruction} {RESTART_HINT}")])
+    return Result(suggestion, [*_format_wslconfig(suggestion), wrap_text(f"{instruction} {RESTART_HINT}")])
 
 
 def _format_report(report: DoctorReport) -> Iterator[str]:
@@ -185,35 +190,21 @@ def _as_json(report: DoctorReport) -> dict[str, object]:
     machine = report.machine
     return {
         "demo_can_run": report.demo_can_run,
-        "host": asdict(machine.host) | {"avx2": machine.host.avx2, "lacks": machine.host.missing_features},
+        "host": to_json(machine.host) | {"avx2": machine.host.avx2, "lacks": machine.host.missing_features},
         "gpus": [
-            asdict(gpu) | {"hidden": report.hidden.get(gpu.id)} | _activity_json(gpu, report) for gpu in machine.gpus
+            to_json(gpu) | {"hidden": report.hidden.get(gpu.id)} | _activity_json(gpu, report) for gpu in machine.gpus
         ],
-        "memory": report.situation.memory_json() if report.situation else None,
+        "memory": to_json(report.situation, MEMORY_VIEW),
         "no_gpu_because": machine.no_gpu_reason,
         "gpus_absent": dict(machine.absent),
-        "gpus_without_driver": [asdict(card) for card in machine.unusable_cards],
-        "engine_fit": {
-            "backend": report.backend.backend,
-            "gpu": report.backend.gpu.name if report.backend.gpu else None,
-            "reason": report.backend.reason,
-            "better": report.backend.better,
-        },
-        "engines": [
-            {
-                "place": engine.name,
-                "version": engine.build.version if engine.build else None,
-                "devices": None if engine.devices is None else [asdict(device) for device in engine.devices],
-                "devices_absent": engine.devices_absent,
-                "error": engine.error.title if engine.error else None,
-            }
-            for engine in report.engines
-        ],
-        "disks": {use: asdict(disk) for use, disk in report.disks.items()},
-        "wsl_settings": [asdict(settings) for settings in report.wsl_settings],
-        "wslconfig": None if report.wslconfig is None else asdict(report.wslconfig),
-        "missing_libraries": [asdict(library) for library in report.missing],
-        "findings": [asdict(problem) for problem in report.problems],
+        "gpus_without_driver": machine.unusable_cards,
+        "engine_fit": to_json(report.backend, _ENGINE_FIT),
+        "engines": to_json(report.engines, _ENGINE),
+        "disks": report.disks,
+        "wsl_settings": report.wsl_settings,
+        "wslconfig": report.wslconfig,
+        "missing_libraries": report.missing,
+        "findings": report.problems,
     }
 
 
@@ -221,5 +212,4 @@ def _activity_json(gpu: Gpu, report: DoctorReport) -> dict[str, object]:
     if gpu.id not in report.inspected:
         return {"readings": None, "activity": None}
     readings, activity = report.inspected[gpu.id]
-    values = {name: {"value": round_figure(each.value), "absent": each.absent} for name, each in readings.items()}
-    return {"readings": values, "activity": asdict(activity)}
+    return {"readings": {name: to_json(each, _READING) for name, each in readings.items()}, "activity": activity}

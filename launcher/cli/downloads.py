@@ -10,12 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.base.codec import JsonView, to_json
 from launcher.base.errors import BadOption, LauncherError
 from launcher.base.text import one_line
 from launcher.cli.actions import add_actions
 from launcher.cli.layout import format_table, wrap_text
-from launcher.cli.output import Note, Result, error_json, round_figure
-from launcher.cli.progress import Reporter, format_duration, format_progress, format_size
+from launcher.cli.output import Note, Result, round_figure
+from launcher.cli.progress import PROGRESS_VIEW, Reporter, format_duration, format_progress, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
@@ -36,6 +37,9 @@ _ACTIONS = {
     "move": "change the order",
     "clear": "remove finished and cancelled downloads from the list",
 }
+
+_JOB = JsonView("id kind title state asked=requested")
+_OUTCOME = JsonView("error=failure retry_at_s:3 result", error=LauncherError.JSON_VIEW)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -132,9 +136,9 @@ async def _add_downloads(options: argparse.Namespace) -> Result:
             if len(to_add) == 1:
                 raise
             failed[name] = error
-    data: dict[str, Any] = {"added": [{"fresh": each.is_new, **job_json(each.job, None)} for each in added]}
+    data: dict[str, Any] = {"added": [{"fresh": each.is_new, **job_data(each.job, None)} for each in added]}
     if failed:
-        data["failed"] = [{"what": name, "error": error_json(error)} for name, error in failed.items()]
+        data["failed"] = [{"what": name, "error": error} for name, error in failed.items()]
     return Result(data, _describe_added(added, failed), exit_code=1 if failed else 0)
 
 
@@ -171,7 +175,7 @@ async def _request_state(downloads: DownloadQueue, options: argparse.Namespace) 
     lines = [f"{job.id}  {job.title}: {describe_state(job)}." for job in jobs]
     if jobs and requested is RequestedState.RUN:
         lines += _describe_next_step(await asyncio.to_thread(downloads.read_snapshot))
-    return Result({"jobs": [job_json(job, None) for job in jobs]}, lines or [f"There is nothing to {options.action}."])
+    return Result({"jobs": [job_data(job, None) for job in jobs]}, lines or [f"There is nothing to {options.action}."])
 
 
 def _parse_id(text: str) -> int:
@@ -186,8 +190,8 @@ def _parse_id(text: str) -> int:
 def _list_downloads(downloads: DownloadQueue) -> Result:
     queue = downloads.read_snapshot()
     data = {
-        "jobs": [job_json(job, queue.progress_by_id.get(job.id)) for job in queue.jobs.jobs],
-        "held": queue.jobs.hold and error_json(queue.jobs.hold),
+        "jobs": [job_data(job, queue.progress_by_id.get(job.id)) for job in queue.jobs.jobs],
+        "held": to_json(queue.jobs.hold, LauncherError.JSON_VIEW),
         "notices": [str(damage) for damage in queue.damage],
     }
     return Result(data, _describe_queue(queue))
@@ -272,7 +276,7 @@ def _show_event(reporter: Reporter, event: QueueEvent) -> None:
         title = event.job.title + (f" (and {others} more)" if others else "")
         left = {"left_bytes": event.totals.left_bytes, "seconds_left": round_figure(event.totals.seconds_left)}
         total = event.job.bytes if event.progress.bytes is None else event.progress.bytes
-        data = {"event": "progress", **job_json(event.job, event.progress), "queue": left}
+        data = {"event": "progress", **job_data(event.job, event.progress), "queue": left}
         reporter.show_progress(title, replace(event.progress, bytes=total), data)
     else:
         reporter.show_event(_event_json(event), _describe_event(event))
@@ -287,11 +291,11 @@ def _event_json(event: QueueEvent) -> dict[str, Any]:
         case events.QueueReordered():
             return {"event": "reordered", "ids": event.ids}
         case events.QueueHeld():
-            return {"event": "held", "error": event.reason and error_json(event.reason)}
+            return {"event": "held", "error": to_json(event.reason, LauncherError.JSON_VIEW)}
         case events.QueueNotice():
             return {"event": "notice", "text": event.text}
     names = {events.JobAdded: "added", events.JobFinished: "done", events.JobFailed: "failed"}
-    return {"event": names.get(type(event), "changed"), **job_json(event.job, None)}
+    return {"event": names.get(type(event), "changed"), **job_data(event.job, None)}
 
 
 def _describe_event(event: QueueEvent) -> Iterator[str]:
@@ -364,20 +368,11 @@ def failure_reason(job: Job) -> str:
     return f"{job.failure.title} Trying again in {format_duration(max(job.retry_at_s - time.time(), 0))}."
 
 
-def job_json(job: Job, progress: Progress | None) -> dict[str, Any]:
+def job_data(job: Job, progress: Progress | None) -> dict[str, Any]:
     """Return a download as JSON; `progress` is that of a running one."""
-    return {
-        "id": job.id,
-        "kind": job.kind,
-        "title": job.title,
-        "state": job.state.value,
-        "asked": job.requested.value,
-        "done_bytes": progress.done_bytes if progress else job.done_bytes,
-        "bytes": progress.bytes if progress and progress.bytes is not None else job.bytes,
-        "bytes_per_second": round_figure(progress.bytes_per_second) if progress else None,
-        "seconds_left": round_figure(progress.seconds_left) if progress else None,
-        "note": (progress.note or None) if progress else None,
-        "error": error_json(job.failure) if job.failure else None,
-        "retry_at_s": round_figure(job.retry_at_s, 3),
-        "result": job.result,
-    }
+    figures = PROGRESS_VIEW.write(progress)
+    if figures["bytes"] is None:
+        figures["bytes"] = job.bytes
+    if progress is None:
+        figures["done_bytes"] = job.done_bytes
+    return {**to_json(job, _JOB), **figures, **to_json(job, _OUTCOME)}

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from launcher.base.codec import to_json
 from launcher.base.text import one_line
 from launcher.cli.layout import UNKNOWN, format_table, merge_similar, wrap_text
 from launcher.cli.output import Note, Result
@@ -82,7 +83,7 @@ async def run(options: argparse.Namespace) -> int:
             return None
         verdict = judge_endurance(runs)
         cost, cost_text = cost_of_runs(runs, prices)
-        data = {**verdict.as_json(), "draft": draft, **cost}
+        data = {**to_json(verdict), "draft": draft, **cost}
         return Result(data, _format_verdict(verdict, cost_text), exit_code=1 if verdict.answer == "ended" else 0)
 
     mtp = f"draft {draft}" if draft else "no MTP"
@@ -119,7 +120,7 @@ async def _run_agent(options: argparse.Namespace) -> int:
             return None
         verdict = judge_tasks(shape, tasks)
         failed = verdict.seconds_per_task is None
-        return Result({**verdict.as_json(), "draft": draft}, _format_tasks(verdict), exit_code=1 if failed else 0)
+        return Result({**to_json(verdict), "draft": draft}, _format_tasks(verdict), exit_code=1 if failed else 0)
 
     mtp = f"draft {draft}" if draft else "no MTP"
     load = f"{options.minutes:g} min of tasks as {shape.name} has them."

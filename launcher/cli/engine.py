@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.base.codec import JsonView, to_json
 from launcher.base.progress import Phase, Progress
 from launcher.cli.layout import UNKNOWN, format_table, wrap_text
-from launcher.cli.output import Note, Result, error_json, round_figure
+from launcher.cli.output import Note, Result, round_figure
 from launcher.cli.progress import Reporter, format_size
 from launcher.cli.quantities import parse_minutes
 
@@ -203,7 +203,7 @@ async def _test_engine(options: argparse.Namespace) -> Result:
     name, result = await check_engine(
         options.name, on_step=lambda text: reporter.show_event({"event": "step", "text": text}, [Note(f"{text} ...")])
     )
-    return Result(_test_json(name, result), _describe_test(name, result))
+    return Result({"event": "done", "name": name, **to_json(result, _TEST)}, _describe_test(name, result))
 
 
 def _describe_test(name: str, result: SelfTestResult) -> Iterator[str]:
@@ -217,21 +217,6 @@ def _describe_test(name: str, result: SelfTestResult) -> Iterator[str]:
         yield wrap_text("after a restart, conversations are read again in full", "  slots    ")
     for note in result.notes:
         yield wrap_text(note, "  note     ")
-
-
-def _test_json(name: str, result: SelfTestResult) -> dict[str, Any]:
-    return {
-        "event": "done",
-        "name": name,
-        "version": result.build.version,
-        "devices": [{"name": device.name, "description": device.description} for device in result.devices],
-        "drafted": result.drafted,
-        "accepted": result.accepted,
-        "tokens_per_second": round_figure(result.tokens_per_second),
-        "seconds": round_figure(result.seconds, 3),
-        "notes": list(result.notes),
-        "slot_files": result.slot_files.value,
-    }
 
 
 async def _compare_engines(options: argparse.Namespace) -> Result:
@@ -268,7 +253,7 @@ async def _compare_engines(options: argparse.Namespace) -> Result:
         await session.stop()
     current = read_store().current
     row = describe_slower_build(found).as_row() if found.is_slower else None
-    data = {**found.as_json(), "event": "done", "current": current, "known_bad_row": row}
+    data = {**to_json(found), "event": "done", "current": current, "known_bad_row": row}
     lines = [wrap_text(found.sentence)]
     if not options.names:
         lines.append(f"In use: {_describe_engine_name(current)}.")
@@ -298,6 +283,18 @@ def _show_note(reporter: Reporter, text: str) -> None:
 
 # `mtp-launcher engine list` and `available`, and output shared with the other actions.
 
+_TEST = JsonView(
+    "version=build.version devices drafted accepted tokens_per_second:1 seconds:3 notes slot_files",
+    devices=JsonView("name description"),
+)
+_FOUND = JsonView(
+    "name from=origin path=program version=build.version backends mtp known_bad=fault.reason current pinned error"
+)
+_OFFER = JsonView(
+    "tag=release.tag published=release.published backend=choice.build.label bytes reasons=choice.reasons* "
+    "obstacle known_bad=fault.reason",
+    obstacle=JsonView("code message=title"),
+)
 _IN_USE_WORDS = {
     "auto": "the usual choice (auto): a llama-server on PATH that sees a GPU, else the built-in engine",
     "built-in": "the built-in engine",
@@ -315,7 +312,7 @@ async def _list_engines(_options: argparse.Namespace) -> Result:
         "current": store.current,
         "previous": store.previous,
         "pinned": store.pinned,
-        "engines": [_found_json(each) for each in engines],
+        "engines": to_json(engines, _FOUND),
         "notice": store.notice,
     }
     return Result(data, _describe_engines(engines, store))
@@ -354,21 +351,6 @@ def _cut_commit(version: str) -> str:
     return f"{shown})" if commit and "(" in shown else shown
 
 
-def _found_json(engine: FoundEngine) -> dict[str, Any]:
-    return {
-        "name": engine.name,
-        "from": engine.origin,
-        "path": None if engine.program is None else str(engine.program),
-        "version": engine.build.version if engine.build else None,
-        "backends": None if engine.backends is None else list(engine.backends),
-        "mtp": engine.mtp,
-        "known_bad": None if engine.fault is None else engine.fault.reason,
-        "current": engine.current,
-        "pinned": engine.pinned,
-        "error": error_json(engine.error) if engine.error else None,
-    }
-
-
 async def _list_available(options: argparse.Namespace) -> Result:
     """List the newest builds and their variants for this computer."""
     from launcher.base.errors import LauncherError
@@ -385,7 +367,10 @@ async def _list_available(options: argparse.Namespace) -> Result:
         releases.notes.append(f"Which build is stable is not known: {error.title}")
     store = read_store()
     installed = {engine.manifest.tag for engine in store.engines if engine.manifest}
-    builds = [_offer_json(offer, stable, installed) for offer in offers]
+    builds = [
+        {**to_json(each, _OFFER), "stable": each.release.tag == stable, "installed": each.release.tag in installed}
+        for each in offers
+    ]
     lines = [Note(wrap_text(note, "Note: ")) for note in dict.fromkeys(releases.notes)]
     return Result(
         {"stable": stable, "builds": builds, "notes": releases.notes},
@@ -424,21 +409,6 @@ def _offer_row(offer: Offer, stable: str | None, installed: set[str]) -> tuple[s
     return tag, (offer.release.published or UNKNOWN)[:_DATE_LENGTH], label, size, ", ".join(filter(None, marks))
 
 
-def _offer_json(offer: Offer, stable: str | None, installed: set[str]) -> dict[str, Any]:
-    obstacle = offer.obstacle
-    return {
-        "tag": offer.release.tag,
-        "published": offer.release.published,
-        "backend": offer.choice.build.label if offer.choice else None,
-        "bytes": offer.bytes,
-        "reasons": list(offer.choice.reasons) if offer.choice else [],
-        "obstacle": None if obstacle is None else {"code": obstacle.code, "message": obstacle.title},
-        "known_bad": None if offer.fault is None else offer.fault.reason,
-        "stable": offer.release.tag == stable,
-        "installed": offer.release.tag in installed,
-    }
-
-
 def _describe_engine_name(name: str) -> str:
     """Return an engine's name for the middle of a sentence."""
     return {"auto": "the usual choice (auto)", "built-in": "the built-in engine"}.get(name, name)
@@ -467,7 +437,7 @@ async def _list_flags(options: argparse.Namespace) -> Result:
     if build is None:
         build = await probe_engine(options.engine)
     flags = [flag for flag in await read_flags(build) if flag.matches_search(" ".join(options.search))]
-    data = {"engine": build.name, "version": build.version, "flags": [asdict(flag) for flag in flags]}
+    data = {"engine": build.name, "version": build.version, "flags": flags}
     return Result(data, [f"{build.name} {build.version}: {len(flags)} flags", *map(_describe_flag, flags)])
 
 

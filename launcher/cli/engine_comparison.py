@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from launcher.cli.output import error_json, round_figure
+from launcher.base.codec import JsonView, to_json
 
 if TYPE_CHECKING:
     from launcher.app.planning.planner import EngineComparison
@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from launcher.models.memory import MemoryEstimate
 
 _MIB = 2**20
+_ENGINE = JsonView(
+    "name=engine backend model_mib context_mib compute_mib draft_context_mib draft_compute_mib host_mib "
+    "free_mib seconds:3"
+)
 MODEL_ALONE = " That is the model alone, without its drafts."
 
 
@@ -20,25 +24,9 @@ def comparison_json(comparison: EngineComparison | LauncherError) -> dict[str, A
     from launcher.base.errors import LauncherError
 
     if isinstance(comparison, LauncherError):
-        return {"engine": None, "engine_error": error_json(comparison), "difference_percent": None, "flagged": False}
-    engine = comparison.engine
-    return {
-        "engine": {
-            "name": engine.engine,
-            "backend": engine.backend,
-            "model_mib": engine.model_mib,
-            "context_mib": engine.context_mib,
-            "compute_mib": engine.compute_mib,
-            "draft_context_mib": engine.draft_context_mib,
-            "draft_compute_mib": engine.draft_compute_mib,
-            "host_mib": engine.host_mib,
-            "free_mib": engine.free_mib,
-            "seconds": round_figure(engine.seconds, 3),
-        },
-        "engine_error": None,
-        "difference_percent": round_figure(comparison.difference_percent, 2),
-        "flagged": comparison.flagged,
-    }
+        return {"engine": None, "engine_error": to_json(comparison), "difference_percent": None, "flagged": False}
+    engine = to_json(comparison.engine, _ENGINE)
+    return {"engine": engine, "engine_error": None, **to_json(comparison, JsonView("difference_percent:2 flagged"))}
 
 
 def describe_comparison(comparison: EngineComparison | LauncherError, estimate: MemoryEstimate | None) -> str:

@@ -6,11 +6,12 @@ import argparse
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.base.codec import to_json
 from launcher.base.paths import expand_user
 from launcher.cli.engine_comparison import MODEL_ALONE, comparison_json, describe_comparison
 from launcher.cli.layout import text_columns, wrap_text
@@ -21,7 +22,8 @@ from launcher.cli.machine_options import (
     read_plan_criteria,
 )
 from launcher.cli.output import Result
-from launcher.cli.plan import format_file_size, host_parts, parts_json
+from launcher.cli.plan import format_file_size, host_parts, parts_in_mib
+from launcher.models.situation import MEMORY_VIEW
 
 if TYPE_CHECKING:
     from launcher.app.planning.planner import EngineComparison, MachineDescription, ModelSource
@@ -93,7 +95,7 @@ async def run(options: argparse.Namespace) -> Result:
     cautions = _list_host_cautions(estimate, criteria, situation) if estimate else []
     return Result(
         _as_json(source, setting, estimate, unknown, situation, comparison)
-        | {"cautions": cautions, "warnings": warnings, "advice": [asdict(each) for each in advice]},
+        | {"cautions": cautions, "warnings": warnings, "advice": advice},
         chain(
             _format_estimate(source, setting, estimate, unknown, situation, comparison),
             _format_advice(advice),
@@ -194,17 +196,17 @@ def _as_json(
         "moe_cache_mib": setting.moe_cache_mib or 0,
         "slots": setting.slots,
         "total_mib": round(estimate.parts.total / _MIB, 1) if estimate else None,
-        "parts": parts_json(estimate.parts.as_dict()) if estimate else None,
+        "parts": parts_in_mib(estimate.parts.as_dict()) if estimate else None,
         "parts_unknown": unknown.title if unknown else None,
         "host_mib": round(estimate.host.at_start / _MIB, 1) if estimate else None,
-        "host": parts_json(host_parts(estimate)) if estimate else None,
+        "host": parts_in_mib(host_parts(estimate)) if estimate else None,
         "host_available_mib": situation.host_beside_mib(estimate.required_mib if estimate else 0),
         "free_mib": situation.free_mib,
         "margin_mib": situation.margin_mib,
         "needed_mib": _needed_mib(estimate, setting, comparison),
         "status": _fit_status(estimate, setting, situation, comparison),
         "estimated_by": _name_estimator(estimate, comparison),
-        "memory": situation.memory_json(),
+        "memory": to_json(situation, MEMORY_VIEW),
         "exact": estimate.exact if estimate else None,
         "low_mib": round(estimate.low / _MIB) if estimate else None,
         "high_mib": round(estimate.high / _MIB) if estimate else None,

@@ -16,7 +16,7 @@ from launcher.cli.machine_options import (
     read_machine_description,
     read_plan_criteria,
 )
-from launcher.cli.output import Note, Result, add_extra_arguments, error_json
+from launcher.cli.output import Note, Result, add_extra_arguments
 from launcher.cli.quantities import parse_int
 from launcher.export.formats import FORMATS, ExportFormat, Shell, Subject, render_export
 from launcher.models.server_settings import ROWS
@@ -101,7 +101,7 @@ async def _export_library(chosen: ExportFormat, options: argparse.Namespace) -> 
     text = render_export(chosen, exported)
     lines = _write_text(chosen, text, options)
     lines += [Note(f"Left out {name}: {error.title}") for name, error in library.left_out]
-    left_out = [{"model": name, "error": error_json(error)} for name, error in library.left_out]
+    left_out = [{"model": name, "error": error} for name, error in library.left_out]
     models = [recipe.name for recipe in exported]
     return _make_result(text, lines, options, url=exported[0].url, models=models, left_out=left_out)
 

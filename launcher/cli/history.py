@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.base.codec import JsonView, to_json
 from launcher.base.errors import BadOption
 from launcher.base.text import one_line, visible_reply
 from launcher.cli.actions import (
@@ -142,7 +142,7 @@ async def _draw_chart(options: argparse.Namespace) -> Result:
 def _list_measurements(history: History, options: argparse.Namespace) -> Result:
     summaries = history.find_sessions(kind=options.kind, model=options.model, since_s=options.since, most=options.most)
     filtered = any(value is not None for value in (options.kind, options.model, options.since))
-    return Result({"measurements": [asdict(each) for each in summaries]}, _format_list(summaries, filtered=filtered))
+    return Result({"measurements": summaries}, _format_list(summaries, filtered=filtered))
 
 
 def _format_list(summaries: Sequence[Summary], *, filtered: bool) -> Iterator[str]:
@@ -179,10 +179,10 @@ def _show_measurement(history: History, options: argparse.Namespace) -> Result:
 
     session = load_session(history, options.id)
     report = baseline_report(session)
-    data = {name: getattr(session, name) for name in ("id", "kind", "workload", "began_s", "ended_s", "result")}
+    data = to_json(session, JsonView("id kind workload began_s ended_s result environment"))
     sentence = session.result.get("sentence") or (CUT_OFF if history.is_cut_off(session.id) else "")
     return Result(
-        {**data, "environment": session.environment.as_json(), "rows": report_data(report)},
+        {**data, "rows": report_data(report)},
         _format_session(session, report, str(sentence)),
     )
 
@@ -221,7 +221,7 @@ def _export_measurement(history: History, options: argparse.Namespace) -> Result
 
 def _share_measurement(history: History, options: argparse.Namespace) -> Result:
     from launcher.tuning.history import load_session
-    from launcher.tuning.session_file import anonymous_json
+    from launcher.tuning.session_file import anonymize, session_json
 
     if options.to.suffix.lower() != ".json":
         raise BadOption("A shared measurement is a JSON file.", "End its name in .json.")
@@ -230,7 +230,7 @@ def _share_measurement(history: History, options: argparse.Namespace) -> Result:
         raise BadOption(
             f"{session.id} has no runs, so there is nothing to share.", "`mtp-launcher history` lists those that have."
         )
-    return _write_measurement(session, anonymous_json(session), options.to)
+    return _write_measurement(session, session_json(anonymize(session)), options.to)
 
 
 def _write_measurement(session: Session, text: str, file: Path) -> Result:

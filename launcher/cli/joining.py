@@ -36,7 +36,9 @@ async def join_running_server(entry: ServerEntry, model: str, options: argparse.
                 if "ready" in value:
                     ready = value["ready"]
                     await asyncio.to_thread(save_last_model, model)
-                    print_result(Result(_ready_json(ready), _describe_ready(ready)), as_json=options.json)
+                    data = {name: ready[name] for name in ("url", "api_key", "pid", "model", "server_pid")}
+                    data = {"state": "ready", **data, "launcher_pid": os.getpid()}
+                    print_result(Result(data, _describe_ready(ready)), as_json=options.json)
                 elif "ended" in value:
                     return _report_end(ready, value.get("error"), options)
                 elif not options.json:
@@ -77,11 +79,6 @@ def _make_request(model: str, options: argparse.Namespace) -> StartRequest:
         use_tuned=not options.no_preset,
         vision=options.vision,
     )
-
-
-def _ready_json(ready: Mapping[str, Any]) -> dict[str, Any]:
-    data = {name: ready[name] for name in ("url", "api_key", "pid", "model", "server_pid")}
-    return {"state": "ready", **data, "launcher_pid": os.getpid()}
 
 
 def _describe_ready(ready: Mapping[str, Any]) -> Iterator[str]:

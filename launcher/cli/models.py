@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
+from launcher.base.codec import to_json
 from launcher.base.errors import BadOption
 from launcher.base.text import one_line
 from launcher.cli import models_local
 from launcher.cli.layout import UNKNOWN, format_count, format_table, wrap_text
-from launcher.cli.output import Note, Result, error_json
+from launcher.cli.output import Note, Result
 
 if TYPE_CHECKING:
-    from launcher.base.errors import LauncherError
     from launcher.models.catalogue import Catalogue, ModelEntry
     from launcher.models.hub_figures import RefreshResult
     from launcher.models.preset import Note as ModelNote
@@ -60,15 +59,14 @@ async def run(options: argparse.Namespace) -> Result | int:
     if options.refresh:
         return await _refresh_figures(load_catalogue(hub_figures=False), options)
     catalogue = load_catalogue()
-    problems = [asdict(problem) for problem in catalogue.problems]
     if options.model:
         model = catalogue.find(options.model)
-        data: dict[str, Any] = {"model": asdict(model), "problems": problems}
+        data: dict[str, Any] = {"model": model, "problems": catalogue.problems}
         return Result(data, chain(_describe_problems(catalogue), _describe_model(model)))
     from launcher.models.library import list_found
 
     found = await asyncio.to_thread(list_found)
-    data = {"models": [asdict(model) for model in catalogue.models] if options.json else [], "problems": problems}
+    data = {"models": catalogue.models if options.json else [], "problems": catalogue.problems}
     data["found"] = [{"name": each.name, "path": str(each.path), "store": each.store.value} for each in found.models]
     return Result(data, chain(_describe_problems(catalogue), _format_list(catalogue), _format_found(found)))
 
@@ -81,48 +79,35 @@ def _describe_problems(catalogue: Catalogue) -> Iterator[str]:
 async def _refresh_figures(catalogue: Catalogue, options: argparse.Namespace) -> Result:
     """Ask the hub for sizes and checksums of one model or all of them. The exit code is 1 if the hub did not answer for
     one of them."""
-    from launcher.base.errors import LauncherError
     from launcher.models.hub_figures import is_on_hub
 
     if options.model and not is_on_hub(catalogue.find(options.model)):
         raise BadOption(f"{options.model} is not from the hub: there is nothing to ask.", "Its files are on this disk.")
     models = [catalogue.find(options.model)] if options.model else list(filter(is_on_hub, catalogue.models))
     outcomes = await asyncio.gather(*(asyncio.to_thread(_ask_hub, model) for model in models))
-    problems = [asdict(problem) for problem in catalogue.problems]
     return Result(
-        {"refreshed": list(map(_outcome_json, models, outcomes)), "problems": problems},
-        chain(_describe_problems(catalogue), *map(_describe_outcome, models, outcomes)),
-        exit_code=1 if any(isinstance(outcome, LauncherError) for outcome in outcomes) else 0,
+        {"refreshed": outcomes, "problems": catalogue.problems},
+        chain(_describe_problems(catalogue), *map(_describe_outcome, outcomes)),
+        exit_code=1 if any(outcome.error is not None for outcome in outcomes) else 0,
     )
 
 
-def _ask_hub(model: ModelEntry) -> RefreshResult | LauncherError:
-    """Ask the hub about one model. Returns errors that concern this model only; others are raised."""
+def _ask_hub(model: ModelEntry) -> RefreshResult:
+    """Ask the hub about one model. The result has an error that concerns this model only; others are raised."""
     from launcher.base.errors import ModelMissing, Refused, Unreachable
-    from launcher.models.hub_figures import refresh_figures
+    from launcher.models.hub_figures import RefreshResult, refresh_figures
 
     try:
         return refresh_figures(model)
     except (ModelMissing, Refused, Unreachable) as error:
-        return error
+        return RefreshResult(model.id, model.repo, error=error)
 
 
-def _outcome_json(model: ModelEntry, outcome: RefreshResult | LauncherError) -> dict[str, Any]:
-    from launcher.models.hub_figures import RefreshResult
-
-    if isinstance(outcome, RefreshResult):
-        return asdict(outcome) | {"error": None}
-    unknown: dict[str, Any] = {"revision": None, "learned": [], "differs": [], "missing": []}
-    return {"model": model.id, "repo": model.repo, **unknown, "error": error_json(outcome)}
-
-
-def _describe_outcome(model: ModelEntry, outcome: RefreshResult | LauncherError) -> Iterator[str]:
-    from launcher.models.hub_figures import RefreshResult
-
-    if not isinstance(outcome, RefreshResult):
-        yield Note(f"{model.id}: {outcome}")
+def _describe_outcome(outcome: RefreshResult) -> Iterator[str]:
+    if outcome.error is not None:
+        yield Note(f"{outcome.model}: {outcome.error}")
         return
-    yield f"{model.id}: " + (
+    yield f"{outcome.model}: " + (
         f"{outcome.repo} at {outcome.revision}" if outcome.repo else "only its draft is on the hub"
     )
     for file, learned in groupby(outcome.learned, lambda each: each.file):
@@ -281,7 +266,7 @@ class _Footnotes:
 def _format_sampling(sampling: Sampling | None) -> str:
     if sampling is None:
         return "no recommendation"
-    return ", ".join(f"{name} {value:g}" for name, value in asdict(sampling).items() if value is not None)
+    return ", ".join(f"{name} {value:g}" for name, value in to_json(sampling).items() if value is not None)
 
 
 def _format_gb(size_bytes: int | None) -> str:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.base.codec import JsonView, to_json
 from launcher.base.text import one_line
 from launcher.cli.layout import UNKNOWN, format_path, format_table, wrap_text
 from launcher.cli.output import Result
@@ -19,7 +20,7 @@ from launcher.cli.subject_options import add_set_option
 from launcher.cli.terminal import can_ask, confirm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from launcher.models.leftovers import Leftover
     from launcher.models.library import LocalModel, VerifiedFile
@@ -157,31 +158,16 @@ def _select_named(
     return list(dict.fromkeys(selected_models)), list(dict.fromkeys(selected_leftovers))
 
 
-def _as_json(local: LocalModel, last_uses: Mapping[str, float]) -> dict[str, Any]:
-    record = local.record
-    return {
-        "name": local.label,
-        "kind": record.kind,
-        "file_kind": record.file_kind,
-        "about": local.kind.sentence if local.kind else None,
-        "model": record.model,
-        "quant": record.quant,
-        "paths": [str(path) for path in record.paths],
-        "bytes": record.bytes,
-        "sha256": list(record.sha256) or None,
-        "mtp_head": record.head,
-        "state": local.state.value,
-        "verified_s": local.verified_s,
-        "used_s": last_uses.get(str(local.path)),
-        "place": local.place.value,
-        "store": local.store.value if local.store else None,
-        "repo": record.repo,
-        "revision": record.revision,
-        "file": record.file,
-        "url": record.url,
-        "problem": local.problem or None,
-        "missing_bytes": local.missing_bytes,
-    }
+_MODEL = JsonView(
+    "name=label kind=record.kind file_kind=record.file_kind about=kind.sentence model=record.model "
+    "quant=record.quant paths=record.paths bytes=record.bytes sha256=record.sha256? mtp_head=record.head "
+    "state verified_s"
+)
+_ORIGIN = JsonView(
+    "place store repo=record.repo revision=record.revision file=record.file url=record.url problem? missing_bytes"
+)
+_VERIFIED = JsonView("path outcome sha256 expected")
+_LEFTOVER = JsonView("path kind bytes done_bytes whole_bytes reason")
 
 
 def _list_models(models: Sequence[LocalModel], leftovers: Sequence[Leftover]) -> Result:
@@ -189,8 +175,11 @@ def _list_models(models: Sequence[LocalModel], leftovers: Sequence[Leftover]) ->
 
     last_uses = load_last_uses()
     data = {
-        "models": [_as_json(local, last_uses) for local in models],
-        "leftovers": [_leftover_json(each) for each in leftovers],
+        "models": [
+            {**to_json(local, _MODEL), "used_s": last_uses.get(str(local.path)), **to_json(local, _ORIGIN)}
+            for local in models
+        ],
+        "leftovers": to_json(leftovers, _LEFTOVER),
     }
     return Result(data, _format_list(models, leftovers))
 
@@ -226,18 +215,6 @@ def _format_list(models: Sequence[LocalModel], leftovers: Sequence[Leftover]) ->
     yield from _format_leftovers(leftovers)
     total = format_size(sum(map(_bytes_here, models)))
     yield f"\n{total} in all. `mtp-launcher serve` starts one by its id, as REPO:FILE, or by its path."
-
-
-def _leftover_json(leftover: Leftover) -> dict[str, Any]:
-    """Return a leftover of a download as JSON."""
-    return {
-        "path": str(leftover.path),
-        "kind": leftover.kind.value,
-        "bytes": leftover.bytes,
-        "done_bytes": leftover.done_bytes,
-        "whole_bytes": leftover.whole_bytes,
-        "reason": leftover.reason,
-    }
 
 
 def _format_leftovers(leftovers: Sequence[Leftover]) -> Iterator[str]:
@@ -324,7 +301,7 @@ async def _verify_models(models: Sequence[LocalModel], *, as_json: bool) -> Resu
             results = await verify_model(local, partial(show_progress, local.record.label, read_bytes))
             read_bytes += _bytes_here(local)
             is_bad = is_bad or any(each.outcome in (Outcome.CHANGED, Outcome.MISSING) for each in results)
-            verified += [_verified_json(local, each) for each in results]
+            verified += [{"name": local.record.label, **each} for each in to_json(results, _VERIFIED)]
             for each in results:
                 reporter.show_event(None, _describe_verified(local, each))
     finally:
@@ -346,11 +323,6 @@ def _make_progress_callback(reporter: Reporter, total: int) -> Callable[[str, in
         reporter.show_progress(f"Verifying {name}", progress, {"event": "progress", "name": name})
 
     return show_progress
-
-
-def _verified_json(local: LocalModel, each: VerifiedFile) -> dict[str, Any]:
-    about = {"name": local.record.label, "path": str(each.path), "outcome": each.outcome.value}
-    return {**about, "sha256": each.sha256, "expected": each.expected}
 
 
 def _describe_verified(local: LocalModel, each: VerifiedFile) -> Iterator[str]:

@@ -7,13 +7,11 @@ import json
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from launcher.base.codec import to_json
 from launcher.base.errors import LauncherError
 from launcher.base.text import escape_json, one_line
-
-if TYPE_CHECKING:
-    from launcher.fetch.jobs import JobFailure
 
 _MAX_MESSAGE = 2_000
 """Characters of an error message, which may quote a server or a file."""
@@ -47,18 +45,20 @@ def print_result(result: Result, *, as_json: bool) -> int:
 
 def print_json(data: Any) -> None:  # noqa: ANN401 -- any JSON value
     """Print a JSON value on one line of stdout."""
-    print(escape_json(json.dumps(data, ensure_ascii=False, default=str)), flush=True)
+    print(escape_json(json.dumps(data, ensure_ascii=False, default=_convert_value)), flush=True)
 
 
-def error_json(error: LauncherError | JobFailure) -> dict[str, Any]:
-    """Return an error as JSON, without its facts."""
-    return {"code": error.code, "message": error.title, "hint": error.hint}
+def _convert_value(value: object) -> object:
+    try:
+        return to_json(value)
+    except TypeError:
+        return str(value)  # facts of an error may be anything
 
 
 def print_error(error: LauncherError, *, as_json: bool) -> None:
     """Print an error: its title and hint on stderr, or one JSON object on stdout."""
     if as_json:
-        print_json({"error": {**error_json(error), "facts": dict(error.facts)}})
+        print_json({"error": {**to_json(error), "facts": dict(error.facts)}})
         return
     print(f"Error: {one_line(error.title, _MAX_MESSAGE)}", file=sys.stderr)
     if error.hint:

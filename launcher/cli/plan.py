@@ -6,10 +6,11 @@ import argparse
 import asyncio
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.base.codec import JsonView, to_json
 from launcher.cli.layout import format_table, wrap_text
 from launcher.cli.machine_options import (
     INTENTS,
@@ -18,8 +19,9 @@ from launcher.cli.machine_options import (
     read_machine_description,
     read_plan_criteria,
 )
-from launcher.cli.output import Note, Result, add_extra_arguments, error_json, print_result, round_figure
+from launcher.cli.output import Note, Result, add_extra_arguments, print_result, round_figure
 from launcher.models.server_settings import format_settings
+from launcher.models.situation import MEMORY_VIEW
 
 if TYPE_CHECKING:
     from launcher.app.planning.planner import EngineComparison, MachineDescription, PlannedEngine, PlannedModels
@@ -146,6 +148,16 @@ def _join_words(words: Sequence[str]) -> str:
 
 
 _MIB, _GIB = 2**20, 2**30
+_MACHINE = JsonView("described gpu=gpu_name cards gpus backend nominal_gb:1 free_mib margin_mib host_mib")
+_SMALLER = JsonView(
+    "model=entry.id name=entry.name quant=file.quant bytes=file.size_bytes ctx=setting.context kv=setting.kv "
+    "draft=setting.draft n_cpu_moe=setting.n_cpu_moe status"
+)
+_FORECAST = JsonView(
+    "tokens_per_second:1 low:1 high:1 without_mtp:1 filled_tokens=filled "
+    "tokens_per_second_filled=when_filled:1 assumed_host_gb_s=host_gb_s cache_hits:2"
+)
+_READING = JsonView("tokens_per_second:1 low:1 high:1")
 _WORTH_SAYING = 0.01
 """Share of a total from which the range that it lies in is printed."""
 
@@ -232,13 +244,18 @@ async def run(options: argparse.Namespace) -> Result:
         from launcher.cli.engine_comparison import comparison_json
 
         plans_json[0] |= comparison_json(comparison)
-    refusal = error_json(comparison) if isinstance(comparison, LauncherError) and not plans else None
+    refusal = comparison if isinstance(comparison, LauncherError) and not plans else None
     data: dict[str, Any] = {
-        "machine": _machine_json(situation),
+        "machine": {
+            **to_json(situation, _MACHINE),
+            "cards": [card.name for card in situation.cards],
+            "memory": to_json(situation, MEMORY_VIEW),
+            "notes": [*situation.notes, *situation.own_notes],
+        },
         "plans": plans_json,
-        "unplanned": [asdict(each) for each in unplanned],
-        "smaller": _smaller_json(smaller) if smaller else None,
-        "problems": [asdict(problem) for problem in problems],
+        "unplanned": unplanned,
+        "smaller": smaller and to_json(smaller, _SMALLER) | {"bytes": expected_bytes(smaller)},
+        "problems": problems,
         "engine_error": refusal,
         "others": [
             {"file": each.file, "bytes": each.size_bytes, "file_kind": each.kind.name, "about": each.kind.sentence}
@@ -246,7 +263,7 @@ async def run(options: argparse.Namespace) -> Result:
         ],
     }
     if options.evidence:
-        data["runs"] = [asdict(run) for run in plans[0].entry.measurements] if plans else []
+        data["runs"] = plans[0].entry.measurements if plans else []
 
     def format_lines() -> Iterator[str]:
         yield from _describe_machine(situation)
@@ -372,21 +389,6 @@ def _drafts_from_own_file(plan: Plan) -> bool:
     return plan.entry.speculation in ("mtp", None)
 
 
-def _smaller_json(plan: Plan) -> dict[str, Any]:
-    setting, size = plan.setting, expected_bytes(plan)
-    return {
-        "model": plan.entry.id,
-        "name": plan.entry.name,
-        "quant": plan.file.quant,
-        "bytes": size,
-        "ctx": setting.context,
-        "kv": setting.kv,
-        "draft": setting.draft,
-        "n_cpu_moe": setting.n_cpu_moe,
-        "status": plan.status.value,
-    }
-
-
 def expected_bytes(plan: Plan) -> int | None:
     """Return the size of a plan's file in bytes: as listed, else as estimated; None if it is unknown."""
     from launcher.models.file_size import expect_size
@@ -403,7 +405,7 @@ def _format_expected_size(plan: Plan) -> str:
     return about + format_file_size(size)
 
 
-def parts_json(parts: dict[str, int]) -> dict[str, float]:
+def parts_in_mib(parts: dict[str, int]) -> dict[str, float]:
     """Return parts of the memory in MiB with one decimal, from bytes."""
     return {name: round(size / _MIB, 1) for name, size in parts.items()}
 
@@ -416,22 +418,6 @@ def host_parts(estimate: MemoryEstimate) -> dict[str, int]:
         "compute": host.compute,
         "checkpoints_most": host.checkpoints_most,
         "prompt_cache_most": host.prompt_cache_most,
-    }
-
-
-def _machine_json(situation: Situation) -> dict[str, Any]:
-    return {
-        "described": situation.described,
-        "gpu": situation.gpu_name,
-        "cards": [card.name for card in situation.cards],
-        "gpus": situation.gpus,
-        "backend": situation.backend,
-        "nominal_gb": round(situation.nominal_gb, 1),
-        "free_mib": situation.free_mib,
-        "margin_mib": situation.margin_mib,
-        "host_mib": situation.host_mib,
-        "memory": situation.memory_json(),
-        "notes": [*situation.notes, *situation.own_notes],
     }
 
 
@@ -468,9 +454,9 @@ def _as_json(
         "needed_mib": plan.needed_mib,
         "by_gpu_mib": [round(share / _MIB, 1) for share in plan.estimate.by_gpu],
         "host_short": plan.host_short,
-        "parts": parts_json(plan.estimate.parts.as_dict()),
+        "parts": parts_in_mib(plan.estimate.parts.as_dict()),
         "host_overfull": plan.host_overfull,
-        "host": parts_json(host_parts(plan.estimate)),
+        "host": parts_in_mib(host_parts(plan.estimate)),
         "free_mib": plan.free_mib,
         "margin_mib": plan.margin_mib,
         "exact": plan.estimate.exact,
@@ -482,31 +468,15 @@ def _as_json(
         "reasons": plan.reasons,
         "cautions": [*plan.cautions, *lacks, *uncounted_arguments(extra)],
         "evidence": [describe_run(plan.entry, result) for result in plan.evidence],
-        "expected": _expected_json(plan),
+        "expected": to_json(plan.forecast, _FORECAST),
         "expected_unknown": _why_no_forecast(plan),
-        "reading": _reading_json(plan),
+        "reading": to_json(plan.reading, _READING),
         "nearest_tokens_per_second": comparable_rate(plan.evidence[0], setting) if plan.evidence else None,
         "limit_tokens_per_second": round_figure(plan.limit_t_s),
         "limit_full_tokens_per_second": round_figure(plan.limit_full_t_s),
         "argv": words,
         "env": environment,
         "extra": extra,
-    }
-
-
-def _expected_json(plan: Plan) -> dict[str, float | None] | None:
-    forecast = plan.forecast
-    if forecast is None:
-        return None
-    return {
-        "tokens_per_second": round_figure(forecast.tokens_per_second),
-        "low": round_figure(forecast.low),
-        "high": round_figure(forecast.high),
-        "without_mtp": round_figure(forecast.without_mtp),
-        "filled_tokens": forecast.filled,
-        "tokens_per_second_filled": round_figure(forecast.when_filled),
-        "assumed_host_gb_s": forecast.host_gb_s,
-        "cache_hits": None if forecast.cache_hits is None else round(forecast.cache_hits, 2),
     }
 
 
@@ -521,17 +491,6 @@ def _why_no_forecast(plan: Plan) -> str | None:
     if plan.entry.geometry is None:
         return "There is no formula for this model."
     return "The speed of this GPU is not known."
-
-
-def _reading_json(plan: Plan) -> dict[str, float | None] | None:
-    reading = plan.reading
-    if reading is None:
-        return None
-    return {
-        "tokens_per_second": round_figure(reading.tokens_per_second),
-        "low": round_figure(reading.low),
-        "high": round_figure(reading.high),
-    }
 
 
 def _make_command(

@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from launcher.base.codec import JsonView, to_json
 from launcher.base.text import one_line
 from launcher.cli.layout import wrap_text
-from launcher.cli.output import Result, print_json, print_result, round_figure
+from launcher.cli.output import Result, print_json, print_result
 from launcher.cli.terminal import rewrite_line
 from launcher.engine.server.state import Notice, ServerEvent, ServerState, ServerStatus
 
@@ -110,6 +111,9 @@ class ProgressBar:
         self._written = 0
 
 
+PROGRESS_VIEW = JsonView("done_bytes bytes bytes_per_second:1 seconds_left:1 note?")
+
+
 class Reporter:
     """Prints the events of long work: a JSON object each, or lines and a progress bar."""
 
@@ -148,14 +152,9 @@ class Reporter:
         if self._bar is not None:
             self._bar.show_progress(title, done_bytes, total_bytes, speed=speed, left_s=left_s, note=progress.note)
             return
-        figures = {
-            "done_bytes": done_bytes,
-            "bytes": total_bytes,
-            "bytes_per_second": round_figure(speed),
-            "seconds_left": round_figure(left_s),
-            "note": progress.note or None,
-        }
-        self.show_event(data and {**data, **figures}, topic=title, state=(state, bool(progress.note)))
+        self.show_event(
+            data and {**data, **to_json(progress, PROGRESS_VIEW)}, topic=title, state=(state, bool(progress.note))
+        )
 
     def show_status(self, text: str) -> None:
         """Show what is being done, in place on a terminal; nothing with --json or if the output is not a terminal."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.base.codec import to_json
 from launcher.base.text import one_line
 from launcher.cli.layout import UNKNOWN, format_path, format_table, wrap_text
 from launcher.cli.machine_options import add_engine_option
@@ -20,7 +21,7 @@ from launcher.cli.quantities import parse_minutes
 from launcher.cli.subject_options import add_start_options, resolve_model_and_options
 
 if TYPE_CHECKING:
-    from launcher.app.measuring.proof_checks import Outcome
+    from launcher.app.measuring.proof_checks import CheckOutcome
 
 _DEFAULT_MINUTES = 10.0
 _DEMO = "demo"
@@ -73,15 +74,15 @@ async def run(options: argparse.Namespace) -> int:
     def show_step(text: str) -> None:
         show_note(f"{proof.spent_s / 60:4.1f} min  {text} ...")
 
-    def show_outcome(outcome: Outcome) -> None:
-        check = outcome.as_json()
+    def show_outcome(outcome: CheckOutcome) -> None:
+        check = to_json(outcome)
         result, _, measured = _result_cells(check)
         show_note(f"{proof.spent_s / 60:4.1f} min    {check['id']}: {result}, {measured}")
 
     def show_report() -> int:
         reporter.close()
         report = proof.report()
-        data = report.as_json()
+        data = to_json(report)
         reporter.show_event(data, _format_report(data))
         if options.output is not None:  # after the report is printed, which a full disk must not lose
             write_atomically(options.output, format_markdown(data).encode())

@@ -8,10 +8,11 @@ import shlex
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from launcher.base.codec import JsonView, to_json
 from launcher.cli.layout import wrap_text
-from launcher.cli.output import Note, round_figure
+from launcher.cli.output import Note
 from launcher.cli.progress import Reporter, format_done_bytes, format_duration, format_size
 from launcher.cli.quantities import parse_number
 
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
 
 _COMPANION_LABELS = {"draft": "its draft", "mmproj": "its vision projector", "model": "the model"}
 _MB = 10**6
+
+_CHOICE = JsonView("status=plan.status required_mib=plan.required_mib free_mib=plan.free_mib why")
+_PROGRESS = JsonView("phase file=item number=item_number of=item_count resumed_bytes")
+_RECEIVED = JsonView("path bytes sha256 seconds:3 resumed_bytes")
+_FILES = JsonView(
+    "files mtp_head=checked.head file_kind=record.file_kind notes",
+    files=JsonView("path kind bytes sha256 origin"),
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -72,13 +81,17 @@ async def run(options: argparse.Namespace) -> int:
         reporter.show_event({"event": "waiting", "note": note}, [Note(f"Waiting: {note}")])
 
     target = await call_with_retries(find_target, settings, show_waiting)
-    reporter.show_event(_target_json(target, choice), _describe_target(target, choice, options))
+    files = [piece.label for item in target.items for piece in item.files]
+    data = {"event": "start", "what": target.label, "bytes": target.bytes, "files": files, **_CHOICE.write(choice)}
+    reporter.show_event(data, _describe_target(target, choice, options))
     total = target.bytes
 
     def show_progress(progress: Progress) -> None:
         nonlocal total
         total = target.bytes or progress.bytes
-        reporter.show_progress(_describe_phase(progress), progress, _progress_json(progress))
+        reporter.show_progress(
+            _describe_phase(progress), progress, {"event": "progress", **to_json(progress, _PROGRESS)}
+        )
 
     try:
         pulled = await pull_model(target, to=options.to, on_progress=show_progress, settings=settings)
@@ -88,7 +101,8 @@ async def run(options: argparse.Namespace) -> int:
         raise
     finally:
         reporter.close()
-    reporter.show_event(_result_json(pulled, target.label), _describe_result(pulled))
+    data = {"event": "done", **to_json(pulled, _RECEIVED), "what": target.label, **to_json(pulled, _FILES)}
+    reporter.show_event(data, _describe_result(pulled))
     if pulled.checked.problem is not None:
         raise pulled.checked.problem
     return 0
@@ -110,20 +124,6 @@ async def _choose_file(options: argparse.Namespace, catalogue: Catalogue) -> tup
         return options.what if file else f"{options.what}:{entry.files[0].quant}", None
     choice = await choose_file(catalogue, entry, file.quant if file else None, vision=options.vision)
     return choice.name, choice
-
-
-def _target_json(target: DownloadTarget, choice: FileChoice | None) -> dict[str, Any]:
-    plan = choice.plan if choice else None
-    return {
-        "event": "start",
-        "what": target.label,
-        "bytes": target.bytes,
-        "files": [piece.label for item in target.items for piece in item.files],
-        "status": plan.status.value if plan else None,
-        "required_mib": plan.required_mib if plan else None,
-        "free_mib": plan.free_mib if plan else None,
-        "why": choice.why if choice else None,
-    }
 
 
 def _describe_target(target: DownloadTarget, choice: FileChoice | None, options: argparse.Namespace) -> Iterator[str]:
@@ -148,17 +148,6 @@ def _describe_phase(progress: Progress) -> str:
     phases = {Phase.VERIFYING: "Verifying", Phase.WAITING: "Waiting"}
     part = f" {progress.item_number}/{progress.item_count}" if progress.item_count > 1 else ""
     return phases.get(progress.phase, "Downloading") + part
-
-
-def _progress_json(progress: Progress) -> dict[str, Any]:
-    return {
-        "event": "progress",
-        "phase": progress.phase.value,
-        "file": progress.item,
-        "number": progress.item_number,
-        "of": progress.item_count,
-        "resumed_bytes": progress.resumed_bytes,
-    }
 
 
 def _describe_pause(done_bytes: int, total_bytes: int | None) -> Note:
@@ -191,29 +180,3 @@ def _describe_result(pulled: PullResult) -> Iterator[str]:
         yield Note(f"{pulled.checked.name}, {head}. Start it: {start}")
     elif pulled.checked.problem is None and pulled.checked.kind is not None:
         yield Note(pulled.checked.kind.sentence)
-
-
-def _result_json(pulled: PullResult, label: str) -> dict[str, Any]:
-    files = [
-        {
-            "path": str(file.path),
-            "kind": file.kind,
-            "bytes": file.bytes,
-            "sha256": file.sha256,
-            "origin": file.origin,
-        }
-        for file in pulled.files
-    ]
-    return {
-        "event": "done",
-        "path": str(pulled.path),
-        "bytes": pulled.bytes,
-        "sha256": pulled.files[0].sha256,
-        "seconds": round_figure(pulled.seconds, 3),
-        "resumed_bytes": pulled.resumed_bytes,
-        "what": label,
-        "files": files,
-        "mtp_head": pulled.checked.head,
-        "file_kind": pulled.record.file_kind,
-        "notes": pulled.notes,
-    }

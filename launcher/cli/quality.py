@@ -120,9 +120,7 @@ async def run(options: argparse.Namespace) -> int:
         reporter.close()
         await session.stop()
     failed = report.beyond or not report.rows
-    return print_result(
-        Result(report.as_json(), _format_report(report), exit_code=1 if failed else 0), as_json=options.json
-    )
+    return print_result(Result(report, _format_report(report), exit_code=1 if failed else 0), as_json=options.json)
 
 
 def _describe_check(check: QualityCheck) -> str:

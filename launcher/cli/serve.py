@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.base.codec import to_json
 from launcher.cli.joining import join_running_server
 from launcher.cli.layout import health_line, wrap_text
 from launcher.cli.machine_options import add_engine_option, add_setting_option, given_settings, make_serve_options
@@ -218,7 +219,7 @@ def _check_options(options: argparse.Namespace) -> None:
 
 
 def _print_health(event: HealthEvent) -> None:
-    print(health_line(event.finding.as_json(), cleared=event.cleared), file=sys.stderr, flush=True)
+    print(health_line(to_json(event.finding), cleared=event.cleared), file=sys.stderr, flush=True)
 
 
 async def _start_and_wait(
@@ -280,7 +281,7 @@ def _ready_json(session: ServerSession, start: ResolvedStart, options: argparse.
     if start.tuned_line:
         data["preset"] = {"settings": start.settings_from(SettingOrigin.TUNED), "note": start.tuned_line}
     if start.notices:
-        data["notices"] = [notice._asdict() for notice in start.notices]
+        data["notices"] = to_json(start.notices)
     return data
 
 

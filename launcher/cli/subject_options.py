@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.base.codec import to_json
 from launcher.base.text import one_line
 from launcher.cli.layout import wrap_text
 from launcher.cli.machine_options import add_engine_option, make_serve_options
@@ -145,7 +146,7 @@ def cost_of_runs(runs: Sequence[Run], prices: Prices | None) -> tuple[dict[str, 
     prices.
     """
     cost, text = compute_cost([((run,), run.wall_s) for run in runs], prices)
-    return {} if prices is None else {"cost": cost.as_json() if cost else None, "cost_said": text}, text
+    return {} if prices is None else {"cost": to_json(cost), "cost_said": text}, text
 
 
 async def resolve_model_and_options(options: argparse.Namespace, reporter: Reporter) -> tuple[str, ServeOptions]:

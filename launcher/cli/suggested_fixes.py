@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from launcher.base.codec import to_json
 from launcher.base.text import one_line
-from launcher.cli.output import error_json, print_error, print_json
+from launcher.cli.output import print_error, print_json
 
 if TYPE_CHECKING:
     from launcher.base.action import Action
@@ -22,7 +23,7 @@ _MAX_CHARACTERS = 2_000
 def actions_json(actions: Iterable[Action], command_for: Callable[[Action], FixCommand]) -> list[dict[str, Any]]:
     """Return suggested fixes as JSON; `command` is None if there is none to type."""
     fixes = [(action, command_for(action)) for action in actions]
-    return [action.as_json() | {"command": fix.command, "link": fix.link} for action, fix in fixes]
+    return [to_json(action) | {"command": fix.command, "link": fix.link} for action, fix in fixes]
 
 
 def format_fixes(actions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
@@ -42,7 +43,7 @@ def format_fixes(actions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 def print_failure(error: LauncherError, actions: list[dict[str, Any]], *, as_json: bool) -> None:
     """Print a server's failure and the suggested fixes: lines on stderr, or one JSON object on stdout."""
     if as_json:
-        print_json({"error": {**error_json(error), "facts": dict(error.facts), "actions": actions}})
+        print_json({"error": {**to_json(error), "facts": dict(error.facts), "actions": actions}})
         return
     print_error(error, as_json=False)
     if line := error.facts.get("line"):

@@ -8,6 +8,7 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Any
 
+from launcher.base.codec import JsonView, to_json
 from launcher.base.text import one_line
 from launcher.base.units import format_figure
 from launcher.cli.layout import UNKNOWN, format_table, wrap_text
@@ -187,7 +188,7 @@ async def _announce_tune(
 def _is_applicable(verdict: Verdict) -> bool:
     from launcher.app.measuring.tuner import changes_answers, recommends_settings
 
-    judged = verdict.as_json()
+    judged = to_json(verdict)
     return recommends_settings(judged) and not changes_answers(judged)
 
 
@@ -379,7 +380,7 @@ async def _make_plan(
     done = len(saved.state.trials) if saved else 0
     data = {
         **_event("plan"),
-        **prepared.as_json(),
+        **to_json(prepared),
         "done": done,
         "servers": [each.url for each in servers],
         "replaces": len(replaced.state.trials) if replaced else None,
@@ -450,6 +451,9 @@ def _parse_names(text: str) -> list[str]:
 
 # Output of `mtp-launcher tune`: the plan, a line for each trial, the verdict; and the same as JSON.
 
+_DRAFTS = JsonView(
+    "draft_n=drafted draft_n_accepted=accepted acceptance=rate:4 acceptance_by_position=rates_by_position:4"
+)
 _STAGE_LABELS = {"probe": "first look", "explore": "explore", "verify": "compare", "confirm": "compare"}
 
 
@@ -508,15 +512,14 @@ class _TrialReporter:
             self._reporter.show_event(data, [wrap_text(waits, "  waiting   ")])
         if isinstance(event, TrialPlanned):
             self._left_s = event.left_s
-            planned = {"number": event.number, "stage": event.stage.value, "settings": dict(event.settings)}
-            times = {"expected_s": round_figure(event.expected_s, 1), "left_s": round_figure(event.left_s, 1)}
-            self._reporter.show_event({**_event("trial_begins"), **planned, **times})
+            view = JsonView("number stage settings expected_s:1 left_s:1")
+            self._reporter.show_event({**_event("trial_begins"), **to_json(event, view)})
         if isinstance(event, AnswersCompared):
             data = {**_event("quality"), "settings": event.settings}
             compares = f"Comparing the answers: {one_line(event.settings)}"
             self._reporter.show_event(data, [wrap_text(compares, "  quality   ")])
         if isinstance(event, Predicted):
-            data = {**_event("answer"), **event.answer.as_json(), "sentence": event.sentence}
+            data = {**_event("answer"), **to_json(event.answer), "sentence": event.sentence}
             self._likely = event.answer.settings if event.answer.gain is not None else None
             is_news = self._answered != self._trials  # several forecasts come between two stages; the first is news
             self._answered = self._trials
@@ -565,7 +568,7 @@ def _make_result(verdict: Verdict, prepared: PreparedTune, *, applied: bool, wai
         served = "these settings" if applied else "its earlier settings"
         lines.append(f"Waited {format_minutes(waited_s)} for clients. The server has {served} now.")
     waited = round_figure(waited_s, 1)
-    data = {"verdict": verdict.as_json(), "trials": trials, "applied": applied, "waited_s": waited}
+    data = {"verdict": to_json(verdict), "trials": trials, "applied": applied, "waited_s": waited}
     return Result(data, lines)
 
 
@@ -585,7 +588,7 @@ def _format_verdict(verdict: Verdict, prepared: PreparedTune, *, applied: bool) 
     yield ""
     yield from format_table(rows, right={1, 2, 3, 4})
     yield ""
-    judged = verdict.as_json()
+    judged = to_json(verdict)
     yield from describe_answers(judged, prepared.space.baseline)
     yield from _describe_confidence(judged)
     if verdict.because:
@@ -607,22 +610,14 @@ def _trial_json(trial: Trial, goal: Goal) -> dict[str, Any]:
 
     scores = [score for run in trial.runs if (score := goal.run_score(run)) is not None]
     drafts = sum_acceptance([run.acceptance for run in trial.runs if run.acceptance is not None])
-    return {
-        "number": trial.number,
-        "stage": trial.stage.value,
-        "settings": dict(trial.settings),
+    figures = {
         "value": round_figure(goal.value_from_score(fmean(scores)), 3) if scores else None,
         "unit": goal.unit,
-        "seconds": round_figure(trial.seconds, 2),
-        "start_s": round_figure(trial.start_s, 2),
-        "runs": len(trial.runs),
+        **to_json(trial, JsonView("seconds:2 start_s:2 runs=runs.__len__")),
         "counted": len(scores),
-        "draft_n": drafts.drafted,
-        "draft_n_accepted": drafts.accepted,
-        "acceptance": round_figure(drafts.rate, 4),
-        "acceptance_by_position": [round_figure(share, 4) for share in drafts.rates_by_position],
-        "error": trial.error,
+        **to_json(drafts, _DRAFTS),
     }
+    return {**to_json(trial, JsonView("number stage settings")), **figures, "error": trial.error}
 
 
 def describe_settings(settings: RunSettings, baseline: Mapping[str, object]) -> str:

@@ -7,12 +7,13 @@ import asyncio
 import os
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from launcher.base.codec import JsonView, to_json
 from launcher.base.units import format_rate
 from launcher.cli.layout import wrap_text
 from launcher.cli.machine_options import INTENTS
-from launcher.cli.output import Note, print_error, round_figure
+from launcher.cli.output import Note, print_error
 from launcher.cli.progress import Reporter
 from launcher.cli.quantities import parse_int
 
@@ -33,6 +34,15 @@ _STEP_LABELS = {
     "warm up": "Warm up",
     "self-test": "Self-test",
 }
+
+_PLAN = JsonView(
+    "ctx=setting.context kv=setting.kv draft=setting.draft backend=setting.backend status required_mib free_mib"
+)
+_STEP = JsonView(
+    "step stage subject? how=detail note=progress.note? done_bytes=progress.counted_bytes "
+    "bytes=progress.bytes bytes_per_second=progress.bytes_per_second:1 seconds_left=progress.seconds_left:1 "
+    "percent:1 draft_n=drafted draft_n_accepted=accepted tokens_per_second:1 error=error.code"
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +71,8 @@ async def run(options: argparse.Namespace) -> int:
 
     reporter = Reporter(as_json=options.json)
     request, plan = await _make_request(options)
-    reporter.show_event(_plan_json(request, plan), _describe_plan(request, plan))
+    planned = {} if plan is None else to_json(plan, _PLAN)
+    reporter.show_event({"event": "plan", "model": request.model, **planned}, _describe_plan(request, plan))
     session = ServerSession(port=options.port, takes_models=True)
     session.monitor.periods = UNSEEN
     counting = UseCounting(session)
@@ -70,7 +81,14 @@ async def run(options: argparse.Namespace) -> int:
         reply = await perform_first_start(request, make_server_starter(session), partial(_show_step, reporter))
         ready = True
         await asyncio.to_thread(save_last_model, request.model)
-        reporter.show_event(_ready_json(session, reply), [_describe_ready(session, reply)])
+        data = {
+            "event": "ready",
+            **to_json(session.supervisor.endpoint, JsonView("url api_key")),
+            "launcher_pid": os.getpid(),
+            "pid": session.supervisor.engine_pid,
+            **JsonView("first_token_s:3 text").write(reply),
+        }
+        reporter.show_event(data, [_describe_ready(session, reply)])
         if (error := await session.wait_until_ended()) is not None:
             raise error
         return 0
@@ -160,15 +178,6 @@ def _describe_step(step: StepProgress) -> str:
     return ", ".join(parts)
 
 
-def _plan_json(request: FirstStartRequest, plan: Plan | None) -> dict[str, Any]:
-    data: dict[str, Any] = {"event": "plan", "model": request.model}
-    if plan is not None:
-        settings = plan.setting
-        data |= {"ctx": settings.context, "kv": settings.kv, "draft": settings.draft, "backend": settings.backend}
-        data |= {"status": plan.status.value, "required_mib": plan.required_mib, "free_mib": plan.free_mib}
-    return data
-
-
 def _describe_plan(request: FirstStartRequest, plan: Plan | None) -> Iterator[str]:
     if plan is None:
         yield Note(request.model)
@@ -183,10 +192,10 @@ def _describe_plan(request: FirstStartRequest, plan: Plan | None) -> Iterator[st
 
 def _show_step(reporter: Reporter, step: StepProgress) -> None:
     """Show a line for each finished step, and a bar or a note while it runs."""
-    from launcher.app.first.first_steps import Stage
+    from launcher.app.first.first_steps import StepStage
 
-    name, running = _STEP_LABELS[step.step], step.stage is Stage.RUNNING
-    data, state = _step_json(step), (step.stage, step.detail)
+    name, running = _STEP_LABELS[step.step], step.stage is StepStage.RUNNING
+    data, state = {"event": "step", **to_json(step, _STEP)}, (step.stage, step.detail)
     if running and step.progress.counts_bytes and not step.detail:
         reporter.show_progress(name, step.progress, data, state=state)
         return
@@ -194,29 +203,9 @@ def _show_step(reporter: Reporter, step: StepProgress) -> None:
     if running:
         result = " ".join(filter(None, (step.progress.note, step.detail)))
     lines = []
-    if result and step.stage in (Stage.RUNNING, Stage.DONE):
+    if result and step.stage in (StepStage.RUNNING, StepStage.DONE):
         lines = [Note(f"{name + ':':<10} {', '.join(filter(None, (step.subject, result)))}")]
     reporter.show_event(data, lines, topic=name, state=(*state, step.progress.note))
-
-
-def _step_json(step: StepProgress) -> dict[str, Any]:
-    return {
-        "event": "step",
-        "step": step.step.value,
-        "stage": step.stage.value,
-        "subject": step.subject or None,
-        "how": step.detail,
-        "note": step.progress.note or None,
-        "done_bytes": step.progress.done_bytes if step.progress.counts_bytes else None,
-        "bytes": step.progress.bytes,
-        "bytes_per_second": round_figure(step.progress.bytes_per_second),
-        "seconds_left": round_figure(step.progress.seconds_left),
-        "percent": round_figure(step.percent),
-        "draft_n": step.drafted,
-        "draft_n_accepted": step.accepted,
-        "tokens_per_second": round_figure(step.tokens_per_second),
-        "error": step.error.code if step.error else None,
-    }
 
 
 def _describe_ready(session: ServerSession, reply: Reply | None) -> str:
@@ -225,16 +214,3 @@ def _describe_ready(session: ServerSession, reply: Reply | None) -> str:
     first_token_s = reply.first_token_s if reply else None
     first = f"first token {first_token_s:.2f} s" if first_token_s is not None else ""
     return f"\n{name} is ready. {first}\n  address  {endpoint.url}/v1\n  API key  {endpoint.api_key}\nCtrl-C stops it."
-
-
-def _ready_json(session: ServerSession, reply: Reply | None) -> dict[str, Any]:
-    endpoint = session.supervisor.endpoint
-    return {
-        "event": "ready",
-        "url": endpoint.url,
-        "api_key": endpoint.api_key,
-        "launcher_pid": os.getpid(),
-        "pid": session.supervisor.engine_pid,
-        "first_token_s": round_figure(reply.first_token_s if reply else None, 3),
-        "text": reply.text if reply else None,
-    }

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from launcher import __version__
+from launcher.base.codec import JsonView, to_json
 from launcher.cli.layout import wrap_text
 from launcher.cli.output import Note, Result
 from launcher.cli.progress import Reporter, format_size
@@ -51,7 +52,7 @@ def _list_version_copies() -> Result:
     from launcher.updates.before_update import list_version_copies
 
     copies = [(each, restore_instructions(each)) for each in list_version_copies()]
-    data = [{"copy": str(each), "of": str(original_path(each)), "restore": text} for each, text in copies]
+    data = [{"copy": each, "of": original_path(each), "restore": text} for each, text in copies]
     lines = [f"{each}\n{wrap_text(text, '  ')}" for each, text in copies]
     return Result(data, lines or ["No update has changed your files: there are no copies."])
 
@@ -120,11 +121,5 @@ async def _install_release(newest: NewestRelease, *, as_json: bool) -> Result:
 def _as_json(newest: NewestRelease) -> dict[str, object]:
     from launcher.updates.install_method import find_install_method
 
-    manifest = newest.manifest
-    return {
-        "version": __version__,
-        "newest": manifest.version,
-        "newer": newest.is_newer,
-        "notes": manifest.notes,
-        "way": find_install_method().name.lower(),
-    }
+    release = to_json(newest, JsonView("newest=manifest.version newer=is_newer notes=manifest.notes"))
+    return {"version": __version__, **release, "way": find_install_method().name.lower()}

@@ -1,6 +1,5 @@
 """Records of stored conversations."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -94,17 +93,3 @@ def make_title(text: str) -> str:
     """Return a title for a conversation that begins with `text`."""
     lines = (line.strip(" #*`>-") for line in text.splitlines())
     return one_line(next(filter(None, lines), "Untitled"), _MAX_TITLE_CHARACTERS)
-
-
-def pack_json(data: Mapping[str, object]) -> str:
-    """Return figures or settings as compact JSON."""
-    return json.dumps(dict(data), ensure_ascii=True, separators=(",", ":"), default=str)
-
-
-def unpack_json(text: str) -> dict[str, object]:
-    """Return figures or settings from JSON; empty if the text is something else."""
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return data if isinstance(data, dict) else {}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from launcher.base import database
+from launcher.base.codec import compact_json, parse_object
 from launcher.base.database import transaction
 from launcher.base.errors import ConversationMissing, ConversationsUnusable
 from launcher.base.messages import message
@@ -29,8 +30,6 @@ from launcher.conversations.records import (
     SearchHit,
     make_title,
     new_id,
-    pack_json,
-    unpack_json,
 )
 
 _TABLES = """
@@ -332,7 +331,7 @@ class Conversations:
                        "WHERE id = ?1", (message_id,))  # fmt: skip
             db.execute(
                 "UPDATE messages SET ending = ?, footer = ?, figures = ? WHERE id = ?",
-                (ending, storable_text(footer), pack_json(figures or {}), message_id),
+                (ending, storable_text(footer), compact_json(figures or {}), message_id),
             )
             db.execute("DELETE FROM pieces WHERE message = ?", (message_id,))
             db.execute(
@@ -435,7 +434,8 @@ class Conversations:
             )[0]
             yield ChatMessage(
                 id_, parent, Role(role), text, thinking, created_s, MessageEnding(ending), footer,
-                unpack_json(figures), unpack_json(settings), tuple(versions[parent, role]), self._read_attachments(id_),
+                parse_object(figures), parse_object(settings), tuple(versions[parent, role]),
+                self._read_attachments(id_),
             )  # fmt: skip
 
     def _read_attachments(self, message_id: str) -> tuple[Attachment, ...]:
@@ -471,7 +471,7 @@ class Conversations:
                     storable_text(text),
                     now_s,
                     ending,
-                    pack_json(settings),
+                    compact_json(settings),
                 ),
             )
             db.execute(

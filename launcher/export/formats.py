@@ -3,15 +3,20 @@
 The functions are named, not imported, so that `export --help` does not load them all.
 """
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from launcher.export.recipe import ExportRecipe
-from launcher.export.served_models import GatewayModels
+from launcher.base.messages import mark
+
+if TYPE_CHECKING:
+    from launcher.export.recipe import ExportRecipe
+    from launcher.export.served_models import GatewayModels
 
 Shell = Literal["bash", "powershell"]
 
@@ -30,7 +35,7 @@ class ExportFormat:
 
     It gets the recipe of a server, the recipes of all models, or the gateways; if the text is `for_shells`, also the
     shell, as the keyword argument `shell`. `peers_function` renders gateways in a format whose usual subject is another
-    one.
+    one. `label` is its name in the window, empty for a format that the window does not offer.
     """
 
     name: str
@@ -40,6 +45,7 @@ class ExportFormat:
     for_shells: bool = False
     executable: bool = False
     peers_function: str | None = None
+    label: str = ""
 
     @property
     def takes_peers(self) -> bool:
@@ -50,35 +56,73 @@ class ExportFormat:
 FORMATS: Mapping[str, ExportFormat] = {
     each.name: each
     for each in (
-        ExportFormat("command", "one line that starts the engine", "shell.start_command", for_shells=True),
         ExportFormat(
-            "script", "a script that starts the engine", "shell.start_script", for_shells=True, executable=True
+            "command",
+            "one line that starts the engine",
+            "shell.start_command",
+            for_shells=True,
+            label=mark("Command line"),
         ),
-        ExportFormat("compose", "a compose file for Docker or Podman", "compose.compose_file"),
-        ExportFormat("systemd", "a unit of the user's systemd", "systemd.systemd_unit"),
-        ExportFormat("curl", "a request for curl", "clients.curl_request"),
-        ExportFormat("python", "a client program in Python", "clients.python_program"),
-        ExportFormat("typescript", "a client program in TypeScript", "clients.typescript_program"),
         ExportFormat(
-            "env", "variables of OpenAI's and Anthropic's SDKs", "client_variables.sdk_variables", for_shells=True
+            "script",
+            "a script that starts the engine",
+            "shell.start_script",
+            for_shells=True,
+            executable=True,
+            label=mark("Script"),
         ),
-        ExportFormat("aider", "for aider: .aider.conf.yml", "client_files.aider_config"),
         ExportFormat(
-            "claude-code", "for Claude Code: variables", "client_variables.claude_code_variables", for_shells=True
+            "compose", "a compose file for Docker or Podman", "compose.compose_file", label=mark("Docker Compose")
         ),
-        ExportFormat("codex", "for Codex: config.toml", "client_files.codex_config"),
-        ExportFormat("continue", "for Continue: config.yaml", "client_files.continue_config"),
-        ExportFormat("open-webui", "for Open WebUI: variables", "client_variables.webui_variables", for_shells=True),
-        ExportFormat("opencode", "for opencode: opencode.json", "client_files.opencode_config"),
-        ExportFormat("vscode", "for VS Code: chatLanguageModels.json", "client_files.vscode_models"),
+        ExportFormat("systemd", "a unit of the user's systemd", "systemd.systemd_unit", label=mark("systemd unit")),
+        ExportFormat("curl", "a request for curl", "clients.curl_request", label=mark("curl")),
+        ExportFormat("python", "a client program in Python", "clients.python_program", label=mark("Python")),
+        ExportFormat(
+            "typescript", "a client program in TypeScript", "clients.typescript_program", label=mark("TypeScript")
+        ),
+        ExportFormat(
+            "env",
+            "variables of OpenAI's and Anthropic's SDKs",
+            "client_variables.sdk_variables",
+            for_shells=True,
+            label=mark("Environment variables"),
+        ),
+        ExportFormat("aider", "for aider: .aider.conf.yml", "client_files.aider_config", label=mark("aider")),
+        ExportFormat(
+            "claude-code",
+            "for Claude Code: variables",
+            "client_variables.claude_code_variables",
+            for_shells=True,
+            label=mark("Claude Code"),
+        ),
+        ExportFormat("codex", "for Codex: config.toml", "client_files.codex_config", label=mark("Codex")),
+        ExportFormat("continue", "for Continue: config.yaml", "client_files.continue_config", label=mark("Continue")),
+        ExportFormat(
+            "open-webui",
+            "for Open WebUI: variables",
+            "client_variables.webui_variables",
+            for_shells=True,
+            label=mark("Open WebUI"),
+        ),
+        ExportFormat("opencode", "for opencode: opencode.json", "client_files.opencode_config", label=mark("opencode")),
+        ExportFormat(
+            "vscode", "for VS Code: chatLanguageModels.json", "client_files.vscode_models", label=mark("VS Code")
+        ),
         ExportFormat(
             "llama-swap",
             "all models; with --peers several gateways",
             "proxies.llama_swap_config",
             Subject.LIBRARY,
             peers_function="gateway_routers.llama_swap_peers",
+            label=mark("llama-swap entry"),
         ),
-        ExportFormat("router-ini", "all models, for llama-server's router", "proxies.router_preset", Subject.LIBRARY),
+        ExportFormat(
+            "router-ini",
+            "all models, for llama-server's router",
+            "proxies.router_preset",
+            Subject.LIBRARY,
+            label=mark("llama-server router entry"),
+        ),
         ExportFormat("litellm", "several gateways behind LiteLLM", "gateway_routers.litellm_config", Subject.GATEWAYS),
         ExportFormat(
             "gpustack", "several gateways behind GPUStack", "gateway_routers.gpustack_calls", Subject.GATEWAYS

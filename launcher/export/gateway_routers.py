@@ -6,7 +6,7 @@ from typing import Any
 
 from launcher.agents.configuration import limit_reply
 from launcher.export import quoting
-from launcher.export.served_models import GatewayModels, ServedModel, list_model_names
+from launcher.export.served_models import GatewayModels, OfferedModel, list_model_names
 
 _LITELLM_KEY, _SWAP_KEY, _GPUSTACK_KEY = "LITELLM_MASTER_KEY", "LLAMA_SWAP_API_KEY", "GPUSTACK_API_KEY"
 _REPLY_S = 3_600
@@ -51,7 +51,7 @@ def litellm_config(gateways: tuple[GatewayModels, ...]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _litellm_limits(model: ServedModel) -> list[str]:
+def _litellm_limits(model: OfferedModel) -> list[str]:
     if model.context is None:
         return []
     return [f"      max_input_tokens: {model.context}", f"      max_output_tokens: {limit_reply(model.context)}"]

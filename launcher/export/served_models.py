@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModel:
+class OfferedModel:
     """A model by its name in the API. `context` is the tokens of one request, None if unknown."""
 
     name: str
@@ -21,7 +21,7 @@ class GatewayModels:
 
     url: str
     key_variable: str
-    models: tuple[ServedModel, ...]
+    models: tuple[OfferedModel, ...]
     api_key: str | None = field(default=None, repr=False)
 
 

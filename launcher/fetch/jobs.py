@@ -10,11 +10,9 @@ running one is stopped first by the process that runs it.
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
-
-from annotated_types import Ge, Gt
+from typing import Any, Literal, Self
 
 from launcher.base.errors import (
     DiskFull,
@@ -125,24 +123,29 @@ class Job:
     seconds.
     """
 
-    id: Annotated[int, Gt(0)]
+    id: int
     kind: str
     arguments: dict[str, Any]
     title: str
     added_s: float
     state: JobState = JobState.WAITING
-    requested: RequestedState = RequestedState.RUN
+    requested: RequestedState = field(default=RequestedState.RUN, metadata={"key": "wish"})  # the name of version 0.1.0
     owner: ProcessId | None = None
     """The process that runs it."""
-    bytes: Annotated[int, Ge(0)] | None = None
-    done_bytes: Annotated[int, Ge(0)] | None = None
+    bytes: int | None = None
+    done_bytes: int | None = None
     failure: JobFailure | None = None
     """The error for which it failed or waits for a retry."""
-    tries: Annotated[int, Ge(0)] = 0
+    tries: int = 0
     """The number of failed attempts in a row."""
     retry_at_s: float | None = None
     ended_s: float | None = None
     result: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for impossible numbers, as a damaged file may hold."""
+        if self.id < 1 or min(self.bytes or 0, self.done_bytes or 0, self.tries) < 0:
+            raise ValueError("it has impossible numbers")
 
     @property
     def is_changing(self) -> bool:

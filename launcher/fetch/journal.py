@@ -13,12 +13,13 @@ import sys
 import zlib
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psutil
 
+from launcher.base.codec import encode_json, from_json, to_json
 from launcher.base.files import replace_file
 
 # Byte ranges: the present and the missing parts of a file.
@@ -120,7 +121,7 @@ def line_offset(head: bytes, index: int) -> int:
 
 def format_head(identity: DownloadIdentity) -> bytes:
     """Return the first line."""
-    return json.dumps({"format": _FORMAT, "boot": boot_id(), **asdict(identity)}).encode() + b"\n"
+    return encode_json({"format": _FORMAT, "boot": boot_id(), **to_json(identity)}) + b"\n"
 
 
 def create_journal(path: Path, identity: DownloadIdentity, stretches: list[Stretch]) -> bytes:
@@ -152,29 +153,16 @@ def read_journal(path: Path) -> JournalRecord | None:
     try:
         first, _, rest = path.read_bytes().partition(b"\n")
         head = json.loads(first)
+        identity = from_json(DownloadIdentity, head)
     except (OSError, ValueError, RecursionError):
         return None
-    identity = _parse_identity(head)
-    if identity is None:
+    if head.get("format") != _FORMAT:
         return None
     lines = (_parse_stretch(rest[offset : offset + _WIDTH]) for offset in range(0, len(rest), _WIDTH))
     stretches = [each for each in lines if each]
     if head.get("boot") != boot_id():
         stretches = [Stretch(each.begin, each.synced, each.synced) for each in stretches]
     return JournalRecord(identity, stretches)
-
-
-def _parse_identity(head: Any) -> DownloadIdentity | None:  # noqa: ANN401 -- what the file holds
-    match head:
-        case {
-            "format": 1,
-            "url": str(url),
-            "bytes": int() | None as size,
-            "sha256": str() | None as sha256,
-            "etag": str() | None as etag,
-        }:
-            return DownloadIdentity(url, size, sha256, etag)
-    return None
 
 
 def _parse_stretch(text: bytes) -> Stretch | None:

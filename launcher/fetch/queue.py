@@ -4,10 +4,11 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from launcher.base.codec import WrongShape, from_json, to_json
 from launcher.base.errors import LauncherError, WrittenByNewer
 from launcher.base.files import make_folder, write_atomically
 from launcher.base.identity import ProcessId
@@ -15,16 +16,12 @@ from launcher.base.kept_files import KeptFile, free_bad_path, hold_file_lock
 from launcher.base.messages import add_message_data, message, restore_messages
 from launcher.base.paths import explain_os_error, state_dir
 from launcher.base.progress import Progress
-from launcher.base.validation import TypeAdapter, ValidationError
 from launcher.fetch.jobs import AddedJob, Job, JobFailure, JobList, JobState, QueuePlace, RequestedState
 
 # The queue's file in the state folder. Any process of this program may change it, one at a time.
 
 _VERSION = 1
 _LOCK_S = 10.0
-_JOB = TypeAdapter(Job)
-_HOLD = TypeAdapter(JobFailure | None)
-_PROGRESS = TypeAdapter(Progress)
 
 Stamp = tuple[int, int, int]
 _T = TypeVar("_T")
@@ -95,13 +92,12 @@ class QueueStore:
     def publish_progress(self, job_id: int, progress: Progress) -> None:
         """Publish the progress of a running job to other processes. Not flushed to disk."""
         with suppress(OSError):
-            self._progress_path(job_id).write_text(json.dumps(add_message_data(asdict(progress))), "utf-8")
+            self._progress_path(job_id).write_text(json.dumps(add_message_data(to_json(progress))), "utf-8")
 
     def read_progress(self, job_id: int) -> Progress | None:
         """Return the published progress of a job; None if there is none, or if it is just being written."""
         with suppress(OSError, ValueError, RecursionError):
-            data = json.loads(self._progress_path(job_id).read_bytes())
-            return replace(_PROGRESS.validate_python(data), note=str(restore_messages(data).get("note", "")))
+            return from_json(Progress, restore_messages(json.loads(self._progress_path(job_id).read_bytes())))
         return None
 
     def delete_stale_progress(self, running: Iterable[int]) -> None:
@@ -135,8 +131,8 @@ class QueueStore:
             )
         jobs, lost = _parse_jobs(entries)
         hold: JobFailure | None = None
-        with suppress(ValidationError):
-            hold = _restore_failure(_HOLD.validate_python(whole.get("hold")), whole.get("hold"))
+        with suppress(WrongShape):
+            hold = from_json(JobFailure, restore_messages(whole.get("hold")))
         next_id = max((job.id for job in jobs), default=0) + 1
         if isinstance(stored_id := whole.get("next_id"), int):
             next_id = max(next_id, stored_id)
@@ -149,9 +145,8 @@ def _parse_jobs(entries: Iterable[Any]) -> tuple[list[Job], int]:
     lost = 0
     for entry in entries:
         try:
-            job = _JOB.validate_python(_rename_stored_key(entry))
-            job = replace(job, failure=_restore_failure(job.failure, entry.get("failure")))
-        except ValidationError:
+            job = from_json(Job, restore_messages(entry))
+        except WrongShape:
             lost += 1
             continue
         if any(job.id == other.id for other in jobs):
@@ -161,35 +156,9 @@ def _parse_jobs(entries: Iterable[Any]) -> tuple[list[Job], int]:
     return jobs, lost
 
 
-def _rename_stored_key(entry: Any) -> Any:  # noqa: ANN401 -- JSON
-    """Return a stored job with the key `requested`. The file calls it "wish", the only name that version 0.1.0
-    knows."""
-    return {**entry, "requested": entry["wish"]} if isinstance(entry, dict) and "wish" in entry else entry
-
-
-def _restore_failure(failure: JobFailure | None, data: Any) -> JobFailure | None:  # noqa: ANN401 -- JSON
-    """Return a parsed failure with its texts restored to messages from its JSON `data`."""
-    if failure is None:
-        return None
-    texts = restore_messages(data)
-    return replace(failure, title=texts["title"], hint=texts.get("hint", ""))
-
-
 def _serialize(jobs: JobList) -> bytes:
-    def with_messages(data: Any, failure: JobFailure | None) -> Any:  # noqa: ANN401 -- JSON
-        return data if failure is None else add_message_data({**data, "title": failure.title, "hint": failure.hint})
-
-    entries = []
-    for job in jobs.jobs:
-        entry = _JOB.dump_python(job, mode="json", exclude_defaults=True)
-        if "requested" in entry:
-            entry["wish"] = entry.pop("requested")
-        if job.failure is not None:
-            entry["failure"] = with_messages(entry["failure"], job.failure)
-        entries.append(entry)
-    hold = with_messages(_HOLD.dump_python(jobs.hold, mode="json"), jobs.hold)
-    whole = {"version": _VERSION, "next_id": jobs.next_id, "hold": hold, "jobs": entries}
-    return json.dumps(whole, indent=1).encode()
+    whole = {"version": _VERSION, "next_id": jobs.next_id, "hold": jobs.hold, "jobs": to_json(jobs.jobs, sparse=True)}
+    return json.dumps(add_message_data(to_json(whole)), indent=1).encode()
 
 
 ReportProgress = Callable[[Progress], None]

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
+from launcher.base.codec import JsonView
 from launcher.base.messages import message
 from launcher.base.text import storable_text
 from launcher.engine.server.reread import Reread
@@ -41,6 +42,11 @@ class RequestRecord:
     a sentence about what a whole reply lacks; it is not kept after the server's end.
     """
 
+    JSON_VIEW: ClassVar[JsonView] = JsonView(
+        "id started who.key=key_name? who.user_agent=user_agent? model path state prompt_tokens reused_tokens "
+        "reply_tokens first_token_s:4 tokens_per_second:2 draft_n=drafted draft_n_accepted=accepted gaps_s:3 handovers "
+        "end status message reread notice"
+    )
     id: str
     started_s: float
     key_name: str
@@ -68,34 +74,14 @@ class RequestRecord:
         """Whether the figures are final."""
         return self.end is not None
 
+    @property
+    def started(self) -> str:
+        """The time at which it began, as text."""
+        return datetime.fromtimestamp(self.started_s).astimezone().isoformat(timespec="milliseconds")
+
     def as_json(self) -> dict[str, Any]:
         """Return the record with the keys of docs/json.md."""
-        return {
-            "id": self.id,
-            "started": datetime.fromtimestamp(self.started_s).astimezone().isoformat(timespec="milliseconds"),
-            "who": {"key": self.key_name or None, "user_agent": self.user_agent or None},
-            "model": self.model,
-            "path": self.path,
-            "state": self.state,
-            "prompt_tokens": self.prompt_tokens,
-            "reused_tokens": self.reused_tokens,
-            "reply_tokens": self.reply_tokens,
-            "first_token_s": _round(self.first_token_s, 4),
-            "tokens_per_second": _round(self.tokens_per_second, 2),
-            "draft_n": self.drafted,
-            "draft_n_accepted": self.accepted,
-            "gaps_s": [round(each, 3) for each in self.gaps_s],
-            "handovers": self.handovers,
-            "end": self.end,
-            "status": self.status,
-            "message": self.message,
-            "reread": self.reread.as_json() if self.reread else None,
-            "notice": self.notice,
-        }
-
-
-def _round(value: float | None, digits: int) -> float | None:
-    return None if value is None else round(value, digits)
+        return self.JSON_VIEW.write(self)
 
 
 class RequestLog:

@@ -29,7 +29,7 @@ from launcher.gui.core_events import (
     LinkRequested,
     ReplyFinished,
     SharingChanged,
-    StartRequest,
+    UserStart,
 )
 from launcher.gui.service import DEMO, ServerService, name_model
 from launcher.gui.translation import render, tr
@@ -125,7 +125,7 @@ class Controller(QObject):
         self._view_model = ViewModel(self)
         self._view_model.changed.connect(self.view_changed)
         self._service = ServerService(self.bridge.post)
-        self._start_request: StartRequest | None = None
+        self._start_request: UserStart | None = None
         self._reply_work: WorkHandle[object] | None = None
         self._request_number = self._reply_number = 0
         self._stop_number = -1
@@ -170,9 +170,9 @@ class Controller(QObject):
         with `draft` as the draft length if it is given.
         """
         if model is not None:
-            self._start_request = StartRequest(model, draft, start)
+            self._start_request = UserStart(model, draft, start)
         elif self._start_request is not None and (draft is not None or start is not None):
-            self._start_request = StartRequest(self._start_request.model, draft, start)
+            self._start_request = UserStart(self._start_request.model, draft, start)
         request = self._start_request
         if request is None:
             return
@@ -488,7 +488,7 @@ class Controller(QObject):
             from launcher.app.planning.start_settings import ResolvedStart
 
             # The next start without arguments repeats the settings that run now.
-            self._start_request = StartRequest(model, start=ResolvedStart(model, event.launch.options))
+            self._start_request = UserStart(model, start=ResolvedStart(model, event.launch.options))
         self.launched.emit(event.launch)
         if event.note:  # a measurement on this machine may disagree
             launch = event.launch

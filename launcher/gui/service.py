@@ -23,7 +23,7 @@ from launcher.gui.core_events import (
     LinkRequested,
     ReplyFinished,
     SharingChanged,
-    StartRequest,
+    UserStart,
 )
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class ServerService:
         self._comparison: asyncio.Task[BuildComparison] | None = None
         """A comparison of an updated engine with the one before it, while nothing is served."""
 
-    async def start(self, request: StartRequest) -> None:
+    async def start(self, request: UserStart) -> None:
         """Start a model with the settings that the command line would use: see resolve_start."""
         from launcher.app.planning.start_settings import resolve_start
         from launcher.engine.server.last_start import save_last_model

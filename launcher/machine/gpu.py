@@ -128,10 +128,6 @@ class GpuActivity:
         return cls(None, None, {"processes": reason, "throttled_by": reason})
 
 
-SLOW_READINGS = ("pcie_received_mib_s", "pcie_sent_mib_s", "gtt_used_mib")
-"""Readings that are taken less often, because they are slow: NVML measures PCIe traffic for 20 ms each way."""
-
-
 class GpuSource(Protocol):
     """The GPUs of one vendor. No method raises: if a query fails, only its own value is unknown."""
 
@@ -150,7 +146,7 @@ class GpuSource(Protocol):
         """Return the readings of a GPU, one for each of READINGS."""
 
     def sample_slow_readings(self, gpu: Gpu) -> dict[str, Reading]:
-        """Return the readings of SLOW_READINGS that this vendor supports."""
+        """Return the readings that are taken less often: NVML measures PCIe traffic for 20 ms each way."""
 
     def read_activity(self, gpu: Gpu) -> GpuActivity:
         """Return the activity of a GPU."""

@@ -6,15 +6,15 @@ reading all of them. The user's files are validated at each load.
 
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import fields, is_dataclass, replace
-from functools import cache, partial
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any
 
 from launcher import __version__
+from launcher.base.codec import from_json, to_json
 from launcher.base.files import write_atomically
 from launcher.base.kept_files import KeptFile, add_checksum, remove_checksum
 from launcher.base.paths import cache_dir, config_dir, expand_user, shipped_file
@@ -22,7 +22,6 @@ from launcher.models.catalogue import Catalogue, CatalogueProblem, ModelEntry
 from launcher.models.evidence import RUNS_FILE, family_key, read_published_runs
 from launcher.models.preset import Preset, PublishedRun
 
-T = TypeVar("T")
 _OWN_MODELS, _OWN_PRESETS = "models", "presets"
 
 
@@ -69,7 +68,7 @@ def _read_shipped() -> tuple[tuple[ModelEntry, ...], list[dict[str, Any]]]:
     with suppress(OSError):
         if (kept := _COPY.load(_copy_path())) is not None:
             runs = {
-                family: tuple(build_dataclass(PublishedRun, table) for table in tables)
+                family: tuple(from_json(PublishedRun, table) for table in tables)
                 for family, tables in kept["runs"].items()
             }
             return _make_models(kept["models"], runs), []
@@ -80,26 +79,16 @@ def _read_shipped() -> tuple[tuple[ModelEntry, ...], list[dict[str, Any]]]:
 def _make_models(
     tables: Iterable[Mapping[str, Any]], runs: Mapping[str, tuple[PublishedRun, ...]]
 ) -> tuple[ModelEntry, ...]:
-    models = (build_dataclass(ModelEntry, table) for table in tables)
+    models = (from_json(ModelEntry, table) for table in tables)
     return tuple(replace(model, measurements=runs.get(family_key(model.family), ())) for model in models)
 
 
 def _save_copy(tables: list[dict[str, Any]]) -> None:
     families = {family_key(table["family"]) for table in tables}
     runs = {family: runs for family, runs in read_published_runs().items() if family in families}
-    defaults = {field.name: field.default for field in fields(PublishedRun)}
-    copy = {
-        "made_from": _describe_shipped(),
-        "models": tables,
-        "runs": {family: [_to_table(run, defaults) for run in runs[family]] for family in runs},
-    }
+    copy = {"made_from": _describe_shipped(), "models": tables, "runs": to_json(runs, sparse=True)}
     with suppress(OSError):
         write_atomically(_copy_path(), add_checksum(json.dumps(copy, separators=(",", ":")).encode()))
-
-
-def _to_table(run: PublishedRun, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run as `build_dataclass` takes it: without the fields that have their defaults."""
-    return {name: value for name, default in defaults.items() if (value := getattr(run, name)) != default}
 
 
 def _copy_path() -> Path:
@@ -128,39 +117,6 @@ _COPY: KeptFile[dict[str, Any] | None] = KeptFile(
 )
 
 
-def build_dataclass(cls: Callable[..., T], data: Mapping[str, Any]) -> T:
-    """Build a dataclass from a TOML table, nested tables included. The table must be valid by the schema."""
-    converters = _field_converters(cls)
-    values = {}
-    for name, value in data.items():
-        if name in converters:
-            convert = converters[name]
-            values[name] = value if convert is None else convert(value)
-    return cls(**values)
-
-
-@cache
-def _field_converters(cls: Any) -> dict[str, Callable[[Any], Any] | None]:  # noqa: ANN401 -- a dataclass
-    """Return the converter of each field's value, None for a value that stays as it is."""
-    hints = get_type_hints(cls)
-    return {field.name: _make_converter(_without_none(hints[field.name])) for field in fields(cls)}
-
-
-def _make_converter(kind: Any) -> Callable[[Any], Any] | None:  # noqa: ANN401 -- a type expression
-    if get_origin(kind) is tuple:
-        inner = _make_converter(get_args(kind)[0])
-        return tuple if inner is None else lambda items: tuple(map(inner, items))
-    if is_dataclass(kind):
-        return partial(build_dataclass, kind)  # type: ignore[arg-type]
-    return float if kind is float else None
-
-
-def _without_none(kind: Any) -> Any:  # noqa: ANN401 -- a type expression
-    if get_origin(kind) is UnionType or type(None) in get_args(kind):
-        return next(choice for choice in get_args(kind) if choice is not type(None))
-    return kind
-
-
 def _add_models(models: dict[str, ModelEntry], paths: Iterable[Path]) -> list[CatalogueProblem]:
     # Imported late: it imports pydantic.
     from launcher.models.catalogue_schema import ModelsFile, UserFile, find_contradictions
@@ -169,7 +125,7 @@ def _add_models(models: dict[str, ModelEntry], paths: Iterable[Path]) -> list[Ca
     for path in paths:
         source = UserFile.read(path, problems)
         for index, table in source.valid_tables(ModelsFile, "models"):
-            model = _resolve_paths(build_dataclass(ModelEntry, table), path.parent)
+            model = _resolve_paths(from_json(ModelEntry, table), path.parent)
             wrong = list(find_contradictions(model))
             if model.id in models:
                 wrong.append((("id",), f'the catalogue has a model "{model.id}" already'))
@@ -188,7 +144,7 @@ def _add_presets(models: dict[str, ModelEntry], paths: Iterable[Path]) -> list[C
     for path in paths:
         source = UserFile.read(path, problems)
         for index, table in source.valid_tables(PresetsFile, "presets"):
-            preset, model = build_dataclass(Preset, table), models.get(table["model"])
+            preset, model = from_json(Preset, table), models.get(table["model"])
             if model is None:
                 source.add_problem(("presets", index, "model"), f'the catalogue has no model "{table["model"]}"')
                 continue

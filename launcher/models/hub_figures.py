@@ -4,14 +4,15 @@ The hub is asked only on request (`models --refresh`). Its reply is cached, and 
 Figures in the catalogue are never overridden: if the hub's differ, it has another file under the same name.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeVar
 
+from launcher.base.codec import decode_json, encode_json
+from launcher.base.errors import LauncherError
 from launcher.base.files import write_atomically
 from launcher.base.kept_files import KeptFile
 from launcher.base.messages import message
@@ -22,7 +23,7 @@ from launcher.models.gguf import part_names
 FigureName = Literal["size_bytes", "sha256"]
 Record = TypeVar("Record", ModelFile, FilePart, CompanionFile)
 _Entry = ModelFile | FilePart | CompanionFile
-_Known = Mapping[tuple[str, str], "Figure"]
+_Known = Mapping[tuple[str, str], "HubFigure"]
 
 _WORDS: Mapping[FigureName, str] = {"size_bytes": "size", "sha256": "checksum"}
 _NAMES = tuple(_WORDS)
@@ -31,7 +32,7 @@ _PARTS = re.compile(r"-of-0(\d{4})\.gguf$")
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class HubFigure:
     """One file on the hub: repository, revision and name, size in bytes, and SHA-256 (None if the hub has none)."""
 
     repo: str
@@ -77,10 +78,11 @@ class RefreshResult:
 
     model: str
     repo: str | None
-    revision: str | None
-    learned: tuple[NewFigure, ...]
-    differs: tuple[Difference, ...]
-    missing: tuple[MissingFile, ...]
+    revision: str | None = None
+    learned: tuple[NewFigure, ...] = ()
+    differs: tuple[Difference, ...] = ()
+    missing: tuple[MissingFile, ...] = ()
+    error: LauncherError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class _HubReply:
     repo: str | None
     asked: str | None
     revision: str | None
-    files: tuple[Figure, ...]
+    files: tuple[HubFigure, ...]
 
     @property
     def known(self) -> _Known:
@@ -115,7 +117,7 @@ def refresh_figures(model: ModelEntry) -> RefreshResult:
         repo: list_files(repo, model.revision if repo == model.repo else None)
         for repo in dict.fromkeys(repo for _, repo, _ in places)
     }
-    files: list[Figure] = []
+    files: list[HubFigure] = []
     missing: list[MissingFile] = []
     withdrawn = {file.file for file in model.files if file.withdrawn}
     for label, repo, name in places:
@@ -124,11 +126,11 @@ def refresh_figures(model: ModelEntry) -> RefreshResult:
             if name not in withdrawn:
                 missing.append(MissingFile(label, repo, name))
         else:
-            files.append(Figure(repo, listings[repo].revision, name, found.bytes, found.sha256))
+            files.append(HubFigure(repo, listings[repo].revision, name, found.bytes, found.sha256))
     own = listings.get(model.repo) if model.repo else None
     kept = _HubReply(model.repo, model.revision, own.revision if own else None, tuple(files))
     before, after = fill_from_hub_cache(model), _fill_model(model, kept)
-    write_atomically(_reply_path(model, None), json.dumps(asdict(kept), indent=1).encode())
+    write_atomically(_reply_path(model, None), encode_json(kept, indent=1))
     return RefreshResult(
         model=model.id,
         repo=model.repo,
@@ -163,12 +165,10 @@ def _load_reply(path: Path) -> _HubReply | None:
 
 
 def _parse(text: bytes) -> _HubReply:
-    data = json.loads(text)
-    figures = tuple(Figure(**each) for each in data.pop("files"))
-    kept = _HubReply(**data, files=figures)
-    texts = [kept.repo, kept.asked, kept.revision]
-    if not all(text is None or isinstance(text, str) for text in texts) or not all(map(_is_sound, figures)):
-        raise ValueError("a value in it is invalid")
+    kept = decode_json(_HubReply, text)
+    for figure in kept.files:
+        if figure.size_bytes <= 0 or (figure.sha256 is not None and not _SHA256.fullmatch(figure.sha256)):
+            raise ValueError("a value in it is invalid")
     return kept
 
 
@@ -179,13 +179,6 @@ _FILE: KeptFile[_HubReply | None] = KeptFile(
     recreatable=True,
     consequence="`models --refresh` asks again",
 )
-
-
-def _is_sound(figure: Figure) -> bool:
-    size, sha256 = cast("tuple[object, object]", (figure.size_bytes, figure.sha256))
-    names = all(isinstance(name, str) for name in (figure.repo, figure.revision, figure.file))
-    checksum = sha256 is None or (isinstance(sha256, str) and _SHA256.fullmatch(sha256) is not None)
-    return names and checksum and type(size) is int and size > 0
 
 
 def _list_companions(model: ModelEntry) -> Iterator[tuple[str, CompanionFile]]:
@@ -213,7 +206,7 @@ def _list_parts(file: ModelFile) -> tuple[FilePart, ...]:
     return tuple(FilePart(file=str(path.with_name(name))) for name in part_names(path.name, int(count[1])) or ())
 
 
-def _figure_of(file: ModelFile, repo: str, known: _Known) -> Figure | None:
+def _figure_of(file: ModelFile, repo: str, known: _Known) -> HubFigure | None:
     """Return the hub's figure of a model; for a split one the total size, or None if the hub lacks a part."""
     parts = _list_parts(file)
     if not parts:
@@ -224,7 +217,7 @@ def _figure_of(file: ModelFile, repo: str, known: _Known) -> Figure | None:
     return replace(found[0], file=file.file, size_bytes=sum(part.size_bytes for part in found), sha256=None)
 
 
-def _pair_figures(model: ModelEntry, known: _Known) -> Iterator[tuple[str, _Entry, Figure | None]]:
+def _pair_figures(model: ModelEntry, known: _Known) -> Iterator[tuple[str, _Entry, HubFigure | None]]:
     """Yield each file, part and companion of a model with the hub's figure for it."""
     repo = model.repo or ""
     for file in model.files:
@@ -284,7 +277,7 @@ def _fill_file(file: ModelFile, repo: str, known: _Known) -> ModelFile:
     return replace(file, note=f"{file.note} {note}".lstrip())
 
 
-def _fill_entry(entry: Record, figure: Figure | None) -> Record:
+def _fill_entry(entry: Record, figure: HubFigure | None) -> Record:
     """Fill the missing figures of an entry, and name the hub in its `source`."""
     new = [name for name in _NAMES if getattr(entry, name) is None and getattr(figure, name, None) is not None]
     if figure is None or not new or not _may_be_same(entry, figure):
@@ -296,12 +289,12 @@ def _fill_entry(entry: Record, figure: Figure | None) -> Record:
     return replace(entry, source="; ".join(filter(None, (entry.source, origin))))
 
 
-def _may_be_same(entry: _Entry, figure: Figure) -> bool:
+def _may_be_same(entry: _Entry, figure: HubFigure) -> bool:
     """Return whether no figure that both have differs, so that the hub's file may be the catalogue's."""
     return not any(_find_conflicts(entry, figure))
 
 
-def _find_conflicts(entry: _Entry, figure: Figure) -> Iterator[tuple[FigureName, int | str, int | str]]:
+def _find_conflicts(entry: _Entry, figure: HubFigure) -> Iterator[tuple[FigureName, int | str, int | str]]:
     for name in _NAMES:
         ours, theirs = getattr(entry, name), getattr(figure, name)
         if ours is not None and theirs is not None and ours != theirs:

@@ -10,10 +10,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal
 
+from launcher.base.codec import encode_json, from_json, to_json
 from launcher.base.files import write_atomically
 from launcher.base.kept_files import KeptFile, hold_file_lock
 from launcher.base.messages import message
@@ -22,7 +23,7 @@ from launcher.base.paths import data_dir
 Kind = Literal["model", "draft", "mmproj", "other"]
 Head = Literal["present", "promised", "none"]
 _LOCK_S = 20.0
-_TEXTS = ("model", "quant", "repo", "revision", "file", "url", "problem", "file_kind")
+_VERSION = 1
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -84,71 +85,16 @@ class Index:
     hashes: list[FileHash] = field(default_factory=list)
 
 
-_VERSION = 1
-
-
 def _parse_index(text: bytes) -> Index:
-    """Parse the index file; unknown fields are ignored. Raises one of PARSE_ERRORS if it holds anything else."""
     data = json.loads(text)
     if data.get("version", _VERSION) != _VERSION:
         raise ValueError("it is of another version")
-    return Index(list(map(_parse_record, data.get("records", []))), list(map(_parse_hash, data.get("hashes", []))))
-
-
-def _parse_record(data: dict[str, Any]) -> Record:
-    paths, sha256, size = data["paths"], data.get("sha256", []), data.get("bytes", 0)
-    _require_valid(isinstance(paths, list) and bool(paths) and all(isinstance(path, str) for path in paths), "paths")
-    _require_valid(isinstance(sha256, list) and all(each is None or isinstance(each, str) for each in sha256), "sha256")
-    _require_valid(type(size) is int and size >= 0, "bytes")
-    kind, head, received_s = data.get("kind", "model"), data.get("head"), data.get("received_s")
-    missing = data.get("missing_bytes")
-    _require_valid(kind in get_args(Kind), "kind")
-    _require_valid(head is None or head in get_args(Head), "head")
-    _require_valid(received_s is None or type(received_s) in (int, float), "received_s")
-    _require_valid(missing is None or type(missing) is int, "missing_bytes")
-    texts = {name: data.get(name) for name in _TEXTS}
-    for name, value in texts.items():
-        _require_valid(value is None or isinstance(value, str), name)
-    return Record(
-        kind=kind,
-        paths=tuple(map(Path, paths)),
-        sha256=tuple(sha256),
-        bytes=size,
-        head=head,
-        received_s=received_s,
-        missing_bytes=missing,
-        **texts,
-    )
-
-
-def _parse_hash(data: dict[str, Any]) -> FileHash:
-    found = FileHash(
-        path=Path(data["path"]),
-        bytes=data["bytes"],
-        modified_ns=data["modified_ns"],
-        sha256=data["sha256"],
-        verified_s=data["verified_s"],
-    )
-    _require_valid(type(found.bytes) is int and found.bytes >= 0, "bytes")
-    _require_valid(type(found.modified_ns) is int, "modified_ns")
-    _require_valid(_SHA256.fullmatch(found.sha256) is not None, "sha256")
-    _require_valid(type(found.verified_s) in (int, float), "verified_s")
-    return found
-
-
-def _require_valid(holds: bool, name: str) -> None:
-    if not holds:
-        raise ValueError(f"its {name} is invalid")
-
-
-def _to_json(entry: Record | FileHash) -> dict[str, Any]:
-    return {name: value for name, value in asdict(entry).items() if value is not None}
-
-
-def _format_index(index: Index) -> bytes:
-    """Return the content of the index file."""
-    data = {"records": list(map(_to_json, index.records)), "hashes": list(map(_to_json, index.hashes))}
-    return json.dumps({"version": _VERSION, **data}, indent=1, default=str).encode()
+    index = from_json(Index, data)
+    if not all(each.paths and each.bytes >= 0 for each in index.records):
+        raise ValueError("its records are invalid")
+    if not all(each.bytes >= 0 and _SHA256.fullmatch(each.sha256) for each in index.hashes):
+        raise ValueError("its hashes are invalid")
+    return index
 
 
 def index_path() -> Path:
@@ -199,7 +145,7 @@ def edit_index() -> Iterator[Index]:
         before = Index(list(index.records), list(index.hashes))
         yield index
         if index != before:
-            write_atomically(path, _format_index(index))
+            write_atomically(path, encode_json({"version": _VERSION, **to_json(index, sparse=True)}, indent=1))
 
 
 def find_hash(index: Index, path: Path) -> FileHash | None:

@@ -63,6 +63,11 @@ class PullResult:
     checksums_published: bool
 
     @property
+    def sha256(self) -> str:
+        """The checksum of the first file."""
+        return self.files[0].sha256
+
+    @property
     def path(self) -> Path:
         """The model's first file."""
         return self.files[0].path

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from launcher.base.codec import JsonView
 from launcher.base.errors import BadOption
 from launcher.base.messages import fill_template, mark, message, plural_message
 from launcher.machine.cards import Card, typical_card
@@ -12,6 +13,8 @@ from launcher.models.overhead import expected_overhead_mib
 
 HEADLESS_MARGIN_MIB, DESKTOP_MARGIN_MIB = 512, 1_024
 """Margin in MiB left free besides the memory estimate: on Linux without a display, and elsewhere."""
+MEMORY_VIEW = JsonView("alone_mib=free_mib beside_mib=free_now_mib own_mib read_at:1")
+"""The free memory with and without our own servers, and the time of reading, in JSON of the command line."""
 USABLE = 0.967
 """Usable share of a card's nominal memory: 15,840 MiB of an RTX 5060 Ti 16 GB; 0.98 on other cards."""
 _HOST_COUNTED = mark(
@@ -178,15 +181,6 @@ class Situation:
             own=staying,
             by_device_now_mib=free,
         )
-
-    def memory_json(self) -> dict[str, object]:
-        """Return the free memory with and without our own servers, and the time of reading, for JSON output."""
-        return {
-            "alone_mib": self.free_mib,
-            "beside_mib": self.free_now_mib,
-            "own_mib": self.own_mib,
-            "read_at": None if self.read_at is None else round(self.read_at, 1),
-        }
 
 
 def describe_machine(

@@ -8,7 +8,6 @@ each model in llamacpp/models below its data folder, and until 2025 in models (j
 a flat folder with manifests until it took over the layout of the hub's tools (ggml-org/llama.cpp#20775).
 """
 
-import json
 import os
 import re
 import sys
@@ -19,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from launcher.base.codec import parse_object
 from launcher.base.messages import message
 from launcher.base.paths import expand_user
 from launcher.fetch.hub_cache import cache_roots, flat_cache_root, list_cached_models
@@ -331,7 +331,7 @@ def _read_ollama_manifest(
         shown = f"{host}/{namespace}/{shown}"
     elif namespace != _OLLAMA_LIBRARY:
         shown = f"{namespace}/{shown}"
-    layers = _read_json(path).get("layers")
+    layers = parse_object(_read_text(path)).get("layers")
     if not isinstance(layers, list):
         problems.append(_incomplete_problem(Store.OLLAMA, path, shown, f"ollama pull {shown}"))
         return None
@@ -386,7 +386,7 @@ def _lm_studio_folders(known: _Surroundings) -> Iterator[StoreFolder]:
         *(each / "settings.json" for each in homes),
         *(each / "LM Studio" / "settings.json" for each in folders),
     ):
-        chosen = _read_json(path).get("downloadsFolder")
+        chosen = parse_object(_read_text(path)).get("downloadsFolder")
         if isinstance(chosen, str) and chosen.strip():
             yield StoreFolder(Store.LM_STUDIO, expand_user(chosen), named=True)
     yield from (StoreFolder(Store.LM_STUDIO, home / "models") for home in homes)
@@ -412,7 +412,7 @@ def _jan_folders(environ: Mapping[str, str], platform: str) -> Iterator[StoreFol
         yield StoreFolder(Store.JAN, expand_user(chosen), named=True)
     homes = _jan_homes(_config_folders(environ, platform))
     for home in homes:
-        chosen = _read_json(home / "settings.json").get("data_folder")
+        chosen = parse_object(_read_text(home / "settings.json")).get("data_folder")
         if isinstance(chosen, str) and chosen.strip():
             yield StoreFolder(Store.JAN, expand_user(chosen), named=True)
     yield from (StoreFolder(Store.JAN, home / "data") for home in homes)
@@ -422,7 +422,7 @@ def _scan_jan(root: Path, problems: list[StoreProblem]) -> Iterator[StoredModel]
     """Yield the models that a description names: model.yml now; before, NAME.yml or model.json in `models`."""
     for folder in (root / "llamacpp" / "models", root / "models"):
         for path in _walk_files(folder, Store.JAN, problems, ".yml", "model.json") if folder.is_dir() else ():
-            described = _read_json(path) if path.suffix == ".json" else _read_yaml(path)
+            described = parse_object(_read_text(path)) if path.suffix == ".json" else _read_yaml(path)
             files = _jan_files(described)
             if not files:
                 continue
@@ -473,7 +473,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     """Return the texts and lists of texts at the top level of a YAML file, which is all that Jan's need."""
     values: dict[str, Any] = {}
     key = ""
-    for line in (_read_text(path) or "").splitlines():
+    for line in (_read_text(path)).splitlines():
         if line.lstrip().startswith("- ") and isinstance(values.get(key), list):
             values[key].append(_unquote(line.lstrip()[2:]))
         elif line[:1].strip() and line[0] != "#" and ":" in line:
@@ -504,7 +504,7 @@ def _scan_llama_cpp(root: Path, problems: list[StoreProblem]) -> Iterator[Stored
     for manifest in filter(None, map(_MANIFEST.fullmatch, entries)):
         repo = f"{manifest['owner']}/{manifest['name']}"
         path, shown = root / manifest.string, f"{repo}:{manifest['tag']}"
-        manifest_data = _read_json(path)
+        manifest_data = parse_object(_read_text(path))
         file, projector = (_hub_file_name(manifest_data.get(key)) for key in ("ggufFile", "mmprojFile"))
         if file is None:
             problems.append(_incomplete_problem(Store.LLAMA_CPP, path, shown, f"llama-server -hf {shown}"))
@@ -572,12 +572,3 @@ def _read_text(path: Path) -> str | None:
             return file.read(_MOST_BYTES).decode("utf-8-sig", "replace")
     except (OSError, ValueError):
         return None
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; empty if it is missing, damaged, or no object."""
-    try:
-        data = json.loads(_read_text(path) or "")
-    except (ValueError, RecursionError):
-        return {}
-    return data if isinstance(data, dict) else {}

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from launcher.base.action import Action
+from launcher.base.codec import JsonView
 from launcher.base.messages import message
 from launcher.engine.server.reread import Reread
 from launcher.engine.server.state import FailedReplies
@@ -49,6 +50,7 @@ class Finding:
     A finding that was raised is raised again when its `stage` grows, because the problem got worse.
     """
 
+    JSON_VIEW: ClassVar[JsonView] = JsonView("code level sentence evidence:3 action")
     code: FindingCode
     sentence: str
     evidence: Mapping[str, float | str]
@@ -56,16 +58,9 @@ class Finding:
     level: FindingLevel = FindingLevel.WARNING
     stage: int = 0
 
-    def as_json(self) -> dict[str, object]:
-        """Return the finding as JSON data, with figures rounded to three decimals."""
-        rounded = {name: round(value, 3) for name, value in self.evidence.items() if isinstance(value, float)}
-        return {
-            "code": self.code.value,
-            "level": self.level.value,
-            "sentence": self.sentence,
-            "evidence": {**self.evidence, **rounded},
-            "action": self.action.as_json() if self.action else None,
-        }
+    def as_json(self) -> dict[str, Any]:
+        """Return the finding as JSON data."""
+        return self.JSON_VIEW.write(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol
+from typing import ClassVar, Protocol
 
+from launcher.base.codec import JsonView
 from launcher.base.errors import BadOption
 from launcher.base.messages import Message, message, plural_message
 from launcher.base.paths import shipped_file
@@ -178,10 +179,6 @@ class AgentTask:
     reading_s: float = 0.0
     writing_s: float = 0.0
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the task as JSON data."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 class TaskBench(Bench, Protocol):
     """A bench that keeps the text of the last reply."""
@@ -254,6 +251,10 @@ class AgentVerdict:
     of a task. `slower` is the ratio of the last third's median to the first's, None for few tasks.
     """
 
+    JSON_VIEW: ClassVar[JsonView] = JsonView(
+        "agent=shape.name turns=shape.turns seconds_per_task reading_seconds_per_task=reading_s "
+        "writing_seconds_per_task=writing_s reused_percent last_third_to_first=slower failed_tasks sentence tasks"
+    )
     shape: AgentShape
     tasks: tuple[AgentTask, ...]
     seconds_per_task: float | None
@@ -263,20 +264,15 @@ class AgentVerdict:
     reading_s: float | None = None
     writing_s: float | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the result as JSON data."""
-        return {
-            "agent": self.shape.name,
-            "turns": self.shape.turns,
-            "seconds_per_task": self.seconds_per_task,
-            "reading_seconds_per_task": self.reading_s,
-            "writing_seconds_per_task": self.writing_s,
-            "reused_percent": None if self.reused is None else 100 * self.reused,
-            "last_third_to_first": self.slower,
-            "failed_tasks": sum(task.error is not None for task in self.tasks),
-            "sentence": self.sentence,
-            "tasks": [task.as_json() for task in self.tasks],
-        }
+    @property
+    def reused_percent(self) -> float | None:
+        """The share of prompts that was reused, in percent."""
+        return None if self.reused is None else 100 * self.reused
+
+    @property
+    def failed_tasks(self) -> int:
+        """The number of tasks that ended early."""
+        return sum(task.error is not None for task in self.tasks)
 
 
 def judge_tasks(shape: AgentShape, tasks: Sequence[AgentTask]) -> AgentVerdict:

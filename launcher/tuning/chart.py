@@ -1,17 +1,17 @@
 """Chart of a measurement: panels with series over one axis, as data that `gui/plots/picture.py` paints."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from statistics import fmean
-from typing import Any, Self
+from typing import Any
 
 from launcher.base.errors import BadOption
 from launcher.base.messages import message
 from launcher.base.text import one_line
 from launcher.tuning.history_records import Session
 from launcher.tuning.records import Run, RunSettings
-from launcher.tuning.report import Report, Row, common_settings, settings_line
+from launcher.tuning.report import Report, ReportRow, common_settings, settings_line
 from launcher.tuning.report_export import baseline_report, session_facts
 from launcher.tuning.space import DRAFT, settings_key
 from launcher.tuning.statistics import Figure
@@ -74,27 +74,6 @@ class Chart:
     panels: tuple[ChartPanel, ...]
     notes: tuple[str, ...]
     joined: bool = True
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the chart as JSON data."""
-        return asdict(self)
-
-    @classmethod
-    def parse(cls, data: Mapping[str, Any]) -> Self:
-        """Return the chart of `as_json`."""
-        panels = tuple(
-            ChartPanel(
-                panel["title"],
-                panel["unit"],
-                tuple(
-                    ChartSeries(each["name"], tuple(ChartPoint(**point) for point in each["points"]), each["colour"])
-                    for each in panel["series"]
-                ),
-            )
-            for panel in data["panels"]
-        )
-        ticks = tuple((float(x), str(text)) for x, text in data["ticks"])
-        return cls(data["title"], data["subtitle"], data["axis"], ticks, panels, tuple(data["notes"]), data["joined"])
 
 
 def build_chart(session: Session) -> Chart:
@@ -232,9 +211,9 @@ def _other_settings(settings: RunSettings) -> Any:  # noqa: ANN401 -- a key of a
     return settings_key({name: value for name, value in settings.items() if name != DRAFT})
 
 
-def _group_by_other_settings(report: Report) -> list[tuple[str, list[Row]]]:
+def _group_by_other_settings(report: Report) -> list[tuple[str, list[ReportRow]]]:
     """Group the rows by their settings other than the draft length. Return the groups with the most runs, in order."""
-    groups: dict[Any, list[Row]] = {}
+    groups: dict[Any, list[ReportRow]] = {}
     for row in report.rows:
         groups.setdefault(_other_settings(row.settings), []).append(row)
     most = sorted(groups.values(), key=lambda rows: -sum(row.runs for row in rows))[:_MOST_SERIES]
@@ -245,7 +224,7 @@ def _group_by_other_settings(report: Report) -> list[tuple[str, list[Row]]]:
     return [("" if single else settings_line(each), rows) for each, rows in zip(own, most, strict=True)]
 
 
-def _group_by_workload(session: Session) -> list[tuple[str, list[Row]]]:
+def _group_by_workload(session: Session) -> list[tuple[str, list[ReportRow]]]:
     """Return for each workload of a tune the rows of its most measured settings. They differ in draft length only."""
     lines = []
     for each in session.result.get("workloads") or ():

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
+from launcher.base.codec import JsonView
 from launcher.base.errors import BadOption
 from launcher.base.messages import join_messages, message
 from launcher.tuning.records import Run
@@ -39,6 +40,10 @@ class Cost:
     `measured` is whether the energy comes from a sensor rather than from the power that the user gave.
     """
 
+    JSON_VIEW: ClassVar[JsonView] = JsonView(
+        "joules_per_token kwh_per_million_tokens=kwh_per_million per_million_tokens=per_million price_kwh=prices.kwh "
+        "cloud_per_million_tokens=prices.cloud share_of_cloud power"
+    )
     joules: float
     tokens: int
     prices: Prices
@@ -102,17 +107,10 @@ class Cost:
             times=_significant_digits(share),
         )
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the cost as JSON data. Prices are in the user's currency."""
-        return {
-            "joules_per_token": self.joules_per_token,
-            "kwh_per_million_tokens": self.kwh_per_million,
-            "per_million_tokens": self.per_million,
-            "price_kwh": self.prices.kwh,
-            "cloud_per_million_tokens": self.prices.cloud,
-            "share_of_cloud": self.share_of_cloud,
-            "power": "sensor" if self.measured else "given",
-        }
+    @property
+    def power(self) -> str:
+        """Where the power is from, for JSON."""
+        return "sensor" if self.measured else "given"
 
 
 def calculate_cost(groups: Sequence[tuple[Sequence[Run], float]], prices: Prices) -> Cost | str:

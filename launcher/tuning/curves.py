@@ -5,8 +5,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import fmean
-from typing import Any
+from typing import ClassVar
 
+from launcher.base.codec import JsonView
 from launcher.base.errors import LauncherError, Superseded
 from launcher.base.messages import Message, join_messages, message
 from launcher.monitor.meter import Acceptance, sum_acceptance
@@ -262,6 +263,11 @@ class CurvePoint:
     the context when a reply began, None if it differed between replies. `why` is the reason if there is no rate.
     """
 
+    JSON_VIEW: ClassVar[JsonView] = JsonView(
+        "series at=place context_tokens=tokens tokens_per_second=rate tokens_per_second_each=rate_per_stream "
+        "prefill_per_second=prefill first_token_s acceptance=acceptance.rate "
+        "acceptance_by_position=acceptance.rates_by_position power_w replies spoilt why"
+    )
     series: str
     place: int
     tokens: int | None
@@ -275,24 +281,6 @@ class CurvePoint:
     spoilt: int
     why: str | None
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the point as JSON data."""
-        return {
-            "series": self.series,
-            "at": self.place,
-            "context_tokens": self.tokens,
-            "tokens_per_second": self.rate.as_json() if self.rate else None,
-            "tokens_per_second_each": self.rate_per_stream,
-            "prefill_per_second": self.prefill,
-            "first_token_s": self.first_token_s,
-            "acceptance": self.acceptance.rate if self.acceptance else None,
-            "acceptance_by_position": list(self.acceptance.rates_by_position) if self.acceptance else None,
-            "power_w": self.power_w,
-            "replies": self.replies,
-            "spoilt": self.spoilt,
-            "why": self.why,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class CurveRatio:
@@ -301,9 +289,17 @@ class CurveRatio:
     Each round gives one pair of the comparison.
     """
 
+    JSON_VIEW: ClassVar[JsonView] = JsonView(
+        "series at=place estimate=interval.estimate n=interval.n low high=interval.high"
+    )
     series: str
     place: int
     interval: Interval
+
+    @property
+    def low(self) -> float | None:
+        """The lower limit, None from a single round: it would be exp(-inf), a misleading 0."""
+        return None if self.interval.n < 2 else self.interval.low
 
     @property
     def is_faster(self) -> bool | None:
@@ -320,6 +316,7 @@ class Curve:
     `trends` compares the last place of each series with its first one, among the places that have a rate.
     """
 
+    JSON_VIEW: ClassVar[JsonView] = JsonView("axis series points ratios along=trends")
     axis: CurveAxis
     series: tuple[str, ...]
     places: tuple[int, ...]
@@ -334,16 +331,6 @@ class Curve:
     def ratio_at(self, series: str, place: int) -> CurveRatio | None:
         """Return the ratio of a series at a place. None if there is none."""
         return next((each for each in self.ratios if (each.series, each.place) == (series, place)), None)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the curve as JSON data."""
-        return {
-            "axis": self.axis.value,
-            "series": list(self.series),
-            "points": [point.as_json() for point in self.points],
-            "ratios": [_ratio_json(each) for each in self.ratios],
-            "along": [_ratio_json(each) for each in self.trends],
-        }
 
 
 def build_curve(axis: CurveAxis, measured: Sequence[RoundPoint]) -> Curve:
@@ -398,11 +385,6 @@ def _compare_rounds(
 
 def _without_none(ratios: Sequence[CurveRatio | None]) -> tuple[CurveRatio, ...]:
     return tuple(each for each in ratios if each is not None)
-
-
-def _ratio_json(ratio: CurveRatio) -> dict[str, Any]:
-    unknown = {"low": None} if ratio.interval.n < 2 else {}  # the low limit would be exp(-inf), a misleading 0
-    return {"series": ratio.series, "at": ratio.place, **ratio.interval.as_json(), **unknown}
 
 
 def _summarize_point(axis: CurveAxis, measured: Sequence[RoundPoint], series: str, place: int) -> CurvePoint:

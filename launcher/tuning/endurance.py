@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from launcher.base.codec import JsonView
 from launcher.base.errors import NothingMeasured
 from launcher.base.messages import Message, join_messages, message
 from launcher.tuning.goal import describe_speed_change
@@ -280,6 +281,7 @@ async def sustain_load(
 class SpeedStretch:
     """A period of constant speed, in seconds from the beginning. `rate` is in verification steps per second."""
 
+    JSON_VIEW: ClassVar[JsonView] = JsonView("from_s to_s steps_per_second=rate")
     from_s: float
     to_s: float
     rate: float
@@ -289,6 +291,9 @@ class SpeedStretch:
 class EnduranceRow:
     """Means over a part of the time, None if unknown. `marks` are the disturbances and errors in it."""
 
+    JSON_VIEW: ClassVar[JsonView] = JsonView(
+        "from_s to_s tokens_per_second=tokens_rate steps_per_second=steps_rate temperature_c clock_mhz power_w marks"
+    )
     from_s: float
     to_s: float
     tokens_rate: float | None
@@ -307,6 +312,9 @@ class EnduranceVerdict:
     fastest stretch ended, None if the speed fell gradually. `thirds` is the speed ratio of the last third to the first.
     """
 
+    JSON_VIEW: ClassVar[JsonView] = JsonView(
+        "answer sentence seconds replies fall after_s because last_third_to_first=thirds stretches rows"
+    )
     answer: Answer
     sentence: str
     seconds: float
@@ -317,33 +325,6 @@ class EnduranceVerdict:
     thirds: Interval | None = None
     stretches: tuple[SpeedStretch, ...] = ()
     rows: tuple[EnduranceRow, ...] = ()
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the verdict as JSON data."""
-        return {
-            "answer": self.answer,
-            "sentence": self.sentence,
-            "seconds": self.seconds,
-            "replies": self.replies,
-            "fall": self.fall,
-            "after_s": self.after_s,
-            "because": self.because,
-            "last_third_to_first": self.thirds.as_json() if self.thirds else None,
-            "stretches": [{"from_s": s.from_s, "to_s": s.to_s, "steps_per_second": s.rate} for s in self.stretches],
-            "rows": [
-                {
-                    "from_s": row.from_s,
-                    "to_s": row.to_s,
-                    "tokens_per_second": row.tokens_rate,
-                    "steps_per_second": row.steps_rate,
-                    "temperature_c": row.temperature_c,
-                    "clock_mhz": row.clock_mhz,
-                    "power_w": row.power_w,
-                    "marks": list(row.marks),
-                }
-                for row in self.rows
-            ],
-        }
 
 
 def judge_endurance(runs: Sequence[Run]) -> EnduranceVerdict:

@@ -15,13 +15,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from launcher.base.codec import compact_json, decode_json, to_json
 from launcher.base.database import open_database, transaction
 from launcher.base.errors import BadOption, HistoryUnusable, LauncherError, NothingMeasured, ResultMissing
 from launcher.base.identity import ProcessId
 from launcher.base.messages import add_message_data, message, message_from_json, restore_messages
 from launcher.base.paths import data_dir, expand_user
 from launcher.base.text import storable_text
-from launcher.base.validation import TypeAdapter
 from launcher.gateway.request_log import RequestRecord
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_records import (
@@ -35,7 +35,6 @@ from launcher.tuning.history_records import (
     new_session_id,
     row_from_run,
     run_from_row,
-    to_compact_json,
 )
 from launcher.tuning.kept_requests import REQUEST_ERRORS, REQUESTS_TABLE, add_request_rows, read_request_rows
 from launcher.tuning.records import Run, RunSettings
@@ -81,7 +80,6 @@ WHERE s.kind IN ('bench', 'tune') AND json_extract(s.environment, '$.model.file'
 GROUP BY s.number HAVING rate IS NOT NULL ORDER BY s.began_s
 """  # noqa: S608 -- constants
 CUT_OFF = message("Interrupted: the program that measured it has ended.")
-_ENVIRONMENT: TypeAdapter[Environment] = TypeAdapter(Environment)
 
 
 def history_file() -> Path:
@@ -134,7 +132,7 @@ class History:
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     session, kind, storable_text(workload), self._clock(), storable_text(model.label), model.quant,
-                    to_compact_json(environment.as_json()), to_compact_json(dict(settings)), _own_process_json(),
+                    compact_json(environment), compact_json(settings), compact_json(_own_process()),
                 ),
             )  # fmt: skip
         return session
@@ -159,7 +157,7 @@ class History:
             number = self._row_number(session)
             db.execute(
                 "UPDATE sessions SET ended_s = ?, result = ?, sentence = ? WHERE number = ?",
-                (self._clock(), to_compact_json(add_message_data(dict(result))), _result_sentence(result), number),
+                (self._clock(), compact_json(add_message_data(to_json(result))), _result_sentence(result), number),
             )
 
     def reopen(self, session: str) -> None:
@@ -167,7 +165,7 @@ class History:
         with self._transaction() as db:
             db.execute(
                 "UPDATE sessions SET ended_s = NULL, result = '{}', sentence = NULL, owner = ? WHERE number = ?",
-                (_own_process_json(), self._row_number(session)),
+                (compact_json(_own_process()), self._row_number(session)),
             )
 
     def find_sessions(
@@ -299,7 +297,7 @@ class History:
                 if row[1] not in parsed_settings:
                     parsed_settings[row[1]] = json.loads(row[1])
             runs = tuple(run_from_row(row, parsed_settings[row[1]]) for row in rows)
-            measured_on = _ENVIRONMENT.validate_json(environment)
+            measured_on = decode_json(Environment, environment)
             outcome = restore_messages(json.loads(result))
             return Session(id_, kind, workload, began_s, ended_s, measured_on, json.loads(settings), outcome, runs)
 
@@ -333,8 +331,10 @@ class History:
             ) from error
 
 
-def _own_process_json() -> str:
-    return to_compact_json(ProcessId.from_pid(os.getpid()))
+def _own_process() -> list[int | float] | None:
+    """Return the id of this process as the history keeps it, for which every version looks."""
+    own = ProcessId.from_pid(os.getpid())
+    return None if own is None else list(own)
 
 
 def _summary_from_row(*row: Any) -> Summary:  # noqa: ANN401 -- columns of all types

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher import __version__
 from launcher.base.messages import Message, message
@@ -101,10 +101,6 @@ class Environment:
             memory_bytes=machine.host.memory_bytes,
             system=machine.host.system,
         )
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the environment as JSON data."""
-        return asdict(self)
 
     def differences(self, other: Environment) -> tuple[str, ...]:
         """Return all differences that affect a measurement, as sentences: of machine, model, driver and engine."""

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
+from launcher.base.codec import compact_json
 from launcher.base.messages import Message, message
 from launcher.monitor.meter import Acceptance
 from launcher.tuning.history_environment import Environment
@@ -89,18 +90,12 @@ def new_session_id() -> str:
     return uuid4().hex[:10]
 
 
-def to_compact_json(data: object) -> str:
-    """Return a value as compact JSON for the database."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), sort_keys=True, default=str)
-    return text.encode("utf-8", "replace").decode()  # file names may contain lone surrogates, which SQLite refuses
-
-
 def row_from_run(run: Run) -> RunRow:
     """Return a run as the values of RUN_COLUMNS."""
     drafts = run.acceptance
-    positions = to_compact_json([drafts.drafted_by_position, drafts.accepted_by_position]) if drafts else None
+    positions = compact_json([drafts.drafted_by_position, drafts.accepted_by_position]) if drafts else None
     return (
-        run.prompt, to_compact_json(dict(run.settings)), run.began_s, run.wall_s, run.prompt_tokens, run.cached_tokens,
+        run.prompt, compact_json(run.settings), run.began_s, run.wall_s, run.prompt_tokens, run.cached_tokens,
         run.reply_tokens, run.prefill_rate, run.decode_rate, run.first_token_s,
         drafts.drafted if drafts else None, drafts.accepted if drafts else None, positions,
         run.power_w, run.energy_j, run.temperature_c, run.clock_mhz, run.spoilt, run.error, run.clock,

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
 
+from launcher.base.codec import compact_json
 from launcher.gateway.request_log import RequestRecord
-from launcher.tuning.history_records import to_compact_json
 
 MOST_KEPT = 10_000
 _COLUMNS = [field.name for field in fields(RequestRecord) if field.name not in ("reread", "notice")]
@@ -51,4 +51,4 @@ def _make_record(*row: Any) -> RequestRecord:  # noqa: ANN401 -- columns of all 
 
 
 def _column_value(value: object) -> object:
-    return to_compact_json(value) if isinstance(value, tuple) else value
+    return compact_json(value) if isinstance(value, tuple) else value

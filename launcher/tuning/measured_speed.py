@@ -57,6 +57,11 @@ class MeasuredSpeed:
         return tuple(run for run in self.runs if run.is_counted)
 
     @property
+    def rounds(self) -> int:
+        """The rounds that the interval rests on."""
+        return self.interval.n if self.interval else 0
+
+    @property
     def decode(self) -> Figure | None:
         """Decode rate in tokens/s over all usable runs. The spread includes differences between prompts."""
         return Figure.from_values([run.decode_rate for run in self.counted])

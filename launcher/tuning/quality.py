@@ -10,8 +10,9 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
+from launcher.base.codec import JsonView
 from launcher.base.errors import Refused
 from launcher.base.messages import Message, join_messages, message
 from launcher.base.paths import shipped_file
@@ -201,6 +202,9 @@ class QualityRow:
     fails.
     """
 
+    JSON_VIEW: ClassVar[JsonView] = JsonView(
+        "quant file kv draft kl kl_error kl_99 same_top greedy_equal greedy_replies needle tool_call answer"
+    )
     quant: str
     file: str
     kv: str
@@ -224,10 +228,6 @@ class QualityRow:
         if self.kl is None or self.same_top is None:
             return "shown"
         return "beyond" if self.kl > MOST_KL or self.same_top < LEAST_SAME_TOP else "kept"
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the row as JSON data."""
-        return {**{name: getattr(self, name) for name in self.__slots__}, "answer": self.answer}
 
 
 def compare_answers(

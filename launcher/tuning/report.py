@@ -10,8 +10,9 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, ClassVar
 
+from launcher.base.codec import JsonView, to_json
 from launcher.base.errors import BadOption
 from launcher.base.messages import message
 from launcher.models.server_settings import Value
@@ -196,13 +197,18 @@ def _rates_by_prompt(runs: Sequence[Run]) -> dict[str, list[float]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ReportRow:
     """Figures of one set of settings, None if unknown. Rates are in tokens/s, energy in joules per token.
 
     `failed` is the number of unusable runs, `why` the reason for the last one. `speedup` is over the baseline, None for
     the baseline itself. `starts` is the number of server starts with a usable run.
     """
 
+    JSON_VIEW: ClassVar[JsonView] = JsonView(
+        "settings runs failed why tokens_per_second=decode prefill_tokens_per_second=prefill first_token_s "
+        "acceptance=acceptance.rate acceptance_by_position=acceptance.rates_by_position* power_w "
+        "energy_j_per_token=energy_j temperature_c speedup"
+    )
     settings: RunSettings
     runs: int
     failed: int
@@ -230,12 +236,12 @@ class Report:
     `common` are the settings that all rows share. For `by_start` see `build_report`.
     """
 
-    rows: tuple[Row, ...]
-    baseline: Row | None
+    rows: tuple[ReportRow, ...]
+    baseline: ReportRow | None
     common: Mapping[str, Value]
     by_start: bool = False
 
-    def row_label(self, row: Row) -> str:
+    def row_label(self, row: ReportRow) -> str:
         """Return the settings in which a row differs from the others, as text."""
         return settings_line({name: value for name, value in row.settings.items() if name not in self.common})
 
@@ -315,36 +321,10 @@ def settings_line(settings: RunSettings) -> str:
 
 def report_data(report: Report) -> list[dict[str, Any]]:
     """Return the rows as JSON data."""
-    return [row_data(row) | {"baseline": row is report.baseline} for row in report.rows]
+    return [to_json(row) | {"baseline": row is report.baseline} for row in report.rows]
 
 
-def row_data(row: Row) -> dict[str, Any]:
-    """Return a row as JSON data."""
-    return {
-        "settings": dict(row.settings),
-        "runs": row.runs,
-        "failed": row.failed,
-        "why": row.why,
-        "tokens_per_second": figure_data(row.decode),
-        "prefill_tokens_per_second": figure_data(row.prefill),
-        "first_token_s": figure_data(row.first_token_s),
-        "acceptance": row.acceptance.rate if row.acceptance else None,
-        "acceptance_by_position": list(row.acceptance.rates_by_position) if row.acceptance else [],
-        "power_w": figure_data(row.power_w),
-        "energy_j_per_token": row.energy_j,
-        "temperature_c": row.temperature_c,
-        "speedup": row.speedup.as_json() if row.speedup else None,
-    }
-
-
-def figure_data(figure: Figure | None) -> dict[str, float | int | None] | None:
-    """Return a figure as JSON data."""
-    if figure is None:
-        return None
-    return {"mean": figure.mean, "stdev": figure.stdev, "low": figure.low, "high": figure.high, "n": figure.n}
-
-
-def _build_row(starts: Sequence[ServerStart], base: Sequence[ServerStart], *, by_start: bool) -> Row:
+def _build_row(starts: Sequence[ServerStart], base: Sequence[ServerStart], *, by_start: bool) -> ReportRow:
     runs = [run for start in starts for run in start.runs]
     counted = [run for run in runs if run.is_counted]
     others = [run.error or run.spoilt or "the speed is unknown" for run in runs if not run.is_counted]
@@ -359,7 +339,7 @@ def _build_row(starts: Sequence[ServerStart], base: Sequence[ServerStart], *, by
     temperatures = [run.temperature_c for run in counted if run.temperature_c is not None]
     comparable = counted and any(start.rate for start in base)
     speedup = speedup_of_starts(base, starts, by_start=by_start) if comparable else None
-    return Row(
+    return ReportRow(
         settings=runs[0].settings,
         runs=len(counted),
         failed=len(others),
@@ -400,8 +380,11 @@ class SettingsComparison:
     `speedup` is None if one of them has no usable run; its limits need FEWEST_STARTS starts of each.
     """
 
-    first: Row
-    second: Row
+    JSON_VIEW: ClassVar[JsonView] = JsonView(
+        "first second ratio=speedup.ratio paired=speedup.paired told_apart=speedup.distinguishable sentence"
+    )
+    first: ReportRow
+    second: ReportRow
     speedup: Speedup | None
 
     @property
@@ -447,6 +430,10 @@ def tune_note(session: Session) -> str:
 class SessionComparison:
     """Comparison of two sessions. `differences` in prompts, hardware, driver, engine and model are sentences."""
 
+    JSON_VIEW: ClassVar[JsonView] = JsonView(
+        "first.id first.kind first.workload first.began_s first.environment "
+        "second.id second.kind second.workload second.began_s second.environment differences rows notes"
+    )
     first: Session
     second: Session
     differences: tuple[str, ...]
@@ -478,26 +465,6 @@ class SessionComparison:
         if self.first.id != self.second.id and any(row.speedup for row in self.rows):
             notes.append(message("They were measured at different times, so changes in between affect the difference."))
         return tuple(notes)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the comparison as JSON data."""
-        return {
-            "first": _session_data(self.first),
-            "second": _session_data(self.second),
-            "differences": list(self.differences),
-            "rows": [
-                {
-                    "first": row_data(row.first),
-                    "second": row_data(row.second),
-                    "ratio": row.speedup.ratio.as_json() if row.speedup else None,
-                    "paired": row.speedup.paired if row.speedup else None,
-                    "told_apart": row.speedup.distinguishable if row.speedup else None,
-                    "sentence": row.sentence,
-                }
-                for row in self.rows
-            ],
-            "notes": list(self.notes),
-        }
 
 
 def compare_sessions(
@@ -538,7 +505,7 @@ def compare_sessions(
 class _Group:
     """One set of settings of a session: its figures, and the starts that they come from."""
 
-    row: Row
+    row: ReportRow
     starts: Sequence[ServerStart]
 
 
@@ -596,13 +563,3 @@ def _has_value(settings: RunSettings, name: str, text: str) -> bool:
 
 def _setting_name(text: str) -> str:
     return text.strip().lower().replace("-", "_")
-
-
-def _session_data(session: Session) -> dict[str, Any]:
-    return {
-        "id": session.id,
-        "kind": session.kind,
-        "workload": session.workload,
-        "began_s": session.began_s,
-        "environment": session.environment.as_json(),
-    }

@@ -13,7 +13,7 @@ from launcher.base.units import format_percent
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_records import Session, format_utc_date
 from launcher.tuning.records import Run
-from launcher.tuning.report import Report, Row, build_report, describe_speedup, figures_by_prompt, settings_line
+from launcher.tuning.report import Report, ReportRow, build_report, describe_speedup, figures_by_prompt, settings_line
 from launcher.tuning.session_file import session_json
 from launcher.tuning.statistics import Figure, Interval, plus_minus
 
@@ -154,7 +154,7 @@ def figures_table(report: Report) -> list[tuple[str, ...]]:
     return [tuple(row[at] for at in kept) for row in rows]
 
 
-def _table_row(report: Report, row: Row) -> tuple[str, ...]:
+def _table_row(report: Report, row: ReportRow) -> tuple[str, ...]:
     figure, first = row.decode, row.first_token_s
     label = report.row_label(row) or settings_line(row.settings) or "as served"
     failed = f" (+{row.failed} not counted)" if row.failed else ""
@@ -224,7 +224,7 @@ def _format_known(value: float | None, text: Callable[[float], str]) -> str:
     return "" if value is None else text(value)
 
 
-def _speedup_text(report: Report, row: Row) -> str:
+def _speedup_text(report: Report, row: ReportRow) -> str:
     """Return the speed-up over the baseline, with its limits or else with the number of starts that it rests on."""
     if row.speedup is None:
         return ""

@@ -5,21 +5,19 @@ import platform
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from launcher.base.codec import from_json, to_json
 from launcher.base.errors import ResultMissing, ResultUnreadable
 from launcher.base.messages import message
 from launcher.base.redact import find_user, redact_text
-from launcher.base.validation import BaseModel, TypeAdapter, ValidationError
-from launcher.models.server_settings import Value
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_records import Session
-from launcher.tuning.records import Run
 from launcher.tuning.workloads import shipped_workloads
 
-FORMAT: Literal["mtp-launcher measurement"] = "mtp-launcher measurement"
+FORMAT = "mtp-launcher measurement"
 VERSION = 1
 _MOST_BYTES = 256 * 2**20
 _DAY_S = 86_400.0
@@ -44,36 +42,10 @@ _NAME_FIELDS = ("name", "workload")
 _KERNEL = re.compile(r"(kernel \d+\.\d+)\S*")
 
 
-class _File(BaseModel):
-    format: Literal["mtp-launcher measurement"]
-    version: Literal[1]
-    id: str
-    kind: str
-    workload: str
-    began_s: float
-    ended_s: float | None
-    environment: Environment
-    settings: dict[str, Value]
-    result: dict[str, Any]
-    runs: tuple[Run, ...]
-
-
-_READER = TypeAdapter(_File)
-
-
-def session_data(session: Session) -> dict[str, Any]:
-    """Return a session as JSON data, in the format of `read_session_file`."""
-    return {"format": FORMAT, "version": VERSION, **asdict(session)}
-
-
 def session_json(session: Session) -> str:
     """Return a complete session as the text of a file."""
-    return json.dumps(session_data(session), ensure_ascii=False, indent=1, default=str) + "\n"
-
-
-def anonymous_json(session: Session) -> str:
-    """Return a session as the text of a file for others, without personal data."""
-    return session_json(anonymize(session))
+    data = {"format": FORMAT, "version": VERSION, **to_json(session)}
+    return json.dumps(data, ensure_ascii=False, indent=1) + "\n"
 
 
 def read_bytes(path: Path, most: int) -> bytes:
@@ -95,15 +67,19 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 
 def read_session_file(path: Path) -> Session:
-    """Read a file that `session_json` or `anonymous_json` wrote. Raises ResultMissing and ResultUnreadable."""
+    """Read a file that `session_json` wrote. Raises ResultMissing and ResultUnreadable."""
+    text = read_bytes(path, _MOST_BYTES)
     try:
-        file = _READER.validate_json(read_bytes(path, _MOST_BYTES))
-    except ValidationError as error:
+        data = json.loads(text)
+        session = from_json(Session, data)
+        if (data.get("format"), data.get("version")) != (FORMAT, VERSION):
+            raise ValueError("it is of another format")
+    except (ValueError, RecursionError) as error:
         hint = message("`mtp-launcher history share ID --to FILE.json` writes one.")
         raise ResultUnreadable(
             message("{path} is not a shared measurement.", path=path), hint, path=str(path)
         ) from error
-    return Session(**{name: getattr(file, name) for name in Session.__slots__})
+    return session
 
 
 def anonymize(
@@ -147,8 +123,8 @@ def anonymize_environment(
     environment: Environment, *, user: str | None = None, host: str | None = None, home: Path | None = None
 ) -> Environment:
     """Return an environment without personal data, the model's file name, and the kernel's exact version."""
-    clean = remove_personal_data(environment.as_json(), user=user, host=host, home=home)
-    cleaned = TypeAdapter(Environment).validate_python(clean)
+    clean = remove_personal_data(to_json(environment), user=user, host=host, home=home)
+    cleaned = from_json(Environment, clean)
     return replace(cleaned, system=_KERNEL.sub(r"\1", cleaned.system), model=replace(cleaned.model, file=None))
 
 

@@ -59,7 +59,7 @@ class Space:
     baseline: RunSettings
     drafts: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8)
     axes: tuple[SpaceAxis, ...] = ()
-    fits: Callable[[RunSettings], bool] | None = field(default=None, compare=False)
+    fits: Callable[[RunSettings], bool] | None = field(default=None, compare=False, metadata={"key": None})
     on_processor: bool = False
 
     def __post_init__(self) -> None:
@@ -115,8 +115,8 @@ class Space:
         """
         return draft_length(settings), *(axis.values.index(settings[axis.name]) for axis in self.axes if axis.memory)
 
-    def as_json(self) -> dict[str, object]:
-        """Return the identity of the space as JSON data, without `fits`."""
+    def identity(self) -> dict[str, object]:
+        """Return what makes the space the same when a tune is continued, as JSON data."""
         axes = [[a.name, list(a.values), a.memory, a.drafting] for a in self.axes]
         return {
             "baseline": self.baseline_settings(),

@@ -9,6 +9,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
+
+from launcher.base.codec import JsonView
 
 CONFIDENCE = 0.95
 INTERVAL_NOTE = "± and ranges are 95 % intervals."
@@ -28,6 +31,7 @@ class Interval:
     A single observation has no spread: its interval is infinite, not narrow.
     """
 
+    JSON_VIEW: ClassVar[JsonView] = JsonView("estimate n low high")
     estimate: float
     low: float
     high: float
@@ -37,11 +41,6 @@ class Interval:
     def half_width(self) -> float:
         """Half of the interval's width."""
         return (self.high - self.low) / 2
-
-    def as_json(self) -> dict[str, float | int | None]:
-        """Return the interval as JSON data. An infinite end is None."""
-        ends = {"low": self.low, "high": self.high}
-        return {"estimate": self.estimate, "n": self.n} | {k: v if math.isfinite(v) else None for k, v in ends.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +87,7 @@ def rate_interval(rates: Sequence[float], confidence: float = CONFIDENCE) -> Int
 class Figure:
     """Mean and spread of `n` values. Standard deviation and interval are None for a single value."""
 
+    JSON_VIEW: ClassVar[JsonView] = JsonView("mean stdev low high n")
     mean: float
     stdev: float | None
     low: float | None

@@ -3,13 +3,11 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
 
-from launcher.base.errors import TuneMismatch
-from launcher.base.messages import add_message_data, message, restore_messages
-from launcher.monitor.meter import Acceptance
+from launcher.base.codec import to_json
 from launcher.tuning.goal import Goal
 from launcher.tuning.records import Prompt, Run, RunSettings
 from launcher.tuning.space import Space
@@ -61,7 +59,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class TuneState:
-    """Everything that a tune has measured. `as_json` and `from_json` preserve it completely.
+    """Everything that a tune has measured. It survives JSON completely.
 
     A tune depends only on its seed, its budget and its measurements, so it is continued by replaying it with the trials
     so far. `about` is its `tune_identity`. `budgets` has a pair for each time that it was started or continued: the
@@ -75,6 +73,7 @@ class TuneState:
     budgets: tuple[tuple[int, float], ...]
     trials: tuple[Trial, ...] = ()
     known: int = 0
+    version: int = _VERSION
 
     @property
     def used_s(self) -> float:
@@ -85,50 +84,18 @@ class TuneState:
         """Return the state with one more trial."""
         return replace(self, trials=(*self.trials, trial))
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the state as JSON data."""
-        trials = add_message_data([asdict(trial) for trial in self.trials])
-        return {"version": _VERSION, **asdict(replace(self, trials=())), "trials": trials}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Read the data of `as_json`. Raises TuneMismatch for anything else."""
-        try:
-            if data["version"] != _VERSION:
-                raise TuneMismatch(
-                    message("This tune was started by another version of this program."), message("Start a new tune.")
-                )
-            budgets = tuple((int(count), float(seconds)) for count, seconds in data["budgets"])
-            return cls(
-                data["about"],
-                int(data["seed"]),
-                budgets,
-                tuple(map(_parse_trial, restore_messages(list(data["trials"])))),
-                int(data.get("known", 0)),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise TuneMismatch(message("Cannot read the state of the tune."), message("Start a new tune.")) from error
+    def __post_init__(self) -> None:
+        """Raise ValueError for the state of another version of this program."""
+        if self.version != _VERSION:
+            raise ValueError("it is of another version")
 
 
 def tune_identity(space: Space, workload: str, prompts: Sequence[Prompt], goal: Goal) -> dict[str, Any]:
     """Return the space, prompts and goal of a tune as JSON data. They must be the same when it is continued."""
-    prompts_json = json.dumps([asdict(prompt) for prompt in prompts], sort_keys=True)
+    prompts_json = json.dumps(to_json(prompts), sort_keys=True)
     return {
-        "space": space.as_json(),
+        "space": space.identity(),
         "workload": workload,
         "prompts": hashlib.sha256(prompts_json.encode()).hexdigest(),
-        "goal": {**asdict(goal), "aim": goal.aim.value},
+        "goal": to_json(goal),
     }
-
-
-def _parse_trial(data: Mapping[str, Any]) -> Trial:
-    runs = tuple(_parse_run(run) for run in data["runs"])
-    return Trial(**{**data, "stage": Stage(data["stage"]), "runs": runs, "fault": Fault(data["fault"])})
-
-
-def _parse_run(data: Mapping[str, Any]) -> Run:
-    drafts = data["acceptance"]
-    if not drafts:
-        return Run(**data)
-    counts: dict[str, Any] = {name: value if isinstance(value, int) else tuple(value) for name, value in drafts.items()}
-    return Run(**{**data, "acceptance": Acceptance(**counts)})

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Self
 
+from launcher.base.codec import compact_json
 from launcher.tuning.history_environment import Environment
-from launcher.tuning.history_records import to_compact_json
 from launcher.tuning.records import RunSettings
 
 if TYPE_CHECKING:
@@ -71,14 +71,14 @@ def use_counts_key(environment: Environment) -> str:
     """Return the key under which counts are summed: model, engine, GPUs and driver, as JSON."""
     model = environment.model
     gpus = [[gpu.name, gpu.driver] for gpu in environment.gpus]
-    return to_compact_json([model.name, model.quant, model.bytes, environment.engine, environment.engine_version, gpus])
+    return compact_json([model.name, model.quant, model.bytes, environment.engine, environment.engine_version, gpus])
 
 
 def add_use_counts(db: sqlite3.Connection, day: int, key: str, counts: Iterable[UseCounts]) -> None:
     """Add counts to those of a day, within the caller's transaction. Counts older than KEPT_DAYS are deleted."""
     db.execute("DELETE FROM use_counts WHERE day < ?", (day - KEPT_DAYS,))
     for each in counts:
-        settings = to_compact_json(dict(each.settings))
+        settings = compact_json(each.settings)
         row = db.execute(
             "SELECT tokens, seconds, steps, accepted FROM use_counts WHERE day = ? AND place = ? AND settings = ?",
             (day, key, settings),
@@ -86,7 +86,7 @@ def add_use_counts(db: sqlite3.Connection, day: int, key: str, counts: Iterable[
         total = each if row is None else _counts_from_row(each.settings, row).plus(each)
         db.execute(
             "INSERT OR REPLACE INTO use_counts VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (day, key, settings, total.tokens, total.seconds, total.steps, to_compact_json(total.accepted)),
+            (day, key, settings, total.tokens, total.seconds, total.steps, compact_json(total.accepted)),
         )
 
 

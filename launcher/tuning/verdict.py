@@ -2,13 +2,15 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
+from launcher.base.codec import JsonView
 from launcher.base.messages import Message, as_message, join_messages, mark, message, plural_message
 from launcher.base.units import format_figure
 from launcher.tuning.goal import Goal, describe_change
+from launcher.tuning.quality import QualityRow
 from launcher.tuning.records import RunSettings
 from launcher.tuning.report import settings_line
 from launcher.tuning.space import Key, draft_length, settings_key
@@ -100,6 +102,9 @@ class LikelyAnswer:
     be served. `risk` tells how much better the best settings are expected to be than `settings`, as a logarithm.
     """
 
+    JSON_VIEW: ClassVar[JsonView] = JsonView(
+        "mtp=answer draft settings likely=chance gain=gain.comparison.ratio risk=risk_share"
+    )
     settings: RunSettings
     gain: LikelyGain | None
     mtp: LikelyGain | None
@@ -130,37 +135,27 @@ class LikelyAnswer:
                 return self.mtp.no_better_chance if self.mtp else 1.0
         return None
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the answer as JSON data. `risk` is a share here, not a logarithm."""
-        return {
-            "mtp": self.answer,
-            "draft": self.draft,
-            "settings": dict(self.settings),
-            "likely": self.chance,
-            "gain": self.gain.comparison.ratio.as_json() if self.gain else None,
-            "risk": math.expm1(self.risk),
-        }
+    @property
+    def risk_share(self) -> float:
+        """The risk as a share, not a logarithm."""
+        return math.expm1(self.risk)
 
 
 @dataclass(frozen=True, slots=True)
 class PartAnswer:
-    """Answer for one of several workloads that were measured on the same starts, and its sentence."""
+    """Answer for one of several workloads that were measured on the same starts, and its sentence.
 
+    In JSON, `speedup` is that of the best settings with MTP, as in the verdict.
+    """
+
+    JSON_VIEW: ClassVar[JsonView] = JsonView(
+        "workload mtp=answer.answer draft=answer.draft settings=answer.settings likely=answer.chance "
+        "gain=answer.gain.comparison.ratio risk=answer.risk_share speedup=answer.mtp.comparison.ratio.estimate "
+        "ci_low=answer.mtp.comparison.ratio.low ci_high=answer.mtp.comparison.ratio.high sentence"
+    )
     workload: str
     answer: LikelyAnswer
     sentence: Message
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the answer as JSON data. `speedup` is that of the best settings with MTP, as in the verdict."""
-        ratio = self.answer.mtp.comparison.ratio if self.answer.mtp else None
-        return {
-            "workload": self.workload,
-            **self.answer.as_json(),
-            "speedup": ratio.estimate if ratio else None,
-            "ci_low": ratio.low if ratio else None,
-            "ci_high": ratio.high if ratio else None,
-            "sentence": self.sentence,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +166,13 @@ class Verdict:
     `ci_low` and `ci_high` at `confidence`; None if they could not be compared. `gain` compares the recommended settings
     with the baseline, if they differ. `forecasts` are the goal's value by draft length, with the other settings of
     `forecast_settings`. `likely` is the probability of an answer that rests on the forecast because there were too few
-    pairs; None if it rests on pairs. `sentence` and `because` consist of whole sentences.
+    pairs; None if it rests on pairs. `sentence` and `because` consist of whole sentences. JSON leaves the trials out.
     """
 
+    JSON_VIEW: ClassVar[JsonView] = JsonView(
+        "mtp draft settings speedup ci_low ci_high confidence likely sentence=sentences overall=sentence because "
+        "gain=gain.ratio shown=forecast_settings forecasts unit quality mtp_quality workloads=parts"
+    )
     mtp: Answer
     settings: RunSettings
     speedup: float | None
@@ -187,41 +186,23 @@ class Verdict:
     forecasts: tuple[Forecast, ...]
     trials: tuple[Trial, ...]
     unit: str
-    quality: Mapping[str, Any] | None = None
-    """Changes of the answers by the recommended settings (QualityRow.as_json); None if they cannot change any."""
+    quality: QualityRow | None = None
+    """Changes of the answers by the recommended settings; None if they cannot change any."""
     likely: float | None = None
     parts: tuple[PartAnswer, ...] = ()
     """The answers for each of several workloads; the verdict is that for all of them together, and so is `sentence`."""
-    mtp_quality: Mapping[str, Any] | None = None
-    """Changes of the answers by MTP (QualityRow.as_json); None if it is off or was not judged."""
+    mtp_quality: QualityRow | None = None
+    """Changes of the answers by MTP; None if it is off or was not judged."""
 
     @property
     def draft(self) -> int:
         """The recommended draft length."""
         return draft_length(self.settings)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the verdict as JSON data, without the trials."""
-        return {
-            "mtp": self.mtp,
-            "draft": self.draft,
-            "settings": dict(self.settings),
-            "speedup": self.speedup,
-            "ci_low": self.ci_low,
-            "ci_high": self.ci_high,
-            "confidence": self.confidence,
-            "likely": self.likely,
-            "sentence": join_messages(self.sentence, *(each.sentence for each in self.parts)),
-            "overall": self.sentence,
-            "because": self.because,
-            "gain": self.gain.ratio.as_json() if self.gain else None,
-            "shown": dict(self.forecast_settings),
-            "forecasts": [{"draft": f.draft, "value": f.value, "low": f.low, "high": f.high} for f in self.forecasts],
-            "unit": self.unit,
-            "quality": None if self.quality is None else dict(self.quality),
-            "mtp_quality": None if self.mtp_quality is None else dict(self.mtp_quality),
-            "workloads": [each.as_json() for each in self.parts],
-        }
+    @property
+    def sentences(self) -> Message:
+        """The sentence, and those of the parts."""
+        return join_messages(self.sentence, *(each.sentence for each in self.parts))
 
 
 @dataclass(frozen=True, slots=True)

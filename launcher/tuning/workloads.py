@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from launcher.base.errors import BadOption, LauncherError
 from launcher.base.messages import join_messages, message
@@ -132,7 +132,7 @@ class Workload:
     prompts: tuple[Prompt, ...]
     source: str
     about: str = ""
-    rounds: Annotated[int | None, Field(alias="runs")] = None  # as saved tunes and files of prompts call it
+    rounds: int | None = field(default=None, metadata={"key": "runs"})  # as saved tunes call it
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property

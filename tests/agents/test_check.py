@@ -7,7 +7,7 @@ import pytest
 
 from launcher import __version__
 from launcher.agents.agent import find_agent
-from launcher.agents.check import CheckFault, Verdict, check_server
+from launcher.agents.check import CheckFault, CheckVerdict, check_server
 from launcher.app.serving.serving import serve
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import EngineClient
@@ -15,8 +15,8 @@ from tests.agents.scripted import scripted_server
 from tests.cli.in_process import run
 
 
-def check(url: str, agent: str | None = None) -> Verdict:
-    async def ask() -> Verdict:
+def check(url: str, agent: str | None = None) -> CheckVerdict:
+    async def ask() -> CheckVerdict:
         async with EngineClient(url, None) as client:
             return await check_server(client, find_agent(agent) if agent else None)
 
@@ -47,7 +47,7 @@ def test_a_server_that_passes_every_check_is_ready() -> None:
 def test_each_request_is_reported_as_soon_as_its_result_is_known() -> None:
     seen: list[str] = []
 
-    async def ask(url: str) -> Verdict:
+    async def ask(url: str) -> CheckVerdict:
         async with EngineClient(url, None) as client:
             return await check_server(client, report=lambda request: seen.append(request.result))
 
@@ -88,7 +88,7 @@ def test_a_context_that_is_too_small_fails_the_check(home: Path, agent: str | No
 
 
 def test_the_demo_reuses_its_prompt_and_calls_no_tool(demo_model: Path, home: Path) -> None:
-    async def ask() -> tuple[Verdict, set[str]]:
+    async def ask() -> tuple[CheckVerdict, set[str]]:
         async with serve(ServeOptions(demo_model, context=16_384)) as session:
             endpoint = session.supervisor.endpoint
             async with EngineClient(endpoint.url, endpoint.api_key) as client:

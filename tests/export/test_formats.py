@@ -16,7 +16,7 @@ from launcher.base.errors import BadOption
 from launcher.export import client_files, client_variables
 from launcher.export.formats import FORMATS, Subject, render_export
 from launcher.export.recipe import ExportRecipe
-from launcher.export.served_models import GatewayModels, ServedModel
+from launcher.export.served_models import GatewayModels, OfferedModel
 from tests.export.conftest import KEY, NASTY, recipe_with, words
 
 URL = "http://127.0.0.1:20001/v1"
@@ -27,7 +27,7 @@ def with_context(recipe: ExportRecipe, context: int) -> ExportRecipe:
 
 
 def test_no_format_has_the_key_by_default(recipe: ExportRecipe) -> None:
-    gateways = (GatewayModels("http://127.0.0.1:20001", "KEY_1", (ServedModel("m"),)),)
+    gateways = (GatewayModels("http://127.0.0.1:20001", "KEY_1", (OfferedModel("m"),)),)
     for each in FORMATS.values():
         usual: Any = {Subject.SERVER: recipe, Subject.LIBRARY: (recipe,), Subject.GATEWAYS: gateways}[each.subject]
         text = render_export(each, usual)

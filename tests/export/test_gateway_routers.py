@@ -13,13 +13,13 @@ import pytest
 import yaml
 
 from launcher.export.gateway_routers import gpustack_calls, litellm_config, llama_swap_peers
-from launcher.export.served_models import GatewayModels, ServedModel
+from launcher.export.served_models import GatewayModels, OfferedModel
 from tests.export.conftest import NASTY
 
 GATEWAYS = (
-    GatewayModels("http://10.0.0.2:20001", "LLAMA_API_KEY_1", (ServedModel("shared", 8_192), ServedModel(NASTY))),
+    GatewayModels("http://10.0.0.2:20001", "LLAMA_API_KEY_1", (OfferedModel("shared", 8_192), OfferedModel(NASTY))),
     GatewayModels(
-        "https://box.local:20002", "LLAMA_API_KEY_2", (ServedModel("shared", 32_768), ServedModel("e", embeds=True))
+        "https://box.local:20002", "LLAMA_API_KEY_2", (OfferedModel("shared", 32_768), OfferedModel("e", embeds=True))
     ),
 )
 

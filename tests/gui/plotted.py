@@ -12,7 +12,7 @@ from pytestqt.qtbot import QtBot
 from launcher.engine.server.state import ServerState, ServerStatus
 from launcher.gui import theme
 from launcher.gui.controller import Controller
-from launcher.gui.plots.chart import Chart
+from launcher.gui.plots.chart import ChartWidget
 from launcher.gui.plots.panel import PlotPanel
 from launcher.gui.plots.row import PlotRow
 from launcher.gui.plots.samples import Samples
@@ -92,7 +92,7 @@ def is_drawing(panel: PlotPanel) -> bool:
     return any(timer.isActive() for timer in timers)
 
 
-def chart_of(row: PlotRow) -> Chart:
+def chart_of(row: PlotRow) -> ChartWidget:
     assert row.chart is not None
     return row.chart
 

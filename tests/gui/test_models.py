@@ -17,7 +17,7 @@ from PySide6.QtWidgets import QLabel, QPushButton
 from pytestqt.qtbot import QtBot
 
 from launcher.app import settings
-from launcher.app.first.first_steps import Stage, Step, StepDetail
+from launcher.app.first.first_steps import Step, StepDetail, StepStage
 from launcher.app.models.model_library import LibraryModel, ModelShelf, name_local, read_shelf
 from launcher.app.planning.planner import MachineDescription
 from launcher.app.settings_declared import SEARCH_HUB, VALUE_ON
@@ -31,7 +31,7 @@ from launcher.fetch.journal import DownloadIdentity, Stretch
 from launcher.fetch.partial_file import journal_path, part_path
 from launcher.fetch.queue_runner import QueueTotals
 from launcher.gui.models.downloads_bar import DownloadsBar, JobRow
-from launcher.gui.models.list_view import Columns
+from launcher.gui.models.list_view import ListColumns
 from launcher.gui.models.page import ModelsPage
 from launcher.gui.models.queue_controller import QueueView
 from launcher.gui.models.row_text import Row, describe_model, pictures_mib
@@ -257,7 +257,7 @@ def test_a_model_of_another_program_is_listed_and_planned_but_not_deleted(
     start = window.page("start")
     with qtbot.waitSignal(start.flow.planned):
         press_button(qtbot, page.details.plan)
-    qtbot.waitUntil(lambda: start.steps.progress[Step.VERIFY].stage is Stage.DONE)
+    qtbot.waitUntil(lambda: start.steps.progress[Step.VERIFY].stage is StepStage.DONE)
     assert window.page_name == "start"
     assert start.plan is not None
     assert start.plan.entry.name == "tiny:1b"
@@ -924,7 +924,7 @@ def test_a_narrow_page_has_the_details_in_a_drawer(open_page: OpenPage, window: 
 
 
 def test_columns_are_hidden_one_by_one() -> None:
-    shown = [tuple(Columns.for_width(width).places) for width in (900, 700, 580, 500, 300)]
+    shown = [tuple(ListColumns.for_width(width).places) for width in (900, 700, 580, 500, 300)]
     assert shown[0] == ("fit", "file", "speed", "context", "size")
     assert [len(each) for each in shown] == sorted((len(each) for each in shown), reverse=True)
     assert shown[-1] == ("fit",)

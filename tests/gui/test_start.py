@@ -11,7 +11,7 @@ from PySide6.QtGui import QGuiApplication, QKeySequence, QShortcut
 from PySide6.QtWidgets import QFileDialog, QPushButton, QScrollArea, QWidget
 from pytestqt.qtbot import QtBot
 
-from launcher.app.first.first_steps import Stage, Step, StepProgress
+from launcher.app.first.first_steps import Step, StepProgress, StepStage
 from launcher.app.planning.planner import MachineDescription
 from launcher.base.errors import LauncherError
 from launcher.engine.settings import load_model_settings, save_model_settings
@@ -88,7 +88,7 @@ def click(page: StartPage, qtbot: QtBot, text: str) -> None:
     qtbot.mouseClick(page.card.primary, Qt.MouseButton.LeftButton)
 
 
-def stage_of(page: StartPage, step: Step) -> Stage:
+def stage_of(page: StartPage, step: Step) -> StepStage:
     return page.steps.progress[step].stage
 
 
@@ -137,7 +137,7 @@ def test_three_clicks_from_an_empty_folder_to_a_streamed_reply(
     assert "not the speed-up on a GPU" in planned_page.card.accessibleName()
     click(planned_page, qtbot, "Start the demo")
     qtbot.waitUntil(lambda: assert_done(planned_page))
-    assert {stage_of(planned_page, step) for step in Step} == {Stage.DONE}
+    assert {stage_of(planned_page, step) for step in Step} == {StepStage.DONE}
     click(planned_page, qtbot, "Open the chat")
     assert window.page_name == "cockpit"
     qtbot.waitUntil(lambda: window.controller.view.can_ask)
@@ -326,7 +326,7 @@ def test_pause_keeps_received_data_and_resume_continues(
     qtbot.waitUntil(lambda: bool(planned_page.steps.progress[Step.MODEL].progress.done_bytes))
     with qtbot.waitSignal(planned_page.flow.paused):
         qtbot.mouseClick(planned_page.card.pause, Qt.MouseButton.LeftButton)
-    assert stage_of(planned_page, Step.MODEL) is Stage.PAUSED
+    assert stage_of(planned_page, Step.MODEL) is StepStage.PAUSED
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     hub.requests()
     click(planned_page, qtbot, "Resume")
@@ -342,7 +342,7 @@ def test_a_failed_step_is_reported_and_can_be_repeated(
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with qtbot.waitSignal(planned_page.flow.failed):
         click(planned_page, qtbot, "Download and start")
-    assert stage_of(planned_page, Step.MODEL) is Stage.FAILED
+    assert stage_of(planned_page, Step.MODEL) is StepStage.FAILED
     assert planned_page.banner.isVisible()
     assert planned_page.card.demo.isVisible()
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
@@ -643,8 +643,8 @@ def test_the_state_of_a_step_has_the_room_of_its_bar_once_that_has_gone(qtbot: Q
     card.resize(700, 200)
     card.show()
     (state,) = [each for each in card.findChildren(ElidedLabel) if each.accessibleDescription() == "Self-test"][1:]
-    card.show_step(StepProgress(Step.SELF_TEST, Stage.RUNNING))
+    card.show_step(StepProgress(Step.SELF_TEST, StepStage.RUNNING))
     qtbot.waitUntil(card.findChildren(ProgressLine)[-1].isVisible)
     assert state.geometry().right() < card.findChildren(ProgressLine)[-1].x()
-    card.show_step(StepProgress(Step.SELF_TEST, Stage.DONE))
+    card.show_step(StepProgress(Step.SELF_TEST, StepStage.DONE))
     qtbot.waitUntil(lambda: state.geometry().right() > card.findChildren(ProgressLine)[-1].x())

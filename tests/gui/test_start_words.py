@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.first.first_steps import Stage, Step, StepDetail, StepProgress
+from launcher.app.first.first_steps import Step, StepDetail, StepProgress, StepStage
 from launcher.base.errors import DiskFull
 from launcher.base.progress import Progress
 from launcher.gui.duration import format_duration
@@ -176,14 +176,14 @@ def test_a_plan_is_described_in_words_and_parts() -> None:
     ("expected", "subject", "state"),
     [
         (
-            StepProgress(Step.ENGINE, Stage.DONE, "b1-cpu-x64", StepDetail.INSTALLED_AND_TESTED),
+            StepProgress(Step.ENGINE, StepStage.DONE, "b1-cpu-x64", StepDetail.INSTALLED_AND_TESTED),
             "b1-cpu-x64",
             "installed, self-test passed",
         ),
         (
             StepProgress(
                 Step.MODEL,
-                Stage.RUNNING,
+                StepStage.RUNNING,
                 "UD-Q3_K_XL",
                 progress=Progress(11_400_000_000, 17_200_000_000, bytes_per_second=94e6, seconds_left=62),
             ),
@@ -191,18 +191,18 @@ def test_a_plan_is_described_in_words_and_parts() -> None:
             "11.4 of 17.2 GB · 94 MB/s · 1 min 2 s left",
         ),
         (
-            StepProgress(Step.MODEL, Stage.PAUSED, "F16", progress=Progress(4_300_000, 8_600_000)),
+            StepProgress(Step.MODEL, StepStage.PAUSED, "F16", progress=Progress(4_300_000, 8_600_000)),
             "F16, 8.6 MB",
             "paused, 4.3 of 8.6 MB kept",
         ),
         (StepProgress(Step.VERIFY), "SHA-256 and MTP head", "after the download"),
-        (StepProgress(Step.LOAD, Stage.RUNNING, percent=42.4), "into memory", "42 %"),
+        (StepProgress(Step.LOAD, StepStage.RUNNING, percent=42.4), "into memory", "42 %"),
         (
-            StepProgress(Step.SELF_TEST, Stage.DONE, drafted=32, accepted=30, tokens_per_second=96.2),
+            StepProgress(Step.SELF_TEST, StepStage.DONE, drafted=32, accepted=30, tokens_per_second=96.2),
             "drafts accepted",
             "30 of 32 drafted tokens accepted · 96 t/s",
         ),
-        (StepProgress(Step.MODEL, Stage.FAILED, "F16", error=DiskFull("It is full.")), "F16", "failed"),
+        (StepProgress(Step.MODEL, StepStage.FAILED, "F16", error=DiskFull("It is full.")), "F16", "failed"),
     ],
 )
 def test_a_step_is_described_in_words(expected: StepProgress, subject: str, state: str) -> None:
@@ -212,7 +212,7 @@ def test_a_step_is_described_in_words(expected: StepProgress, subject: str, stat
 
 def test_every_step_and_stage_has_a_text() -> None:
     for step in Step:
-        for stage in Stage:
+        for stage in StepStage:
             for how in (None, *StepDetail):
                 assert step_subject(StepProgress(step, stage, "x", how))
                 step_state(StepProgress(step, stage, "x", how))

@@ -19,7 +19,15 @@ from launcher.gui.tune.cards import BUDGETS_MIN, WORKLOADS, StepCard, TrialTable
 from launcher.gui.tune.draft_plot import DraftPlot, point_text
 from launcher.gui.tune.page import TunePage
 from launcher.gui.tune.trial_views import TuneView
-from launcher.gui.tune.view_data import Curve, Point, StepPart, TrialRow, TuneRequest, VerdictText, WorkloadAnswer
+from launcher.gui.tune.view_data import (
+    Point,
+    StepPart,
+    TrialRow,
+    TuneRequest,
+    VerdictText,
+    WorkloadAnswer,
+    WorkloadCurve,
+)
 from launcher.gui.window import Window
 from launcher.tuning.goal import Goal
 from launcher.tuning.history import history_file
@@ -35,12 +43,12 @@ ROWS = (
     TrialRow("draft 1", 203.4, 4.2, 0.86, 1.86, 20_409, 1.19, "predicted", predicted=True),
     TrialRow("draft 2", 241.3, 1.6, 0.79, 2.58, 20_472, 1.41, "6 starts", best=True),
 )
-CODE = Curve(
+CODE = WorkloadCurve(
     "code",
     "rate",
     (Point("off", 171.2, 1.1), Point("draft 1", 203.0, 4.0, measured=False), Point("draft 2", 241.3, 9.0)),
 )
-PROSE = Curve("prose", "acceptance", (Point("off", 112.0), Point("draft 2", 126.0, 3.0)))
+PROSE = WorkloadCurve("prose", "acceptance", (Point("off", 112.0), Point("draft 2", 126.0, 3.0)))
 
 
 @pytest.fixture(autouse=True)
@@ -347,12 +355,12 @@ def test_points_are_at_the_place_of_their_figures(plot: DraftPlot) -> None:
 
 def test_heights_start_at_0_and_few_starts_have_a_note_instead_of_a_bar(plot: DraftPlot) -> None:
     one, twice = Point("off", 50.0, 1.0), Point("draft 6", 100.0, starts="1 start")
-    plot.show_curves((Curve("code · threads 2", "rate", (one, twice)),))
+    plot.show_curves((WorkloadCurve("code · threads 2", "rate", (one, twice)),))
     bottom = plot.position_of(replace(one, rate=0.0)).y()
     assert bottom - plot.position_of(twice).y() == pytest.approx(2 * (bottom - plot.position_of(one).y()))
     assert point_text(plot.curves[0], twice) == "code · threads 2, draft 6: 100.0 t/s, measured, 1 start"
     result = plot.grab().toImage()
-    plot.show_curves((Curve("code · threads 2", "rate", (one, replace(twice, starts=""))),))
+    plot.show_curves((WorkloadCurve("code · threads 2", "rate", (one, replace(twice, starts=""))),))
     assert plot.grab().toImage() != result
 
 
@@ -361,7 +369,7 @@ def test_the_note_on_few_starts_stands_above_a_point_near_the_axis(plot: DraftPl
     high, low = Point("off", 1_000.0, 1.0), Point("draft 7", 20.0, starts="1 start")
 
     def below_the_axis(*points: Point) -> QImage:
-        plot.show_curves((Curve("code", "rate", points),))
+        plot.show_curves((WorkloadCurve("code", "rate", points),))
         axis = round(plot.position_of(replace(low, rate=0.0)).y())
         return plot.grab().toImage().copy(0, axis + 2, plot.width(), plot.height() - axis - 2)
 
@@ -400,11 +408,11 @@ def test_a_point_shows_its_figures_on_hover_and_to_screen_readers(plot: DraftPlo
     "rates", [(0.3,), (0.0, 0.0), (12.1, 12.1, 12.1), (1_200.0, 90_000.0)], ids=["one", "zero", "same", "far apart"]
 )
 def test_any_figures_can_be_painted(plot: DraftPlot, rates: tuple[float, ...]) -> None:
-    curve = Curve("code", "rate", tuple(Point(f"draft {at}", rate) for at, rate in enumerate(rates)))
+    curve = WorkloadCurve("code", "rate", tuple(Point(f"draft {at}", rate) for at, rate in enumerate(rates)))
     plot.show_curves((curve,))
     assert not plot.grab().isNull()
     assert all(plot.rect().contains(plot.position_of(point).toPoint()) for point in curve.points)
-    plot.show_curves((Curve("none", "rate"),))
+    plot.show_curves((WorkloadCurve("none", "rate"),))
     assert plot.curves == ()
     assert not plot.grab().isNull()
     assert plot.accessibleDescription()

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from launcher.base.codec import from_json
 from launcher.base.errors import ModelUnknown
 from launcher.engine.demo import DEMO
 from launcher.models.catalogue import SPECULATION, Catalogue, ModelEntry, ModelFile
-from launcher.models.catalogue_load import build_dataclass, load_catalogue
+from launcher.models.catalogue_load import load_catalogue
 from launcher.models.catalogue_schema import ModelsFile, UserFile, find_contradictions
 from launcher.models.preset import Preset
 from tools.export_schema import SCHEMA, render_schema
@@ -66,12 +67,10 @@ def test_a_shipped_file_is_valid_and_loads_as_its_schema_says(path: Path) -> Non
     source = UserFile.read(path, [])
     tables = source.valid_tables(ModelsFile, "models")
     assert source.problems == []
-    assert [list(find_contradictions(build_dataclass(ModelEntry, table))) for _, table in tables] == [
-        [] for _ in tables
-    ]
+    assert [list(find_contradictions(from_json(ModelEntry, table))) for _, table in tables] == [[] for _ in tables]
     data = tomllib.loads(path.read_text("utf-8"))
     assert ModelsFile.model_validate_json(json.dumps(data)).models == tuple(
-        build_dataclass(ModelEntry, table) for table in data["models"]
+        from_json(ModelEntry, table) for table in data["models"]
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.app.planning.planner import MachineDescription, _check_awake
+from launcher.base.codec import to_json
 from launcher.base.errors import BadOption, GpuAsleep
 from launcher.machine.cards import find_card
 from launcher.machine.gpu import Gpu
@@ -16,7 +17,7 @@ from launcher.models.compute_buffers import Backend
 from launcher.models.load_history import record_load
 from launcher.models.overhead import expected_overhead_mib
 from launcher.models.read_situation import ServerMemory, add_rpc_workers, make_situation
-from launcher.models.situation import describe_machine, describe_unified_machine
+from launcher.models.situation import MEMORY_VIEW, describe_machine, describe_unified_machine
 from tests.machine.conftest import pci_card
 
 GIB, MIB = 2**30, 2**20
@@ -305,7 +306,7 @@ class TestOwnServers:
         known = make_situation(machine(linux_host, nvidia()))
         assert (known.free_mib, known.free_now_mib, known.own_mib, known.own_notes) == (22_528, 22_528, 0, ())
         assert known.with_servers_running() is known
-        assert known.memory_json() == {
+        assert to_json(known, MEMORY_VIEW) == {
             "alone_mib": 22_528,
             "beside_mib": 22_528,
             "own_mib": 0,
@@ -343,7 +344,7 @@ class TestOwnServers:
     def test_unknown_server_memory_does_not_count_as_free(self, linux_host: Host) -> None:
         known = make_situation(machine(linux_host, nvidia(free=6_000 * MIB)), servers=[server(7)])
         assert (known.free_mib, known.free_now_mib, known.own_mib) == (6_000, 6_000, None)
-        assert known.memory_json()["own_mib"] is None
+        assert to_json(known, MEMORY_VIEW)["own_mib"] is None
         assert known.own_notes == (
             "The memory of model-7 is unknown. Stopping it frees more memory than this figure shows.",
         )

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from launcher.agents.agent import load_agents
+from launcher.base.codec import to_json
 from launcher.base.errors import BadOption
 from launcher.engine.server.client import ChatRequest
 from launcher.tuning.agent_tasks import (
@@ -109,7 +110,7 @@ async def test_a_failed_request_ends_its_task_and_the_next_restarts_the_server()
     assert bench.starts == 2
     verdict = judge_tasks(TINY, tasks)
     assert verdict.seconds_per_task == 3.0
-    assert verdict.as_json()["failed_tasks"] == 1
+    assert to_json(verdict)["failed_tasks"] == 1
 
 
 async def test_three_failed_tasks_in_a_row_end_the_measurement() -> None:

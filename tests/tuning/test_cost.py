@@ -2,6 +2,7 @@
 
 import pytest
 
+from launcher.base.codec import to_json
 from launcher.base.errors import BadOption
 from launcher.tuning.cost import Cost, Prices, calculate_cost
 from launcher.tuning.records import Run
@@ -24,7 +25,7 @@ def test_a_million_tokens_at_300_watts_and_100_tokens_a_second() -> None:
         "A million tokens take 0.83 kWh (3.00 J a token, by the GPU's own power sensor), which cost 0.25 at 0.3 a kWh."
         " In the cloud they cost 0.6, 2.40 times as much."
     )
-    assert result.as_json()["per_million_tokens"] == pytest.approx(0.25)
+    assert to_json(result)["per_million_tokens"] == pytest.approx(0.25)
 
 
 def test_measured_energy_goes_before_power_over_time() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from launcher.base.codec import to_json
 from launcher.base.errors import BadOption, Superseded
 from launcher.tuning.curves import (
     NO_MTP,
@@ -335,7 +336,7 @@ def test_default_places_of_a_fill_curve() -> None:
 
 
 async def test_the_json_of_a_curve_has_its_points_and_ratios() -> None:
-    result = json.loads(json.dumps((await fill_curve(VirtualBench(by_depth), rounds=1))[0].as_json()))
+    result = json.loads(json.dumps(to_json((await fill_curve(VirtualBench(by_depth), rounds=1))[0])))
     assert result["axis"] == "fill"
     assert result["series"] == [NO_MTP, "draft 2"]
     assert result["points"][0]["tokens_per_second"] == {

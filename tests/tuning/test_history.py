@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.base.codec import compact_json
 from launcher.base.errors import HistoryUnusable, LauncherError, ResultMissing, WrittenByNewer
 from launcher.tuning.history import _TABLES, CUT_OFF, History, HistoryWriter, history_file
 from launcher.tuning.history_environment import Environment, ModelFacts
-from launcher.tuning.history_records import to_compact_json
 from tests.tuning.measured import DRAFTS, ENVIRONMENT, OFF, ON, run
 
 
@@ -285,7 +285,7 @@ def test_a_file_of_the_first_version_is_migrated(home: Path) -> None:
     with sqlite3.connect(history_file()) as db:
         db.executescript(_TABLES)
         db.execute("PRAGMA user_version = 1")
-        row = ("old0000001", "bench", "", 1.0, "m", to_compact_json(ENVIRONMENT.as_json()), "{}")
+        row = ("old0000001", "bench", "", 1.0, "m", compact_json(ENVIRONMENT), "{}")
         db.execute(
             "INSERT INTO sessions (id, kind, workload, began_s, model, environment, settings) VALUES (?,?,?,?,?,?,?)",
             row,

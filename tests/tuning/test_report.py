@@ -11,6 +11,7 @@ import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.base.codec import to_json
 from launcher.tuning.records import Run, RunSettings
 from launcher.tuning.report import (
     build_report,
@@ -90,8 +91,8 @@ def test_the_baseline_may_be_chosen_and_may_be_missing() -> None:
     assert result.baseline is result.rows[0]
     assert result.rows[1].speedup is not None
     assert result.rows[1].speedup.estimate == pytest.approx(80 / 70)
-    assert result.rows[1].speedup.as_json()["low"] == 0.0  # with one run of each there are no limits
-    assert result.rows[1].speedup.as_json()["high"] is None
+    assert to_json(result.rows[1].speedup)["low"] == 0.0  # with one run of each there are no limits
+    assert to_json(result.rows[1].speedup)["high"] is None
 
 
 def test_an_uncounted_baseline_is_compared_with_nothing() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from launcher.base.codec import to_json
 from launcher.base.errors import BadOption
 from launcher.tuning.history_records import Session
 from launcher.tuning.records import Run, RunSettings
@@ -151,7 +152,7 @@ def test_without_counted_runs_there_is_no_comparison() -> None:
     (row,) = found.rows
     assert (row.speedup, row.sentence, row.has_limits) == (None, None, False)
     assert found.notes == ()
-    (result,) = found.as_json()["rows"]
+    (result,) = to_json(found)["rows"]
     assert [result[name] for name in ("ratio", "paired", "told_apart", "sentence")] == [None] * 4
 
 
@@ -159,11 +160,11 @@ def test_the_json_has_all_figures() -> None:
     first, second = (
         session(id_, runs_of_starts((OFF, rate), (ON, rate), times=3)) for id_, rate in (("a", 50.0), ("b", 500.0))
     )
-    result = compare_sessions(first, second).as_json()
+    result = to_json(compare_sessions(first, second))
     assert (result["first"]["id"], result["second"]["id"]) == ("a", "b")
     assert result["first"] | {"id": "b"} == result["second"]
     assert (result["first"]["kind"], result["first"]["workload"]) == ("bench", "code")
-    assert result["first"]["environment"] == ENVIRONMENT.as_json()
+    assert result["first"]["environment"] == to_json(ENVIRONMENT)
     row = result["rows"][0]
     assert row["ratio"]["estimate"] == pytest.approx(10.0)
     rates = [row[which]["tokens_per_second"]["mean"] for which in ("first", "second")]

@@ -17,7 +17,7 @@ from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_records import RUN_COLUMNS, Session
 from launcher.tuning.records import Run, RunSettings
 from launcher.tuning.report_export import as_csv, as_markdown, writer_for
-from launcher.tuning.session_file import anonymize, anonymous_json, read_session_file, session_json
+from launcher.tuning.session_file import anonymize, read_session_file, session_json
 from tests.tuning.measured import ENVIRONMENT, OFF, ON
 from tests.tuning.measured import run as make_run
 
@@ -186,7 +186,7 @@ async def test_a_shared_measurement_of_this_machine_has_no_personal_data(demo_mo
     launch = await prepare_launch(ServeOptions(demo_model, built_in=True), Endpoint(8080, "key"))
     machine = read_machine()
     session = replace(SESSION, environment=Environment.for_launch(launch, machine))
-    text = anonymous_json(session)
+    text = session_json(anonymize(session))
     for secret in (
         platform.node(),
         str(Path.home()),
@@ -207,7 +207,7 @@ def test_a_shared_file_is_read_back(tmp_path: Path) -> None:
     file = tmp_path / "result.json"
     file.write_text(session_json(SESSION), "utf-8")
     assert read_session_file(file) == SESSION
-    file.write_text(anonymous_json(SESSION), "utf-8")
+    file.write_text(session_json(anonymize(SESSION)), "utf-8")
     assert read_session_file(file) == anonymize(SESSION)
 
 

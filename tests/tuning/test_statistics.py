@@ -10,6 +10,7 @@ import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.base.codec import to_json
 from launcher.tuning.statistics import (
     Interval,
     Pair,
@@ -57,7 +58,7 @@ def test_the_interval_of_a_mean_equals_that_of_scipy(values: list[float]) -> Non
 def test_one_value_has_no_interval() -> None:
     alone = mean_interval([5.0])
     assert alone == Interval(5.0, -math.inf, math.inf, 1)
-    assert alone.as_json() == {"estimate": 5.0, "low": None, "high": None, "n": 1}
+    assert to_json(alone) == {"estimate": 5.0, "low": None, "high": None, "n": 1}
     with pytest.raises(ValueError, match="without values"):
         mean_interval([])
 

@@ -6,6 +6,7 @@ from itertools import groupby
 
 import pytest
 
+from launcher.base.codec import to_json
 from launcher.base.errors import EngineFailed, NothingMeasured
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.records import Prompt, Run, RunSettings
@@ -58,7 +59,7 @@ async def test_an_early_verdict_comes_after_four_starts_at_the_latest() -> None:
     assert sum(isinstance(event, TrialMeasured) for event in before) <= 4
     first = recorder.of(Predicted)[0]
     assert first.sentence.startswith("Likely (over 99 %): draft ")
-    answer = first.answer.as_json()
+    answer = to_json(first.answer)
     assert (answer["mtp"], answer["draft"]) == ("on", first.answer.draft)
     true = math.exp(score(machine, first.answer.settings) - score(machine, machine.space().baseline_settings()))
     assert answer["gain"]["low"] <= true <= answer["gain"]["high"]
@@ -168,7 +169,7 @@ async def test_several_workloads_on_the_same_starts_have_a_verdict_each() -> Non
     assert (easy.answer.answer, hard.answer.answer) == ("on", "off")
     assert easy.sentence.startswith("Likely (over 99 %): draft ")
     assert "leave MTP off for hard." in hard.sentence
-    result = verdict.as_json()
+    result = to_json(verdict)
     assert result["sentence"] == f"{result['overall']} {easy.sentence} {hard.sentence}"
     assert [each["workload"] for each in result["workloads"]] == ["easy", "hard"]
     assert [each["ci_low"] > 1 for each in result["workloads"]] == [True, False]

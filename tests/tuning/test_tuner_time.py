@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from launcher.base.codec import WrongShape, from_json, to_json
 from launcher.base.errors import TuneMismatch
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.other_requests import OTHER_REQUESTS_SEEN
@@ -49,7 +50,7 @@ async def pause_tune(number: int, after: int, budget_s: float) -> tuple[Simulate
     task = asyncio.ensure_future(tune(bench, machine.space(), WORK, Goal(), budget_s, on_event=listen, seed=3))
     with pytest.raises(asyncio.CancelledError):
         await task
-    return bench, TuneState.from_json(json.loads(json.dumps(state[0].as_json())))
+    return bench, from_json(TuneState, json.loads(json.dumps(to_json(state[0]))))
 
 
 @pytest.mark.cases(1)
@@ -75,7 +76,7 @@ async def test_trials_outside_the_plan_are_kept_and_not_repeated() -> None:
     assert later
     assert not {draft_length(trial.settings) for trial in later} & set(probed)
     assert verdict.mtp == "on"
-    again = TuneState.from_json(json.loads(json.dumps(recorder.of(VerdictReached)[0].state.as_json())))
+    again = from_json(TuneState, json.loads(json.dumps(to_json(recorder.of(VerdictReached)[0].state))))
     more = await tune(bench, bench.machine.space(), WORK, Goal(), 700.0, resume=again, seed=3)
     assert more.trials[: len(verdict.trials)] == verdict.trials
 
@@ -239,8 +240,8 @@ async def test_a_hanging_first_trial_is_ended_with_the_budget_and_can_be_continu
     assert verdict.because == "The first trial, with MTP off, was not finished after 1 min."
     assert (verdict.mtp, verdict.settings, verdict.forecasts) == ("undecided", machine.space().baseline_settings(), ())
     assert [trial.fault for trial in verdict.trials] == [Fault.TIME]
-    assert json.dumps(verdict.as_json())
-    state = TuneState.from_json(json.loads(json.dumps(recorder.of(VerdictReached)[0].state.as_json())))
+    assert json.dumps(to_json(verdict))
+    state = from_json(TuneState, json.loads(json.dumps(to_json(recorder.of(VerdictReached)[0].state))))
     bench.hangs = lambda _: False
     verdict = await tune(bench, machine.space(), WORK, Goal(), HOUR_S, resume=state, seed=3)
     assert verdict.mtp == "on"
@@ -303,7 +304,7 @@ async def test_the_state_of_another_tune_is_refused() -> None:
 @pytest.mark.parametrize("damage", [{"version": 99}, {"trials": [{"stage": "probe"}]}, {"budgets": [["x"]]}])
 async def test_an_unreadable_state_is_refused(damage: dict[str, object]) -> None:
     _, state = await pause_tune(MTP_WINS, 2, HOUR_S)
-    with pytest.raises(TuneMismatch):
-        TuneState.from_json({**state.as_json(), **damage})
-    with pytest.raises(TuneMismatch):
-        TuneState.from_json({})
+    with pytest.raises(WrongShape):
+        from_json(TuneState, {**to_json(state), **damage})
+    with pytest.raises(WrongShape):
+        from_json(TuneState, {})

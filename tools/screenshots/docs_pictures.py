@@ -10,7 +10,7 @@ from PySide6.QtCore import QElapsedTimer
 from PySide6.QtGui import QFont, QFontDatabase
 from PySide6.QtWidgets import QApplication
 
-from launcher.app.first.first_steps import Stage
+from launcher.app.first.first_steps import StepStage
 from launcher.app.planning.planner import MachineDescription
 from launcher.gui.application import collect_garbage_in_this_thread
 from launcher.gui.window import Window
@@ -44,7 +44,7 @@ def main() -> int:
         window.prebuild_next()
         wait_ms(SETTLE_MS)
         start = window.page("start")
-        wait_until(lambda: any(item.stage is Stage.DONE for item in start.steps.progress.values()))
+        wait_until(lambda: any(item.stage is StepStage.DONE for item in start.steps.progress.values()))
         if "start" in pages:
             _save(window, folder, "start", look)
         scene.serve_demo(window)

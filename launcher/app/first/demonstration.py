@@ -47,6 +47,11 @@ class DemoReport:
     samples: int
     speed_note: str
 
+    @property
+    def excerpt(self) -> str:
+        """The beginning of the text."""
+        return self.text[:200]
+
 
 async def run_demo(
     *,

@@ -19,7 +19,7 @@ from launcher.app.first.first_checks import (
     query_model_to_fetch,
     survey_start,
 )
-from launcher.app.first.first_steps import Stage, Step, StepDetail, StepProgress
+from launcher.app.first.first_steps import Step, StepDetail, StepProgress, StepStage
 from launcher.app.models.downloads import ENGINE, PULL, download_queue
 from launcher.app.planning.start_settings import ResolvedStart, resolve_start, start_planned
 from launcher.app.serving.serving_session import ServingSession
@@ -59,16 +59,16 @@ def initial_steps(survey: StartSurvey) -> tuple[StepProgress, ...]:
     engine, model = survey.engine, survey.model
     steps = {step: StepProgress(step) for step in Step}
     if engine is not None:
-        steps[Step.ENGINE] = StepProgress(Step.ENGINE, Stage.DONE, engine.name, _engine_detail(engine))
+        steps[Step.ENGINE] = StepProgress(Step.ENGINE, StepStage.DONE, engine.name, _engine_detail(engine))
     if model.path is not None:
         steps[Step.MODEL] = StepProgress(
-            Step.MODEL, Stage.DONE, model.name, StepDetail.ALREADY_DOWNLOADED, progress=Progress(bytes=model.bytes)
+            Step.MODEL, StepStage.DONE, model.name, StepDetail.ALREADY_DOWNLOADED, progress=Progress(bytes=model.bytes)
         )
         if model.verified:
             detail = StepDetail.VERIFIED if model.has_sum else StepDetail.NO_CHECKSUM
-            steps[Step.VERIFY] = StepProgress(Step.VERIFY, Stage.DONE, detail=detail)
+            steps[Step.VERIFY] = StepProgress(Step.VERIFY, StepStage.DONE, detail=detail)
     else:
-        stage = Stage.PAUSED if model.done_bytes else Stage.WAITING
+        stage = StepStage.PAUSED if model.done_bytes else StepStage.WAITING
         steps[Step.MODEL] = StepProgress(
             Step.MODEL, stage, model.name, progress=Progress(model.done_bytes, model.bytes)
         )
@@ -126,19 +126,19 @@ class _FirstStart:
             send_request = await self._load_model(await resolve_requested_start(self._request))
             return await self._run_self_test(send_request)
         except asyncio.CancelledError:
-            self._report_step(self._current_step, Stage.PAUSED)
+            self._report_step(self._current_step, StepStage.PAUSED)
             raise
         except LauncherError as error:
-            self._report_step(self._current_step, Stage.FAILED, error=error)
+            self._report_step(self._current_step, StepStage.FAILED, error=error)
             raise
 
     def _report_progress(self, progress: StepProgress) -> None:
         self._steps[progress.step] = progress
         self._on_step(progress)
 
-    def _report_step(self, step: Step, stage: Stage, *, note: str = "", **more: Any) -> None:  # noqa: ANN401 -- fields of StepProgress
+    def _report_step(self, step: Step, stage: StepStage, *, note: str = "", **more: Any) -> None:  # noqa: ANN401 -- fields of StepProgress
         """Report a step's new stage. Bytes carry over from its last report; speed, notes, errors and details do not."""
-        if stage is Stage.RUNNING:
+        if stage is StepStage.RUNNING:
             self._current_step = step
         last = self._steps[step].progress
         fresh = {"progress": Progress(last.done_bytes, last.bytes, note=note), "error": None, "detail": None}
@@ -148,27 +148,31 @@ class _FirstStart:
         """Check that everything can be downloaded and fits on the disks. Return the engine to install, if any."""
         model = engine = None
         if survey.model.path is None:
-            self._report_step(Step.MODEL, Stage.RUNNING, detail=StepDetail.CHECKING_ACCESS)
+            self._report_step(Step.MODEL, StepStage.RUNNING, detail=StepDetail.CHECKING_ACCESS)
             model = await query_model_to_fetch(
                 self._request,
-                lambda note: self._report_step(Step.MODEL, Stage.RUNNING, detail=StepDetail.CHECKING_ACCESS, note=note),
+                lambda note: self._report_step(
+                    Step.MODEL, StepStage.RUNNING, detail=StepDetail.CHECKING_ACCESS, note=note
+                ),
             )
-            self._report_step(Step.MODEL, Stage.WAITING, progress=Progress(bytes=model.bytes))
+            self._report_step(Step.MODEL, StepStage.WAITING, progress=Progress(bytes=model.bytes))
         if survey.engine is None:
-            self._report_step(Step.ENGINE, Stage.RUNNING, detail=StepDetail.CHECKING_ACCESS)
+            self._report_step(Step.ENGINE, StepStage.RUNNING, detail=StepDetail.CHECKING_ACCESS)
             engine = await query_engine_to_fetch()
-            self._report_step(Step.ENGINE, Stage.WAITING, subject=engine.name, progress=Progress(bytes=engine.bytes))
+            self._report_step(
+                Step.ENGINE, StepStage.WAITING, subject=engine.name, progress=Progress(bytes=engine.bytes)
+            )
         await asyncio.to_thread(check_disk_space, model, engine)
         return engine
 
     async def _install_engine(self, offered: EngineToFetch) -> None:
-        self._report_step(Step.ENGINE, Stage.RUNNING)
+        self._report_step(Step.ENGINE, StepStage.RUNNING)
 
         def report(progress: Progress) -> None:
             if progress.phase is Phase.WORKING:
-                self._report_step(Step.ENGINE, Stage.RUNNING, note=progress.item)
+                self._report_step(Step.ENGINE, StepStage.RUNNING, note=progress.item)
             else:
-                self._report_step(Step.ENGINE, Stage.RUNNING, progress=progress)
+                self._report_step(Step.ENGINE, StepStage.RUNNING, progress=progress)
 
         engine = await self._do_or_follow_job(
             lambda: install_build(target=offered.target, on_progress=report, settings=transfer_settings()),
@@ -179,17 +183,20 @@ class _FirstStart:
         )
         tested = bool(engine.manifest and engine.manifest.accepted)
         self._report_step(
-            Step.ENGINE, Stage.DONE, subject=engine.name, detail=_engine_detail(LocalEngine(engine.name, tested=tested))
+            Step.ENGINE,
+            StepStage.DONE,
+            subject=engine.name,
+            detail=_engine_detail(LocalEngine(engine.name, tested=tested)),
         )
 
     async def _pull_model(self) -> None:
-        self._report_step(Step.MODEL, Stage.RUNNING)
+        self._report_step(Step.MODEL, StepStage.RUNNING)
         catalogue = await asyncio.to_thread(load_catalogue)
         target = await asyncio.to_thread(parse_target, self._request.model, catalogue, vision=self._request.vision)
 
         def report(progress: Progress) -> None:
             step = Step.VERIFY if progress.phase is Phase.VERIFYING else Step.MODEL
-            self._report_step(step, Stage.RUNNING, progress=progress)
+            self._report_step(step, StepStage.RUNNING, progress=progress)
 
         pulled = await self._do_or_follow_job(
             lambda: pull_model(target, on_progress=report, settings=transfer_settings()),
@@ -205,7 +212,7 @@ class _FirstStart:
         whole = Progress(pulled.bytes, pulled.bytes)
         self._report_step(
             Step.MODEL,
-            Stage.DONE,
+            StepStage.DONE,
             detail=StepDetail.RECEIVED if fetched else StepDetail.ALREADY_DOWNLOADED,
             progress=whole,
         )
@@ -213,7 +220,7 @@ class _FirstStart:
         if pulled.checked.problem is not None:
             raise pulled.checked.problem
         detail = StepDetail.VERIFIED if pulled.checksums_published else StepDetail.NO_CHECKSUM
-        self._report_step(Step.VERIFY, Stage.DONE, detail=detail, progress=whole)
+        self._report_step(Step.VERIFY, StepStage.DONE, detail=detail, progress=whole)
 
     async def _do_or_follow_job(
         self,
@@ -242,25 +249,25 @@ class _FirstStart:
                 return seen
             seen = True
             progress = snapshot.progress_by_id.get(job.id) or Progress(job.done_bytes or 0, job.bytes)
-            self._report_step(step, Stage.RUNNING, detail=StepDetail.DOWNLOADED_ELSEWHERE, progress=progress)
+            self._report_step(step, StepStage.RUNNING, detail=StepDetail.DOWNLOADED_ELSEWHERE, progress=progress)
             await asyncio.sleep(_POLL_S)
 
     async def _load_model(self, start: ResolvedStart) -> SendRequest:
-        self._report_step(Step.LOAD, Stage.RUNNING)
+        self._report_step(Step.LOAD, StepStage.RUNNING)
 
         def report_status(status: ServerStatus) -> None:
             if status.state is ServerState.LOADING:
-                self._report_step(Step.LOAD, Stage.RUNNING, percent=status.percent)
+                self._report_step(Step.LOAD, StepStage.RUNNING, percent=status.percent)
             elif status.state is ServerState.WARMING_UP:
-                self._report_step(Step.LOAD, Stage.DONE, percent=100.0)
-                self._report_step(Step.WARM_UP, Stage.RUNNING)
-            elif status.state in SERVING and self._steps[Step.WARM_UP].stage is Stage.RUNNING:
-                self._report_step(Step.WARM_UP, Stage.DONE)
+                self._report_step(Step.LOAD, StepStage.DONE, percent=100.0)
+                self._report_step(Step.WARM_UP, StepStage.RUNNING)
+            elif status.state in SERVING and self._steps[Step.WARM_UP].stage is StepStage.RUNNING:
+                self._report_step(Step.WARM_UP, StepStage.DONE)
 
         send_request = await self._serve(start, report_status)
         for step in (Step.LOAD, Step.WARM_UP):
-            if self._steps[step].stage is not Stage.DONE:
-                self._report_step(step, Stage.DONE, detail=StepDetail.SERVED)
+            if self._steps[step].stage is not StepStage.DONE:
+                self._report_step(step, StepStage.DONE, detail=StepDetail.SERVED)
         return send_request
 
     async def _run_self_test(self, send_request: SendRequest) -> Reply | None:
@@ -268,7 +275,7 @@ class _FirstStart:
 
         Raises DraftsInert if drafts were made and none was accepted.
         """
-        self._report_step(Step.SELF_TEST, Stage.RUNNING)
+        self._report_step(Step.SELF_TEST, StepStage.RUNNING)
         demo = self._request.is_demo
         request = ChatRequest(
             [{"role": "user", "content": _DEMO_PROMPT if demo else _SELF_TEST_PROMPT}],
@@ -281,12 +288,12 @@ class _FirstStart:
         def report_tokens(delta: Delta) -> None:
             if delta.timings is not None:
                 percent = min(100.0 * delta.timings.predicted_n / _SELF_TEST_TOKENS, 100.0)
-                self._report_step(Step.SELF_TEST, Stage.RUNNING, percent=percent)
+                self._report_step(Step.SELF_TEST, StepStage.RUNNING, percent=percent)
 
         try:
             reply = await send_request(request, report_tokens)
         except ModelWritesNoText:
-            self._report_step(Step.SELF_TEST, Stage.DONE, detail=StepDetail.WRITES_NO_TEXT)
+            self._report_step(Step.SELF_TEST, StepStage.DONE, detail=StepDetail.WRITES_NO_TEXT)
             return None
         drafts = reply.acceptance
         if drafts.drafted and not drafts.accepted:
@@ -302,7 +309,7 @@ class _FirstStart:
         detail = None if drafts.drafted else StepDetail.ANSWERED
         self._report_step(
             Step.SELF_TEST,
-            Stage.DONE,
+            StepStage.DONE,
             detail=detail,
             percent=None,
             drafted=drafts.drafted,

@@ -18,7 +18,7 @@ class Step(StrEnum):
     SELF_TEST = "self-test"
 
 
-class Stage(StrEnum):
+class StepStage(StrEnum):
     """State of a step."""
 
     WAITING = "waiting"
@@ -59,7 +59,7 @@ class StepProgress(NamedTuple):
     """
 
     step: Step
-    stage: Stage = Stage.WAITING
+    stage: StepStage = StepStage.WAITING
     subject: str = ""
     detail: StepDetail | None = None
     progress: Progress = NO_PROGRESS

@@ -8,12 +8,13 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, supp
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from launcher.app.measuring.attach_bench import AttachedBench, attached_bench
 from launcher.app.measuring.session_bench import SessionBench
 from launcher.app.serving.attach import ServerFeatures, attach_server
 from launcher.app.serving.serving_session import ServingSession
+from launcher.base.codec import JsonView, to_json
 from launcher.base.errors import BadOption, LauncherError, NothingMeasured, Refused
 from launcher.base.messages import join_messages, message
 from launcher.engine.builds.build import BUILT_IN
@@ -59,39 +60,26 @@ class BenchmarkRequest:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """Result of a benchmark. `history_id` is its id in the history, None for another computer's server."""
+    """Result of a benchmark. `history_id` is its id in the history, None for another computer's server.
 
+    JSON leaves the runs out.
+    """
+
+    JSON_VIEW: ClassVar[JsonView] = JsonView(
+        "workload.name workload.version model=environment.model.name engine.name=environment.engine "
+        "engine.version=environment.engine_version settings url clock=measured.clock mean=measured.decode.mean "
+        "stdev=measured.decode.stdev interval=measured.interval acceptance=measured.acceptance.rate "
+        "acceptance_by_position=measured.acceptance.rates_by_position* draft_n=measured.acceptance.drafted "
+        "draft_n_accepted=measured.acceptance.accepted prefill=measured.prefill.mean "
+        "first_token_s=measured.first_token.mean power_w=measured.power.mean "
+        "tokens_per_joule=measured.tokens_per_joule temperature_c=measured.hottest_c ended=measured.ended"
+    )
     measured: MeasuredSpeed
     workload: Workload
     environment: Environment
     settings: RunSettings
     url: str
     history_id: str | None
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the result as JSON data, without the runs."""
-        speed, drafts = self.measured, self.measured.acceptance
-        return {
-            "workload": {"name": self.workload.name, "version": self.workload.version},
-            "model": self.environment.model.name,
-            "engine": {"name": self.environment.engine, "version": self.environment.engine_version},
-            "settings": dict(self.settings),
-            "url": self.url,
-            "clock": speed.clock,
-            "mean": speed.decode and speed.decode.mean,
-            "stdev": speed.decode and speed.decode.stdev,
-            "interval": speed.interval and speed.interval.as_json(),
-            "acceptance": drafts and drafts.rate,
-            "acceptance_by_position": list(drafts.rates_by_position) if drafts else [],
-            "draft_n": drafts and drafts.drafted,
-            "draft_n_accepted": drafts and drafts.accepted,
-            "prefill": speed.prefill and speed.prefill.mean,
-            "first_token_s": speed.first_token and speed.first_token.mean,
-            "power_w": speed.power and speed.power.mean,
-            "tokens_per_joule": speed.tokens_per_joule,
-            "temperature_c": speed.hottest_c,
-            "ended": speed.ended.value,
-        }
 
     @property
     def sentence(self) -> str:
@@ -243,7 +231,7 @@ async def run_benchmark(target: BenchmarkTarget, request: BenchmarkRequest, on_r
         history_id = record.id if record else None
         benchmark = Benchmark(measured, workload, target.environment, target.settings, target.url, history_id)
         if record:
-            record.finish({**benchmark.as_json(), "sentence": benchmark.sentence})
+            record.finish({**to_json(benchmark), "sentence": benchmark.sentence})
     return benchmark
 
 

@@ -1,12 +1,12 @@
 """Writes the chart of a measurement: as PNG and SVG by a process with the window's libraries, and as an HTML page."""
 
-import json
 import tempfile
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
 from launcher.app.module_process import ModuleFailed, run_module
+from launcher.base.codec import encode_json
 from launcher.base.errors import BadOption, LauncherError, LibraryMissing
 from launcher.base.files import write_atomically
 from launcher.base.messages import message
@@ -59,7 +59,7 @@ def _picture_suffix(file: Path) -> str:
 
 
 async def _paint_chart(chart: Chart, files: Sequence[Path]) -> None:
-    order = json.dumps({"chart": chart.as_json(), "files": list(map(str, files))}).encode()
+    order = encode_json({"chart": chart, "files": files})
     try:
         await run_module(_PAINTER, order, limit_s=_PAINT_LIMIT_S)
     except TimeoutError:

@@ -8,11 +8,12 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 from launcher.app.measuring.session_bench import SessionBench
 from launcher.app.planning.start_settings import resolve_start
 from launcher.app.serving.serving_session import ServingSession
+from launcher.base.codec import JsonView
 from launcher.base.errors import LauncherError, NothingMeasured, Superseded
 from launcher.base.messages import Message, message
 from launcher.engine.builds.installed import InstalledEngine, read_store, settle_update
@@ -45,6 +46,9 @@ class BuildComparison:
     `error` is why the new build could not be measured although the old one could; `ratio` is then None.
     """
 
+    JSON_VIEW: ClassVar[JsonView] = JsonView(
+        "new=new.name old=old.name model pairs ratio error slower=is_slower sentence"
+    )
     old: InstalledEngine
     new: InstalledEngine
     model: str
@@ -58,19 +62,6 @@ class BuildComparison:
         if self.ratio is None:
             return True
         return self.ratio.estimate <= SLOWER and self.ratio.high < 1
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the result as JSON data."""
-        return {
-            "new": self.new.name,
-            "old": self.old.name,
-            "model": self.model,
-            "pairs": self.pairs,
-            "ratio": self.ratio.as_json() if self.ratio else None,
-            "error": self.error,
-            "slower": self.is_slower,
-            "sentence": self.sentence,
-        }
 
     @property
     def sentence(self) -> Message:

@@ -19,8 +19,8 @@ from launcher.app.measuring.proof_checks import (
     NVML_CLAIMS,
     NVML_ROWS,
     SERVED,
+    CheckOutcome,
     CheckResult,
-    Outcome,
     ProofReport,
 )
 from launcher.app.measuring.saved_tunes import check_no_tune
@@ -132,7 +132,7 @@ _TIME_OVER = message("The time ran out before this check.")
 _ON_PROCESSOR = message("The model runs on the processor.")
 
 OnStep = Callable[[str], object]
-OnOutcome = Callable[[Outcome], object]
+OnOutcome = Callable[[CheckOutcome], object]
 
 
 class MachineProof:
@@ -149,7 +149,7 @@ class MachineProof:
         self._workload, self._prompt = workload, workload.prompts[0]
         self._began_s, self._seconds = time.monotonic(), seconds
         self._session = ServerSession(on_event=self._handle_event, on_health=self._handle_health)
-        self._outcomes: dict[str, Outcome] = {}
+        self._outcomes: dict[str, CheckOutcome] = {}
         self._untried_reason: str = message("The run was interrupted before this check.")
         self._environment: Environment | None = None
         self._situation: Situation | None = None
@@ -204,10 +204,10 @@ class MachineProof:
 
     # Results
 
-    def _make_outcome(self, name: str, result: CheckResult, **texts: str | None) -> Outcome:
+    def _make_outcome(self, name: str, result: CheckResult, **texts: str | None) -> CheckOutcome:
         check = CHECKS[name]
         key = self._system if check.rows is NVML_ROWS else self._backend
-        return Outcome(check, check.line_for(key), result, **texts)
+        return CheckOutcome(check, check.line_for(key), result, **texts)
 
     def _judge(self, name: str, is_true: bool, expected: str | None, measured: str | None) -> None:
         result = CheckResult.CONFIRMED if is_true else CheckResult.REFUTED
@@ -217,7 +217,7 @@ class MachineProof:
         result = CheckResult.NOT_TRIED
         self._note_outcome(self._make_outcome(name, result, expected=expected, measured=measured, reason=reason))
 
-    def _note_outcome(self, outcome: Outcome) -> None:
+    def _note_outcome(self, outcome: CheckOutcome) -> None:
         self._outcomes[outcome.check.id] = outcome
         self._on_outcome(outcome)
 

@@ -6,7 +6,7 @@ administrator, so each tune is made at the limit that is set, and the tunes of a
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from launcher.machine.gpu import Gpu
@@ -29,10 +29,6 @@ class LimitedTune:
     limit_w: float
     draft: int
     tokens_per_joule: float | None
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the result as JSON data."""
-        return asdict(self)
 
 
 def read_power_limit() -> tuple[Gpu, float] | None:

@@ -1,10 +1,11 @@
 """The checks of a proof, each with the line of the documentation that it is about, and the report of their outcomes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import ClassVar, Self
 
+from launcher.base.codec import JsonView
 from launcher.base.messages import message
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.session_file import anonymize_environment, remove_personal_data
@@ -124,12 +125,15 @@ CHECKS: Mapping[str, Check] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CheckOutcome:
     """The result of a check. `expected` and `measured` are figures with their unit, None if unknown.
 
     `reason` says why a check was not tried.
     """
 
+    JSON_VIEW: ClassVar[JsonView] = JsonView(
+        "id=check.id claim=check.claim line result expected=clean.expected measured=clean.measured reason=clean.reason"
+    )
     check: Check
     line: str
     result: CheckResult
@@ -137,33 +141,29 @@ class Outcome:
     measured: str | None = None
     reason: str | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the outcome as JSON data, without personal data."""
+    @property
+    def clean(self) -> Self:
+        """The outcome without personal data."""
         texts = {"expected": self.expected, "measured": self.measured, "reason": self.reason}
-        own = {"id": self.check.id, "claim": self.check.claim, "line": self.line, "result": self.result.value}
-        return {**own, **remove_personal_data(texts)}
+        return replace(self, **remove_personal_data(texts))
 
 
 @dataclass(frozen=True, slots=True)
 class ProofReport:
-    """The report of a proof. `evidence` are rows as in presets/evidence/runs.csv."""
+    """The report of a proof. `evidence` are rows as in presets/evidence/runs.csv. JSON has no personal data."""
 
+    JSON_VIEW: ClassVar[JsonView] = JsonView("date machine checks=outcomes evidence")
     date: str
     environment: Environment | None
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[CheckOutcome, ...]
     evidence: tuple[dict[str, str], ...]
 
     @property
-    def refuted(self) -> tuple[Outcome, ...]:
+    def refuted(self) -> tuple[CheckOutcome, ...]:
         """The outcomes of refuted claims."""
         return tuple(each for each in self.outcomes if each.result is CheckResult.REFUTED)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the report as JSON data, without personal data."""
-        machine = anonymize_environment(self.environment).as_json() if self.environment else None
-        return {
-            "date": self.date,
-            "machine": machine,
-            "checks": [each.as_json() for each in self.outcomes],
-            "evidence": list(self.evidence),
-        }
+    @property
+    def machine(self) -> Environment | None:
+        """The environment without personal data."""
+        return anonymize_environment(self.environment) if self.environment else None

@@ -7,11 +7,12 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from launcher.agents.check import check_server
 from launcher.app.measuring.session_bench import SessionBench
 from launcher.app.serving.serving_session import MeasuredSession
+from launcher.base.codec import JsonView
 from launcher.base.errors import BadOption, LauncherError, Superseded
 from launcher.base.messages import Message, join_messages, message
 from launcher.engine.serve_options import ServeOptions, check_options, fallback_context
@@ -76,6 +77,12 @@ class QualityCheck:
 class QualityReport:
     """The result of a check. `text` is None if nothing was measured. `errors` are the settings that did not start."""
 
+    JSON_VIEW: ClassVar[JsonView] = JsonView(
+        "model=check.model_name reference.file=check.reference.model reference.quant=check.reference_quant "
+        "reference.kv=check.reference.kv reference.draft=check.reference.draft "
+        "reference.needle=reference_answers.needle reference.tool_call=reference_answers.tool_call weights "
+        "positions fill needle_tokens=check.needle rows errors sentence"
+    )
     check: QualityCheck
     text: QualityText | None
     reference_answers: ServerAnswers | None
@@ -95,27 +102,20 @@ class QualityReport:
         """Whether any of the settings changes the answers beyond the limits."""
         return any(row.answer == "beyond" for row in self.rows)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the report as JSON data."""
-        reference, answers = self.check.reference, self.reference_answers
-        return {
-            "model": self.check.model_name,
-            "reference": {
-                "file": str(reference.model),
-                "quant": self.check.reference_quant,
-                "kv": REFERENCE_KV,
-                "draft": 0,
-                "needle": answers.needle if answers else None,
-                "tool_call": answers.tool_call if answers else None,
-            },
-            "weights": "judged" if self.check.weights_judged else "not_judged",
-            "positions": self.text.positions if self.text else 0,
-            "fill": self.text.fill if self.text else 0,
-            "needle_tokens": self.check.needle,
-            "rows": [row.as_json() for row in self.rows],
-            "errors": list(self.errors),
-            "sentence": self.sentence,
-        }
+    @property
+    def weights(self) -> str:
+        """Whether the weights were judged, for JSON."""
+        return "judged" if self.check.weights_judged else "not_judged"
+
+    @property
+    def positions(self) -> int:
+        """The number of positions at which next tokens were compared."""
+        return self.text.positions if self.text else 0
+
+    @property
+    def fill(self) -> int:
+        """The tokens before them."""
+        return self.text.fill if self.text else 0
 
 
 def describe_settings(quant: str, options: ServeOptions) -> str:

@@ -1,24 +1,25 @@
 """Saves the last tune of each model after each trial, with everything that is needed to continue it."""
 
 import hashlib
+import json
 import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
-from launcher.base.errors import LauncherError, TuneMismatch
+from launcher.base.codec import from_json, to_json
+from launcher.base.errors import LauncherError
 from launcher.base.files import make_private_folder, write_atomically
 from launcher.base.kept_files import KeptFile
 from launcher.base.locks import hold_lock
 from launcher.base.messages import add_message_data, message, restore_messages
 from launcher.base.paths import state_dir
-from launcher.base.validation import BaseModel, ConfigDict
 from launcher.engine.serve_options import ServeOptions
 from launcher.tuning.goal import Goal
-from launcher.tuning.space import Space, SpaceAxis
+from launcher.tuning.space import Space
 from launcher.tuning.tune_state import TuneState
 from launcher.tuning.workloads import Workload
 
@@ -33,7 +34,7 @@ class TuneUnderWay(LauncherError):
 
 @dataclass(frozen=True, slots=True)
 class SavedTune:
-    """A saved tune. `verdict` is as in Verdict.as_json, None while the tune can be continued.
+    """A saved tune. `verdict` is a Verdict as JSON, None while the tune can be continued.
 
     `record_id` is its id in the history, and `changed_s` the time of saving in seconds since the epoch.
     """
@@ -45,49 +46,20 @@ class SavedTune:
     budget_s: float
     space: Space
     state: TuneState
-    record_id: str
+    record_id: str = field(metadata={"key": "session"})
     verdict: Mapping[str, Any] | None = None
     changed_s: float = 0.0
+    version: int = _VERSION
 
     def with_state(self, state: TuneState, verdict: Mapping[str, Any] | None = None) -> Self:
         """Return the tune with a new state and verdict."""
         return replace(self, state=state, verdict=verdict)
 
 
-class _TuneFile(BaseModel):
-    """The content of a tune's file. `session` is the id of its record in the history."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
-    version: int
-    model: str
-    options: ServeOptions
-    workload: Workload
-    goal: Goal
-    budget_s: float
-    space: dict[str, Any]
-    state: dict[str, Any]
-    session: str
-    verdict: dict[str, Any] | None
-    changed_s: float
-
-
 def save_tune(tune: SavedTune) -> None:
     """Save a tune, replacing the previous one of the same model. Raises OSError."""
-    file = _TuneFile(
-        version=_VERSION,
-        model=tune.model,
-        options=tune.options,
-        workload=tune.workload,
-        goal=tune.goal,
-        budget_s=tune.budget_s,
-        space=tune.space.as_json(),
-        state=tune.state.as_json(),
-        session=tune.record_id,
-        verdict=None if tune.verdict is None else add_message_data(dict(tune.verdict)),
-        changed_s=time.time(),
-    )
-    write_atomically(_tune_path(tune.options.model), file.model_dump_json(by_alias=True).encode())
+    kept = add_message_data(to_json(replace(tune, changed_s=time.time())))
+    write_atomically(_tune_path(tune.options.model), json.dumps(kept).encode())
 
 
 def load_tunes() -> list[SavedTune]:
@@ -112,24 +84,7 @@ def _read_tune(path: Path) -> SavedTune | None:
 
 
 def _parse_tune(data: bytes) -> SavedTune:
-    file = _TuneFile.model_validate_json(data)
-    try:
-        state = TuneState.from_json(file.state)
-    except TuneMismatch as error:
-        raise ValueError(str(error)) from error
-    space = _parse_space(file.space)
-    return SavedTune(
-        file.model,
-        file.options,
-        file.workload,
-        file.goal,
-        file.budget_s,
-        space,
-        state,
-        file.session,
-        restore_messages(file.verdict),
-        file.changed_s,
-    )
+    return from_json(SavedTune, restore_messages(json.loads(data)))
 
 
 _KEPT_FILE: KeptFile[SavedTune | None] = KeptFile(
@@ -159,11 +114,6 @@ def hold_tune_lock() -> Iterator[None]:
     )
     with hold_lock(make_private_folder(state_dir()) / "tune.lock", busy=busy):
         yield
-
-
-def _parse_space(data: Mapping[str, Any]) -> Space:
-    axes = [SpaceAxis(name, tuple(values), memory, drafting) for name, values, memory, drafting in data["axes"]]
-    return Space(data["baseline"], tuple(data["drafts"]), tuple(axes), on_processor=data.get("on_processor", False))
 
 
 def _is_same_file(one: Path, other: Path) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from launcher.app.measuring.session_bench import SessionBench
 from launcher.app.serving.serving_session import ServingSession
+from launcher.base.codec import to_json
 from launcher.base.errors import BadOption, ServerNotFound, Unreachable
 from launcher.base.messages import join_messages, message
 from launcher.engine.serve_options import (
@@ -169,7 +170,7 @@ async def run_sweep(
     def build_result() -> dict[str, Any]:
         curve = build_curve(sweep.axis, points)
         priced = {"points": add_costs(curve)} if add_costs else {}
-        return {**curve.as_json(), **priced, "sentence": join_messages(*summarize_curve(curve)[:1])}
+        return {**to_json(curve), **priced, "sentence": join_messages(*summarize_curve(curve)[:1])}
 
     settings, workload_label = sweep.starts[0].settings, f"{sweep.workload.name}, {sweep.axis}"
     async with _record_runs(CURVE, sweep.model, settings, workload_label, on_begun, build_result) as add_run:
@@ -256,7 +257,7 @@ async def run_endurance(
     runs: list[Run] = []
     workload_label = f"{workload.name}, load"
     async with _record_runs(
-        ENDURE, model, settings, workload_label, on_begun, lambda: judge_endurance(runs).as_json()
+        ENDURE, model, settings, workload_label, on_begun, lambda: to_json(judge_endurance(runs))
     ) as add_run:
 
         def record_run(run: Run) -> None:
@@ -289,7 +290,8 @@ async def run_agent_tasks(
     tasks: list[AgentTask] = []
 
     def build_result() -> dict[str, Any]:
-        return judge_tasks(shape, tasks).as_json()
+        data: dict[str, Any] = to_json(judge_tasks(shape, tasks))
+        return data
 
     label = f"{shape.name}, tasks"
     async with _record_runs(ENDURE, model, settings, label, on_begun, build_result) as add_run:

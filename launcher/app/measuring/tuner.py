@@ -15,6 +15,7 @@ from launcher.app.measuring.session_bench import SessionBench, options_with_sett
 from launcher.app.measuring.tuner_space import NEEDLE_S, PreparedTune
 from launcher.app.serving.borrowed_session import BorrowedBench, BorrowedSession
 from launcher.app.serving.serving_session import ServingSession
+from launcher.base.codec import to_json
 from launcher.base.errors import LauncherError, NothingMeasured, Superseded
 from launcher.base.messages import join_messages, message
 from launcher.engine.serve_options import ServeOptions
@@ -159,7 +160,7 @@ def find_rate_without_mtp(launch: Launch) -> float | None:
 
 
 def recommends_settings(verdict: Mapping[str, Any]) -> bool:
-    """Return whether a verdict (as Verdict.as_json) recommends anything: MTP on, MTP off, or other settings."""
+    """Return whether a verdict (as JSON) recommends anything: MTP on, MTP off, or other settings."""
     return verdict["mtp"] != "undecided" or verdict["gain"] is not None
 
 
@@ -225,13 +226,13 @@ async def judge_answers(bench: SessionBench, prepared: PreparedTune, verdict: Ve
     if _changes_kv(settings):
         report = await _run_quality_check(bench, await _prepare_kv_check(model, options, settings), on_event)
         sentences = [describe_row(row) for row in report.rows] or report.errors
-        quality = report.rows[0].as_json() if report.rows else None
+        quality = report.rows[0] if report.rows else None
         verdict = replace(verdict, quality=quality, sentence=join_messages(verdict.sentence, *sentences))
     if draft_length(settings):
         check = await _prepare_mtp_check(model, options, verdict)
         report = await _run_quality_check(bench, check, on_event)
         sentences = [describe_mtp(row, check.needle) for row in report.rows] or report.errors
-        quality = report.rows[0].as_json() if report.rows else None
+        quality = report.rows[0] if report.rows else None
         verdict = replace(verdict, mtp_quality=quality, because=join_messages(verdict.because, *sentences))
     return verdict
 
@@ -329,7 +330,7 @@ class _TuneRecorder:
 
     def save_verdict(self, verdict: Verdict) -> None:
         """Save the verdict."""
-        result = verdict.as_json()
+        result = to_json(verdict)
         self._record.finish({**result, "goal": self._saved.goal.aim.value, LIMIT_KEY: self._read_limit()})
         self._save_tune(replace(self._saved.state, trials=verdict.trials), result)
 

@@ -6,12 +6,14 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import ClassVar
 
 import psutil
 
 from launcher.app.measuring.benchmark import check_sizes
 from launcher.app.measuring.speed_limit import find_speed_limit
 from launcher.app.planning.preview import Preview, PreviewBasis, Previewer, read_basis
+from launcher.base.codec import JsonView
 from launcher.base.errors import BadOption, ModelHasNoHead
 from launcher.base.messages import join_messages, message
 from launcher.engine.builds.build import BUILT_IN
@@ -65,6 +67,11 @@ class PreparedTune:
     `measured` is True if that start time was measured here, False if it is a guess.
     """
 
+    JSON_VIEW: ClassVar[JsonView] = JsonView(
+        "model workload=workload.name goal=goal.aim budget_s:0 grace_s:0 answers_s:0 seconds=plan.seconds:0 "
+        "starts=plan.starts starting_s=plan.starting_s:0 least_s:0 runs=plan.runs tokens rate:1 restart_s:1 "
+        "restart_measured=measured space=space_identity command=launch.command.arguments"
+    )
     model: str
     options: ServeOptions
     launch: Launch
@@ -111,28 +118,15 @@ class PreparedTune:
         """Approximate tokens of all replies of the plan."""
         return self.plan.starts * sum(prompt.tokens for prompt in self.workload.prompts)
 
-    def as_json(self) -> dict[str, object]:
-        """Return the plan as JSON data."""
-        plan = self.plan
-        return {
-            "model": self.model,
-            "workload": self.workload.name,
-            "goal": self.goal.aim.value,
-            "budget_s": round(self.budget_s),
-            "grace_s": round(grace_s(self.budget_s)),
-            "answers_s": round(self.answers_s),
-            "seconds": round(plan.seconds),
-            "starts": plan.starts,
-            "starting_s": round(plan.starting_s),
-            "least_s": round(self.least_s),
-            "runs": plan.runs,
-            "tokens": self.tokens,
-            "rate": round(self.rate, 1),
-            "restart_s": round(self.restart_s, 1),
-            "restart_measured": self.measured,
-            "space": self.space.as_json(),
-            "command": list(self.launch.command.arguments),
-        }
+    @property
+    def grace_s(self) -> float:
+        """The seconds beyond the budget for what was begun."""
+        return grace_s(self.budget_s)
+
+    @property
+    def space_identity(self) -> Mapping[str, object]:
+        """The identity of the space."""
+        return self.space.identity()
 
 
 async def prepare_tune(

@@ -30,7 +30,7 @@ from launcher.engine.server.client import EngineClient
 from launcher.engine.server.endpoint import ALL_ADDRESSES, HOST, Endpoint, claim_endpoint
 from launcher.engine.server.launch import prepare_launch
 from launcher.export.recipe import ExportRecipe
-from launcher.export.served_models import GatewayModels, ServedModel
+from launcher.export.served_models import GatewayModels, OfferedModel
 from launcher.export.shell import KEY_VARIABLE
 
 if TYPE_CHECKING:
@@ -128,11 +128,11 @@ async def _read_gateway(address: ServerAddress, key_variable: str, api_key: str 
     return GatewayModels(address.url, key_variable, tuple(models), api_key)
 
 
-def _parse_model(listed: Mapping[str, Any]) -> ServedModel:
+def _parse_model(listed: Mapping[str, Any]) -> OfferedModel:
     """Parse a model of /v1/models, whose `meta` has the context of a slot as `n_ctx`."""
     meta = listed.get("meta")
     context = meta.get("n_ctx") if isinstance(meta, dict) else None
-    return ServedModel(
+    return OfferedModel(
         str(listed["id"]),
         context if isinstance(context, int) and context > 0 else None,
         embeds="embedding" in (listed.get("capabilities") or ()),

@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from launcher.app.planning.planner import MachineDescription, read_situation
+from launcher.base.codec import JsonView
 from launcher.base.errors import GeometryUnknown, GpuAsleep, LauncherError
 from launcher.base.messages import Message, as_message, fill_template, mark, message, plural_message
 from launcher.engine.builds.build import BUILT_IN
@@ -193,17 +194,6 @@ class SettingChange:
     mib: int | None
     consequence: Message
 
-    def as_json(self) -> dict[str, object]:
-        """Return the change as JSON data."""
-        return {
-            "name": self.name,
-            "old": self.old,
-            "new": self.new,
-            "needs_restart": self.needs_restart,
-            "mib": self.mib,
-            "consequence": str(self.consequence),
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class Preview:
@@ -214,6 +204,13 @@ class Preview:
     does.
     """
 
+    JSON_VIEW: ClassVar[JsonView] = JsonView(
+        "changes needs_restart restart_s:1 restart_measured=loads status unknown=basis.unknown? parts=parts_mib:1 "
+        "needed_mib difference_mib missing_mib place=basis.memory_name total_mib=basis.total_mib "
+        "others_mib=basis.others_mib other_servers_mib=basis.other_servers_mib available_mib=basis.available_mib "
+        "margin_mib=basis.margin_mib own_measured=basis.own_measured read_at=basis.read_at:1 largest_context warnings "
+        "notes=basis.notes"
+    )
     basis: PreviewBasis
     plan_settings: PlanSettings
     changes: tuple[SettingChange, ...]
@@ -248,32 +245,19 @@ class Preview:
         """Seconds of a restart, from measurements here with this model and engine. None while unknown."""
         return self.basis.load.seconds if self.basis.load else None
 
-    def as_json(self) -> dict[str, object]:
+    @property
+    def loads(self) -> int:
+        """The number of starts from which the time of a restart is known."""
+        return self.basis.load.loads if self.basis.load else 0
+
+    @property
+    def parts_mib(self) -> dict[str, float] | None:
+        """The parts of the memory in MiB."""
+        return None if self.estimate is None else {n: size / _MIB for n, size in self.estimate.parts.as_dict().items()}
+
+    def as_json(self) -> dict[str, Any]:
         """Return the preview as JSON data."""
-        basis, memory = self.basis, self.estimate
-        return {
-            "changes": [change.as_json() for change in self.changes],
-            "needs_restart": self.needs_restart,
-            "restart_s": None if self.restart_s is None else round(self.restart_s, 1),
-            "restart_measured": basis.load.loads if basis.load else 0,
-            "status": self.status.value if self.status else None,
-            "unknown": basis.unknown or None,
-            "parts": {name: round(size / _MIB, 1) for name, size in memory.parts.as_dict().items()} if memory else None,
-            "needed_mib": self.needed_mib,
-            "difference_mib": self.difference_mib,
-            "missing_mib": self.missing_mib,
-            "place": basis.memory_name,
-            "total_mib": basis.total_mib,
-            "others_mib": basis.others_mib,
-            "other_servers_mib": basis.other_servers_mib,
-            "available_mib": basis.available_mib,
-            "margin_mib": basis.margin_mib,
-            "own_measured": basis.own_measured,
-            "read_at": None if basis.read_at is None else round(basis.read_at, 1),
-            "largest_context": self.largest_context,
-            "warnings": [str(each) for each in self.warnings],
-            "notes": list(basis.notes),
-        }
+        return self.JSON_VIEW.write(self)
 
 
 class Previewer:

@@ -61,6 +61,11 @@ class ServerFeatures:
         """True if it serves /props like llama-server."""
         return "/props" not in self.missing
 
+    @property
+    def kind(self) -> str:
+        """The kind of server, for users."""
+        return self.router or ("llama-server" if self.is_llama_server else "OpenAI-compatible server")
+
 
 class AttachedServer:
     """A server started by others, with the attributes that Monitor reads. It belongs to one asyncio loop."""

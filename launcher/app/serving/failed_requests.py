@@ -1,4 +1,4 @@
-"""Requests that failed, as RequestRecord.as_json: which failures there were, and the causes that they name."""
+"""Requests that failed, as JSON: which failures there were, and the causes that they name."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from launcher.app import settings
 from launcher.app.settings_declared import MEMORY_GUARD, VALUE_RESTART
 from launcher.base.action import ActionKind
+from launcher.base.codec import to_json
 from launcher.base.errors import LauncherError
 from launcher.base.messages import message
 from launcher.engine.serve_options import ServeOptions
@@ -60,7 +61,7 @@ class MemoryGuard:
         self._restarting: asyncio.Task[None] | None = None
 
     def note_findings(self, findings: Sequence[Mapping[str, Any]]) -> None:
-        """Restart the engine if one of the open findings (as Finding.as_json) asks for it. Call it when they change."""
+        """Restart the engine if one of the open findings (as JSON) asks for it. Call it when they change."""
         if self._restarting is not None and not self._restarting.done():
             return
         for finding in findings:
@@ -144,7 +145,7 @@ class _WatchedModel:
         event = self._latch.check_moment(Moment(time_s=time_s, readings=readings))
         if event is None or event.cleared:
             return None
-        self._guard.note_findings([event.finding.as_json()])
+        self._guard.note_findings([to_json(event.finding)])
         return event.finding.sentence
 
 

@@ -1,8 +1,10 @@
 """Estimates the pause that a restart with other settings makes in streams that go on, by part."""
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from launcher.app.planning.preview import Preview
+from launcher.base.codec import JsonView
 from launcher.engine.builds.slot_files import SlotFiles
 from launcher.gateway.exchange import HandoverOutlook
 from launcher.models.memory import effective_value
@@ -23,6 +25,7 @@ class PauseEstimate:
     else at most replies.
     """
 
+    JSON_VIEW: ClassVar[JsonView] = JsonView("seconds:1 load_s:1 slots_s:1 reading_s:1 tokens_read reads_prompts")
     load_s: float | None
     slots_s: float | None
     reading_s: float | None
@@ -34,11 +37,9 @@ class PauseEstimate:
         """The whole pause, as far as it is known; None if not even the time to load is."""
         return None if self.load_s is None else self.load_s + (self.slots_s or 0.0) + (self.reading_s or 0.0)
 
-    def as_json(self) -> dict[str, object]:
+    def as_json(self) -> dict[str, Any]:
         """Return the estimate as JSON data."""
-        parts = {"seconds": self.seconds, "load_s": self.load_s, "slots_s": self.slots_s, "reading_s": self.reading_s}
-        rounded = {name: None if value is None else round(value, 1) for name, value in parts.items()}
-        return {**rounded, "tokens_read": self.tokens_read, "reads_prompts": self.reads_prompts}
+        return self.JSON_VIEW.write(self)
 
 
 def estimate_pause(preview: Preview, outlook: HandoverOutlook) -> PauseEstimate:

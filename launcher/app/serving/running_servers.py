@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from launcher.base.codec import to_json
 from launcher.base.control import ControlAddress, send_request
 from launcher.base.errors import EngineFailed, LauncherError, ServerNotFound, Unreachable
 from launcher.base.identity import ProcessId
@@ -260,7 +261,7 @@ async def restart_server(
 
 
 async def preview_restart(url: str | None, changes: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return the effects of `restart_server` with `changes`, as in Preview.as_json. Changes nothing.
+    """Return the effects of `restart_server` with `changes`, as a Preview in JSON. Changes nothing.
 
     Raises what `restart_server` raises before it begins, and ModelHasNoHead for drafts of a model without a head.
     """
@@ -306,7 +307,7 @@ async def read_requests(
         if url is not None or follow:
             raise
         for record in await asyncio.to_thread(_load_requests, count):
-            yield record.as_json()
+            yield to_json(record)
         return
     address = await find_control_address(entry)
     # With `follow`, the end of the launcher ends the iteration.

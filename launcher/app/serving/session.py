@@ -18,6 +18,7 @@ from launcher.app.serving.request_keeping import RequestKeeping
 from launcher.app.serving.server_loan import ServerLoan
 from launcher.app.serving.serving_session import send_metered_request
 from launcher.base.action import Action, ActionKind
+from launcher.base.codec import to_json
 from launcher.base.errors import (
     ActionImpossible,
     BadOption,
@@ -549,12 +550,12 @@ class ServerSession:
 
     def _publish_health(self, event: HealthEvent) -> None:
         """Publish the open health findings to this user's other programs, and call the listener."""
-        self.publish_findings([finding.as_json() for finding in self.monitor.health_watch.open_findings])
+        self.publish_findings(to_json(self.monitor.health_watch.open_findings))
         if self._on_health is not None:
             call_listener(self._on_health, event)
 
     def publish_findings(self, findings: Sequence[Mapping[str, object]]) -> None:
-        """Publish health findings, as Finding.as_json, to this user's other programs."""
+        """Publish health findings, as JSON, to this user's other programs."""
         if self._published is not None:
             self._published.registration.update(health=tuple(findings))
         if not self._direct:  # without the gateway a restart would end all replies

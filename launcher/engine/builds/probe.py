@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import json
 import re
 import shlex
 import shutil
@@ -10,13 +9,14 @@ import sys
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from launcher.base.codec import decode_json, encode_json
 from launcher.base.errors import CpuUnsupported, EngineMissing, EngineUnsuitable, LauncherError, LibraryMissing
 from launcher.base.files import write_atomically
 from launcher.base.kept_files import KeptFile
@@ -123,22 +123,10 @@ class _Probe:
     kv_types: list[str]
     offers_mtp: bool
 
-    @classmethod
-    def parse(cls, text: bytes) -> "_Probe":
-        """Read a cached probe; other fields are ignored. Raises ValueError, TypeError or LookupError."""
-        data = json.loads(text)
-        probe = cls(**{field.name: data[field.name] for field in fields(cls)})
-        lists = probe.identity, probe.arguments, probe.flags, probe.kv_types
-        if not all(isinstance(each, list) for each in lists) or type(probe.offers_mtp) is not bool:
-            raise TypeError("its fields have other types")
-        if not all(isinstance(word, str) for word in (probe.version, *probe.arguments, *probe.flags, *probe.kv_types)):
-            raise TypeError("its fields have other types")
-        return probe
-
 
 _FILE: KeptFile[_Probe | None] = KeptFile(
     "The cached probe of an engine",
-    _Probe.parse,
+    partial(decode_json, _Probe),
     lambda: None,
     recreatable=True,
     consequence="the engine is probed again",
@@ -152,21 +140,10 @@ class _DeviceList:
     identity: list[str | int]
     devices: tuple[Device, ...]
 
-    @classmethod
-    def parse(cls, text: bytes) -> "_DeviceList":
-        """Read a kept list. Raises ValueError, TypeError or LookupError."""
-        data = json.loads(text)
-        devices = tuple(Device(**row) for row in data["devices"])
-        names = [word for each in devices for word in (each.name, each.description)]
-        figures = [figure for each in devices for figure in (each.total_mib, each.free_mib)]
-        if not all(isinstance(each, str) for each in names) or not all(type(each) is int for each in figures):
-            raise TypeError("its fields have other types")
-        return cls(list(data["identity"]), devices)
-
 
 _DEVICE_FILE: KeptFile[_DeviceList | None] = KeptFile(
     "The kept device list of an engine",
-    _DeviceList.parse,
+    partial(decode_json, _DeviceList),
     lambda: None,
     recreatable=True,
     consequence="the engine lists its devices again",
@@ -310,7 +287,7 @@ async def list_devices_once(build: EngineBuild, drivers: str | None = None) -> t
             return kept.devices
     devices = await list_devices(build)
     with suppress(OSError):
-        write_atomically(place, json.dumps(asdict(_DeviceList([*identity, drivers], devices))).encode())
+        write_atomically(place, encode_json(_DeviceList([*identity, drivers], devices)))
     return devices
 
 
@@ -425,6 +402,6 @@ def _load_cached_probe(identity: list[str | int]) -> _Probe | None:
 
 def _save_probe(probe: _Probe) -> None:
     try:
-        write_atomically(_probe_file(probe.identity), json.dumps(asdict(probe)).encode())
+        write_atomically(_probe_file(probe.identity), encode_json(probe))
     except OSError:
         return  # the engine is probed again next time

@@ -55,7 +55,7 @@ _LEVELS = {"error": "E", "warn": "W", "info": "I", "debug": "D", "trace": "T"}
 
 
 @dataclass(frozen=True, slots=True)
-class ParsedLine:
+class LevelledLine:
     """A log line: its text without time and level, and its level letter (E, W, I, D or T), None if unknown."""
 
     text: str
@@ -108,20 +108,20 @@ def is_text(text: str) -> bool:
     return noise <= _MOST_NOISE * len(sample)
 
 
-def parse_line(raw: str) -> ParsedLine:
+def parse_line(raw: str) -> LevelledLine:
     """Parse a log line: plain lines of any llama.cpp version, lines with the launcher's time stamp, and JSON lines."""
     raw = raw[:_MOST_LINE_CHARACTERS]
     if found := _JSON.search(raw):
         try:
             entry = json.loads(found[0])
-            return ParsedLine(str(entry["msg"]).strip("\n"), _LEVELS.get(str(entry.get("level"))))
+            return LevelledLine(str(entry["msg"]).strip("\n"), _LEVELS.get(str(entry.get("level"))))
         except (ValueError, KeyError, TypeError, RecursionError):
             pass
     if stamp := _STAMP.search(raw):
-        return ParsedLine(raw[stamp.end() :], stamp[5])
+        return LevelledLine(raw[stamp.end() :], stamp[5])
     text = _LAUNCHER_STAMP.sub("", raw)
     bare = _BARE_LEVEL.match(text)
-    return ParsedLine(text[bare.end() :], bare[1] or "W") if bare else ParsedLine(text)
+    return LevelledLine(text[bare.end() :], bare[1] or "W") if bare else LevelledLine(text)
 
 
 def extract_last_run(text: str) -> str:
@@ -224,7 +224,7 @@ def _match_line(text: str, start: int, fault: FaultSignature, pattern: LinePatte
     return FaultMatch(start, fault, first.text.strip(), facts)
 
 
-def parse_lines_at(text: str, start: int) -> tuple[ParsedLine, str]:
+def parse_lines_at(text: str, start: int) -> tuple[LevelledLine, str]:
     """Return the line at `start`, and its text together with that of the next three lines, without prefixes."""
     lines = []
     for _ in range(_LINES_OF_MATCH):

@@ -4,9 +4,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
+from launcher.base.codec import JsonView, from_json
 from launcher.base.messages import message
 from launcher.engine.server.logs import LogBook
 
@@ -39,6 +40,7 @@ class Reread:
     `place` is the part of the prompt that has changed, such as "system 1"; empty for other causes.
     """
 
+    JSON_VIEW: ClassVar[JsonView] = JsonView("tokens seconds:2 cause place?")
     tokens: int
     seconds: float | None
     cause: RereadCause
@@ -72,15 +74,14 @@ class Reread:
             case RereadCause.CHECKPOINT:
                 return message("The engine's last checkpoint did not reach back far enough.")
 
-    def as_json(self) -> dict[str, object]:
+    def as_json(self) -> dict[str, Any]:
         """Return it with the keys of docs/json.md."""
-        seconds = None if self.seconds is None else round(self.seconds, 2)
-        return {"tokens": self.tokens, "seconds": seconds, "cause": self.cause.value, "place": self.place or None}
+        return self.JSON_VIEW.write(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Reread":
         """Return what `as_json` described."""
-        return cls(data["tokens"], data["seconds"], RereadCause(data["cause"]), data["place"] or "")
+        return from_json(cls, data)
 
 
 class DroppedPrompts:

@@ -20,7 +20,7 @@ from launcher.gui.window_settings import open_window_settings
 
 if TYPE_CHECKING:
     from launcher.agents.agent import Agent
-    from launcher.agents.check import CheckedRequest, Verdict
+    from launcher.agents.check import CheckedRequest, CheckVerdict
     from launcher.app.agent_session import AgentSession
     from launcher.gui.bridge import Work
     from launcher.gui.controller import Controller
@@ -52,7 +52,7 @@ class Activity(Enum):
 class CheckRecord:
     """A check of a server for an agent, at `checked_at` (seconds since the epoch). `basis` is the server as it was."""
 
-    verdict: Verdict
+    verdict: CheckVerdict
     checked_at: float
     basis: object
 
@@ -338,7 +338,7 @@ class AgentControl(QObject):
         self.requests = ()
         self._begin_activity(Activity.CHECKING)
 
-        async def send_checks(report: Callable[[object], None]) -> Verdict:
+        async def send_checks(report: Callable[[object], None]) -> CheckVerdict:
             from launcher.app.agent_session import check_running
 
             return await check_running(agent, url, report)
@@ -349,7 +349,7 @@ class AgentControl(QObject):
         self.requests = (*self.requests, request)
         self.changed.emit()
 
-    def _keep_verdict(self, agent: Agent, verdict: Verdict) -> None:
+    def _keep_verdict(self, agent: Agent, verdict: CheckVerdict) -> None:
         self._records[agent.name] = CheckRecord(verdict, time.time(), self._read_basis())
         self.agents_changed.emit()
         self._end_activity()

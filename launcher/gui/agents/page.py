@@ -26,7 +26,7 @@ from launcher.gui.agents.control import Activity, AgentControl
 from launcher.gui.agents.needs_card import NeedsCard
 from launcher.gui.agents.session_card import SessionCard
 from launcher.gui.agents.text import Fix
-from launcher.gui.agents.verdict_card import VerdictCard
+from launcher.gui.agents.verdict_card import CheckVerdictCard
 from launcher.gui.labels import set_tooltip
 from launcher.gui.translation import tr
 from launcher.gui.widgets import Card, PageHead
@@ -34,7 +34,7 @@ from launcher.gui.widgets.blocks import make_button, make_caption
 from launcher.gui.widgets.scrolling import make_scroll_area
 
 if TYPE_CHECKING:
-    from launcher.agents.check import Verdict
+    from launcher.agents.check import CheckVerdict
     from launcher.gui.controller import Controller
 
 _LIST_WIDTH, _LIST_ROOM, _PAIR_ROOM, _PAIR_HEIGHT = 272, 1_000, 790, 480
@@ -64,7 +64,7 @@ class AgentsPage(QWidget):
         rows = AgentRows(self.control, self)
         self.list = AgentList(rows)
         self.list.chosen.connect(self.control.choose_agent)
-        self.verdict = VerdictCard(self.control, self.apply_fix)
+        self.verdict = CheckVerdictCard(self.control, self.apply_fix)
         self.needs, self.session, self.check = NeedsCard(), SessionCard(), CheckCard()
         self._lay_out()
         self.control.changed.connect(self._show_state)
@@ -216,7 +216,7 @@ def _copy_text_of(make: Callable[[], str], _checked: bool = False) -> None:
     QGuiApplication.clipboard().setText(make())
 
 
-def _judge_needs(verdict: Verdict) -> dict[str, tuple[bool, str]]:
+def _judge_needs(verdict: CheckVerdict) -> dict[str, tuple[bool, str]]:
     """Return the needs that a check has judged, by the value of their kind: whether they are met, and a remark."""
     remarks = {
         "no_tool_call": ("model", tr("answers with text when it is to call a tool")),

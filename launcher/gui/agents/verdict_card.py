@@ -27,7 +27,7 @@ _LONG_TEXT = 110
 """Characters above which the second part of a verdict gets smaller letters."""
 
 
-class VerdictCard(Card):
+class CheckVerdictCard(Card):
     """The verdict with the button that fixes it; folder, terminal, and the buttons that start."""
 
     def __init__(self, control: AgentControl, act: Callable[[Fix], object]) -> None:

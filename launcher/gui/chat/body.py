@@ -23,11 +23,11 @@ class BlockSource(Protocol):
     def wraps(self) -> bool:
         """Whether the block's height depends on its width."""
 
-    def build_block(self, *, coloured: bool) -> "Block":
+    def build_block(self, *, coloured: bool) -> "BodyBlock":
         """Build the block's widget."""
 
 
-class Block(QFrame):
+class BodyBlock(QFrame):
     """One widget of a body: prose, code or a table."""
 
     grew = Signal()
@@ -51,7 +51,7 @@ class Block(QFrame):
 class _BlockSlot:
     """Slot for one block: the widget if it is built, else its source."""
 
-    block: Block | None
+    block: BodyBlock | None
     source: BlockSource | None = None
     height: int = 0
 
@@ -77,11 +77,11 @@ class Body(QWidget):
         return len(self._slots)
 
     @property
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[BodyBlock]:
         """The blocks that are built, in their order."""
         return [block for number in sorted(self._built) if (block := self._slots[number].block) is not None]
 
-    def append(self, block: Block) -> None:
+    def append(self, block: BodyBlock) -> None:
         """Append a block."""
         block.setParent(self)
         number = len(self._slots)
@@ -190,7 +190,7 @@ class Body(QWidget):
             self.setFixedHeight(total)
 
 
-def _delete_block(block: Block | None) -> None:
+def _delete_block(block: BodyBlock | None) -> None:
     if block is not None:
         block.hide()
         block.setParent(None)

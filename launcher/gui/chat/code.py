@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QHBoxLayout, QPlainTe
 
 from launcher.base.text import one_line
 from launcher.gui import theme
-from launcher.gui.chat.body import Block
+from launcher.gui.chat.body import BodyBlock
 from launcher.gui.chat.highlight import CodeColours
 from launcher.gui.chat.markdown import TOOL_CALL
 from launcher.gui.chat.steps import VerificationSteps
@@ -29,7 +29,7 @@ UNKNOWN_OFFSET = -1
 """In place of a line's offset: the reply does not contain the line in the same spelling."""
 
 
-class FramedBlock(Block):
+class FramedBlock(BodyBlock):
     """Lines of source that are shown by `edit` in a frame, with a name, buttons and a copy button."""
 
     def __init__(self, name: str, edit: QAbstractScrollArea, *buttons: QPushButton) -> None:

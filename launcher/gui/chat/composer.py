@@ -6,7 +6,7 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QPushButton, QVBoxLayo
 
 from launcher.gui import theme
 from launcher.gui.chat.attachments import AttachmentBar
-from launcher.gui.chat.prompt import Prompt
+from launcher.gui.chat.prompt import PromptField
 from launcher.gui.chat.style import glyph_icon
 from launcher.gui.labels import Label
 from launcher.gui.translation import tr
@@ -50,7 +50,7 @@ class Composer(QFrame):
     def __init__(self) -> None:
         super().__init__()
         self.setObjectName("composer")
-        self.prompt = Prompt()
+        self.prompt = PromptField()
         self.attach_button = QPushButton(tr("Attach"))
         self.attach_button.setObjectName("quiet")
         self.attach_button.setToolTip(tr("Add pictures, texts or PDFs. They can also be pasted and dropped"))

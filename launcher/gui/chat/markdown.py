@@ -50,7 +50,7 @@ class SpanStyle(Flag):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class StyledSpan:
     """Text in one style. `start` is its offset in the source, or -1 for text that is not in it, such as bullets.
 
     `link` is the address that the text leads to, or "".
@@ -67,7 +67,7 @@ class Line:
     """A line of prose. `level` counts the lists and quotes around it; `heading` is the level of a heading, 1 to 6."""
 
     kind: LineKind
-    spans: tuple[Span, ...] = ()
+    spans: tuple[StyledSpan, ...] = ()
     level: int = 0
     heading: int = 0
     quoted: bool = False
@@ -155,13 +155,13 @@ def parse_blocks(lines: Sequence[str], offsets: Sequence[int], skipped: int = 0)
 def parse_plain(lines: Sequence[str], offsets: Sequence[int], skipped: int = 0) -> list[Leaf]:
     """Return each line as a leaf, without Markdown."""
     plain = [
-        Leaf((Line(LineKind.PLAIN, (Span(line, offset),) if line else ()),), number, number + 1)
+        Leaf((Line(LineKind.PLAIN, (StyledSpan(line, offset),) if line else ()),), number, number + 1)
         for number, (line, offset) in enumerate(zip(lines, offsets, strict=True))
     ]
     return plain[skipped:]
 
 
-def parse_inline(text: str) -> tuple[Span, ...]:
+def parse_inline(text: str) -> tuple[StyledSpan, ...]:
     """Return the spans of a text without blocks, such as a table's cell."""
     return tuple(span for line in _read_spans(text, None) for span in line)
 
@@ -233,7 +233,7 @@ class _BlockReader:
             elif token.type == "hr":
                 yield self._make_leaf(first, end, (Line(LineKind.RULE),))
             elif token.type == "math_block":
-                spans = (Span(format_formula(token.content), -1, SpanStyle.FORMULA),)
+                spans = (StyledSpan(format_formula(token.content), -1, SpanStyle.FORMULA),)
                 yield self._make_leaf(first, end, (self._mark_line(Line(LineKind.FORMULA, spans)),))
 
     def _make_leaf(self, first: int, end: int, content: tuple[Line, ...] | Code | Table) -> Leaf:
@@ -255,7 +255,7 @@ class _BlockReader:
             rest = spans[0].text[task.end() :]
             start = spans[0].start + task.end() if spans[0].start >= 0 else -1
             spans = (replace(spans[0], text=rest, start=start), *spans[1:]) if rest else spans[1:]
-        return replace(line, kind=kind, spans=(Span(f"{marker}\t", -1), *spans))
+        return replace(line, kind=kind, spans=(StyledSpan(f"{marker}\t", -1), *spans))
 
     def _read_prose(self, token: "Token", inline: "Token") -> Iterator[Leaf]:
         first, end = token.map or (0, 0)
@@ -321,11 +321,11 @@ class _Offsets:
         return self.offsets[line] + at - self.starts[line]
 
 
-def _read_spans(content: str, offsets: _Offsets | None) -> list[list[Span]]:
+def _read_spans(content: str, offsets: _Offsets | None) -> list[list[StyledSpan]]:
     """Return the spans of a text by lines. Their offsets are -1 without `offsets`."""
     tokens: list[Token] = []
     _parser().inline.parse(content, _parser(), {}, tokens)
-    lines: list[list[Span]] = [[]]
+    lines: list[list[StyledSpan]] = [[]]
     style, link, label, at = SpanStyle.NONE, "", "", 0
     for token in tokens:
         name, _, end = token.type.rpartition("_")
@@ -338,10 +338,10 @@ def _read_spans(content: str, offsets: _Offsets | None) -> list[list[Span]]:
         elif token.type == "link_close":
             if link and label.strip() not in (link, link.rstrip("/"), link.partition("://")[2]):
                 short = link if len(link) <= _SHOWN_ADDRESS else f"{link[:_SHOWN_ADDRESS]}…"
-                lines[-1].append(Span(f" ({short})", -1, SpanStyle.NOTE, link))
+                lines[-1].append(StyledSpan(f" ({short})", -1, SpanStyle.NOTE, link))
             link = ""
         elif token.type == "math":
-            lines[-1].append(Span(format_formula(token.content), -1, style | SpanStyle.FORMULA, link))
+            lines[-1].append(StyledSpan(format_formula(token.content), -1, style | SpanStyle.FORMULA, link))
         else:
             text = token.content
             if token.type == "text_special":
@@ -354,11 +354,11 @@ def _read_spans(content: str, offsets: _Offsets | None) -> list[list[Span]]:
             label += text
             own = style | SpanStyle.CODE if token.type == "code_inline" else style
             plain = token.type == "text" and not link
-            lines[-1] += _find_addresses(text, start, own) if plain else [Span(text, start, own, link)]
+            lines[-1] += _find_addresses(text, start, own) if plain else [StyledSpan(text, start, own, link)]
     return [_join_spans(line) for line in lines]
 
 
-def _find_addresses(text: str, start: int, style: SpanStyle) -> Iterator[Span]:
+def _find_addresses(text: str, start: int, style: SpanStyle) -> Iterator[StyledSpan]:
     """Yield a text's spans, its web addresses as links."""
     at = 0
     for found in _ADDRESS.finditer(text):
@@ -368,15 +368,15 @@ def _find_addresses(text: str, start: int, style: SpanStyle) -> Iterator[Span]:
                 address = address[:-1].rstrip(_ADDRESS_END)
         link = _check_address(address)
         if link:
-            yield Span(text[at : found.start()], start + at if start >= 0 else -1, style)
-            yield Span(address, start + found.start() if start >= 0 else -1, style, link)
+            yield StyledSpan(text[at : found.start()], start + at if start >= 0 else -1, style)
+            yield StyledSpan(address, start + found.start() if start >= 0 else -1, style, link)
             at = found.start() + len(address)
-    yield Span(text[at:], start + at if start >= 0 else -1, style)
+    yield StyledSpan(text[at:], start + at if start >= 0 else -1, style)
 
 
-def _join_spans(spans: Sequence[Span]) -> list[Span]:
+def _join_spans(spans: Sequence[StyledSpan]) -> list[StyledSpan]:
     """Return the spans without empty ones; spans of one style that adjoin in the source are joined."""
-    joined: list[Span] = []
+    joined: list[StyledSpan] = []
     for span in spans:
         if not span.text:
             continue

@@ -48,7 +48,7 @@ SendRequest = Callable[[ReplyView, Mapping[str, Any], Mapping[str, Any]], None]
 """Requests a reply: the widget to show it in, the sampling values, and values to store with it."""
 
 
-class SettingsComparison(QObject):
+class ComparisonRun(QObject):
     """Runs one comparison: stores A's reply, gets B's with other settings, and restores A's settings.
 
     Both replies are stored as versions of one; the conversation continues with A until the user chooses B.
@@ -152,7 +152,7 @@ class ChatPane(ChatFrame):
         self._tool_calls = ToolCallWriter()
         self._reply_id = ""
         self._editing_index: int | None = None
-        self._comparison: SettingsComparison | None = None
+        self._comparison: ComparisonRun | None = None
         self._can_ask = self._replying = False
         self.context_use: ContextUse | None = None
         """Tokens of the last request; None if they are not known."""
@@ -233,10 +233,10 @@ class ChatPane(ChatFrame):
         self.banner.clear()
         self.system.commit_edit()
         coloured = self.colour_button.isChecked()
-        comparison: SettingsComparison | None = None
+        comparison: ComparisonRun | None = None
         if self.compare_button.isChecked() and not self.prompts.active:
             try:
-                comparison = SettingsComparison(
+                comparison = ComparisonRun(
                     self._controller, self.conversation, self.compare_bar, self._send_request, self, coloured=coloured
                 )
             except LauncherError as error:

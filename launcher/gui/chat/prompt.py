@@ -20,7 +20,7 @@ _SHOWN_CHARACTERS = 20_000
 """Characters of a question that are shown. All of it is sent."""
 
 
-class Prompt(QPlainTextEdit):
+class PromptField(QPlainTextEdit):
     """Input field: Enter sends, Shift+Enter breaks the line, Up in an empty field edits the last question."""
 
     sent = Signal()

@@ -18,10 +18,10 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QFrame, QVBoxLayout
 
 from launcher.gui import theme
-from launcher.gui.chat.body import Block
+from launcher.gui.chat.body import BodyBlock
 from launcher.gui.chat.drafts import mark_draft
 from launcher.gui.chat.links import LinkText
-from launcher.gui.chat.markdown import Line, LineKind, Span, SpanStyle
+from launcher.gui.chat.markdown import Line, LineKind, SpanStyle, StyledSpan
 from launcher.gui.chat.steps import VerificationSteps
 from launcher.gui.translation import tr
 
@@ -64,7 +64,7 @@ class ReadOnlyText(LinkText):
         super().paintEvent(event)
 
 
-def set_span_style(form: QTextCharFormat, span: Span) -> None:
+def set_span_style(form: QTextCharFormat, span: StyledSpan) -> None:
     """Set a span's style and its link in its format."""
     style = span.style
     if style & SpanStyle.BOLD:
@@ -105,7 +105,7 @@ class ProseSource:
         return block
 
 
-class ProseBlock(Block):
+class ProseBlock(BodyBlock):
     """Lines of prose. Only lines that differ are laid out again."""
 
     def __init__(self, steps: VerificationSteps | None, *, quiet: bool = False, coloured: bool = False) -> None:
@@ -250,7 +250,7 @@ class ProseBlock(Block):
             form.setProperty(QTextFormat.Property.BlockTrailingHorizontalRulerWidth, True)
         return form
 
-    def _char_format(self, span: Span, line: Line) -> QTextCharFormat:
+    def _char_format(self, span: StyledSpan, line: Line) -> QTextCharFormat:
         form = QTextCharFormat()
         if line.kind is LineKind.HEADING:
             form.setFont(theme.font(_HEADING_PX.get(line.heading, theme.PROSE_PX), bold=True))

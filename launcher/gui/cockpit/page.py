@@ -22,6 +22,7 @@ from PySide6.QtWidgets import (
 
 from launcher.base.errors import LauncherError, Superseded
 from launcher.base.text import make_visible
+from launcher.export.formats import FORMATS, Subject, render_export
 from launcher.gui import theme
 from launcher.gui.chat.pane import ChatPane, KeptChat
 from launcher.gui.cockpit.controls import ControlsPane
@@ -33,7 +34,7 @@ from launcher.gui.cockpit.welcome import Welcome
 from launcher.gui.controller import Controller
 from launcher.gui.labels import ElidedLabel, Label, display_path, set_tooltip
 from launcher.gui.plots.panel import KeptPlots, PlotPanel
-from launcher.gui.translation import join_sentences, mark, render, tr
+from launcher.gui.translation import join_sentences, render, tr
 from launcher.gui.viewmodel import View, is_away, state_name
 from launcher.gui.widgets import Badge, Banner, Card, MemoryBar, PageHead, ReadAge, Segmented
 from launcher.gui.widgets.blocks import make_button, make_caption, open_menu_with
@@ -48,25 +49,6 @@ if TYPE_CHECKING:
 
 # Export of the running setup as text for other tools, shown before it is copied.
 
-EXPORT_KINDS: dict[str, str] = {
-    "command": mark("Command line"),
-    "script": mark("Script"),
-    "compose": mark("Docker Compose"),
-    "systemd": mark("systemd unit"),
-    "llama-swap": mark("llama-swap entry"),
-    "router-ini": mark("llama-server router entry"),
-    "curl": mark("curl"),
-    "python": mark("Python"),
-    "typescript": mark("TypeScript"),
-    "env": mark("Environment variables"),
-    "aider": mark("aider"),
-    "claude-code": mark("Claude Code"),
-    "codex": mark("Codex"),
-    "continue": mark("Continue"),
-    "open-webui": mark("Open WebUI"),
-    "opencode": mark("opencode"),
-    "vscode": mark("VS Code"),
-}
 _VISIBLE_LINES = 10
 """Lines of an exported text that are visible at once."""
 
@@ -124,15 +106,18 @@ class CopyPanel(Card):
         menu.addAction(tr("Base URL")).triggered.connect(self.copy_address)
         menu.addAction(tr("API key")).triggered.connect(self.copy_key)
         menu.addSeparator()
-        for kind, name in EXPORT_KINDS.items():
-            menu.addAction(f"{tr(name)} ...").triggered.connect(lambda _=False, kind=kind: self.show_kind(kind))
+        for kind, chosen in FORMATS.items():
+            if chosen.label:
+                menu.addAction(f"{tr(chosen.label)} ...").triggered.connect(
+                    lambda _=False, kind=kind: self.show_kind(kind)
+                )
         return menu
 
     def show_kind(self, kind: "str") -> None:
         """Show the running setup as text of a kind."""
         self._kind = kind
-        self._note.setText(tr(EXPORT_KINDS[kind]))
-        self.text.setAccessibleName(tr(EXPORT_KINDS[kind]))
+        self._note.setText(tr(FORMATS[kind].label))
+        self.text.setAccessibleName(tr(FORMATS[kind].label))
         request = self._request = kind, self.with_key.isChecked(), self._server_url()
         self.text.clear()
         self.copy_button.setEnabled(False)
@@ -166,7 +151,7 @@ class CopyPanel(Card):
             self.text.setPlainText(render(error.message))
 
     def _copy(self) -> None:
-        self._copy_text(self.text.toPlainText(), tr("{kind} copied.", kind=tr(EXPORT_KINDS[self._kind])))
+        self._copy_text(self.text.toPlainText(), tr("{kind} copied.", kind=tr(FORMATS[self._kind].label)))
 
     def _copy_text(self, text: str, message: str) -> None:
         QGuiApplication.clipboard().setText(text)
@@ -177,7 +162,6 @@ async def _render_recipe(kind: "str", with_key: bool, url: str | None) -> str:
     from dataclasses import replace
 
     from launcher.app.models import recipes
-    from launcher.export.formats import FORMATS, Subject, render_export
 
     recipe = (await recipes.recipe_of_running(url, backend=None)).recipe
     recipe = recipe if with_key else replace(recipe, api_key=None)

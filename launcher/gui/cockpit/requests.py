@@ -8,6 +8,7 @@ from PySide6.QtCore import QModelIndex, QObject, QPersistentModelIndex, QRectF, 
 from PySide6.QtGui import QIcon, QPainter, QPen, QPixmap
 from PySide6.QtWidgets import QHeaderView, QStyledItemDelegate, QStyleOptionViewItem
 
+from launcher.base.codec import from_json
 from launcher.base.errors import LauncherError
 from launcher.base.text import one_line
 from launcher.engine.server.reread import Reread
@@ -327,7 +328,7 @@ def _describe_request(record: Record) -> str:
     reread = record["reread"]
     if reread:
         parts.append(tr("{tokens:,} tokens read again", tokens=reread["tokens"]))
-        parts.append(render(Reread.from_json(reread).explanation))
+        parts.append(render(from_json(Reread, reread).explanation))
     return " · ".join([*_explain_failure(record), *parts])
 
 

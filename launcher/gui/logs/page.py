@@ -32,7 +32,7 @@ from launcher.gui.logs.lines import MOST_LINES, LogFilter, ParsedLine, format_ti
 from launcher.gui.logs.model import LogModel
 from launcher.gui.logs.sources import (
     OWN_SERVER,
-    Cause,
+    FailureCause,
     LogSource,
     OpenedLog,
     SourceKind,
@@ -274,7 +274,7 @@ class CauseCard(Card):
         self.body.addLayout(buttons)
         self.hide()
 
-    def show_cause(self, cause: Cause, action: Action | None, *, has_line: bool) -> None:
+    def show_cause(self, cause: FailureCause, action: Action | None, *, has_line: bool) -> None:
         """Show a cause. `action` is applied by the button; None hides it. `has_line`: the log contains the line."""
         self._action = action
         title, text, hint = map(render, (cause.title, cause.text, cause.hint))
@@ -336,7 +336,7 @@ class LogsPage(QWidget):
         self._sources_listed = kept is not None
         self._own_lines: list[ParsedLine] = []
         """Lines of this window's server; the same list as that of the model while they are shown."""
-        self._cause: Cause | None = None
+        self._cause: FailureCause | None = None
         self._dismissed: LauncherError | None = None
         """Error of this window's server whose card the user closed."""
         self._reading: WorkHandle[None] | None = None
@@ -561,7 +561,7 @@ class LogsPage(QWidget):
         self._dismissed = inputs.status.error or inputs.problem
         self._show_cause(None)
 
-    def _show_cause(self, cause: Cause | None) -> None:
+    def _show_cause(self, cause: FailureCause | None) -> None:
         line = cause.line.rstrip("…").strip() if cause else ""
         self.lines.highlight_text(line if len(line) >= _LEAST_HIGHLIGHT_LENGTH else "")
         before, self._cause = self._cause, cause
@@ -572,7 +572,7 @@ class LogsPage(QWidget):
         if cause != before and self.isVisible() and not self.bar.pause.isChecked():
             QTimer.singleShot(0, self, self.show_cause_line)
 
-    def _first_possible_action(self, cause: Cause) -> Action | None:
+    def _first_possible_action(self, cause: FailureCause) -> Action | None:
         """Return the first action for the button: one that opens a link or restarts the server with a fix."""
         from launcher.engine.diagnosis.actions import restarts_server
 

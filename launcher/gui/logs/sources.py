@@ -50,7 +50,7 @@ class LogSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class FailureCause:
     """The cause of a server's failure: title, text, hint, the log line that shows it, and suggested actions.
 
     `start` is the failed start that an action repeats; None for the server of this window. `foreign`: the log is not of
@@ -71,7 +71,7 @@ class OpenedLog:
     """The last lines of a file and its diagnosis, None if the log shows no known cause."""
 
     lines: list[ParsedLine]
-    cause: Cause | None
+    cause: FailureCause | None
 
 
 OWN_SERVER = LogSource(SourceKind.OURS)
@@ -121,16 +121,18 @@ def _read_and_diagnose(path: Path) -> OpenedLog:
     diagnosis = diagnose_log(text, exit_code=own_start.exit_code if own_start else None)
     if diagnosis is None:
         return OpenedLog(lines, None)
-    cause = Cause(diagnosis.title, diagnosis.cause, diagnosis.hint, diagnosis.line, diagnosis.actions, foreign=True)
+    cause = FailureCause(
+        diagnosis.title, diagnosis.cause, diagnosis.hint, diagnosis.line, diagnosis.actions, foreign=True
+    )
     if own_start is not None:
         actions = own_start.actions if own_start.diagnosis == diagnosis.code else diagnosis.actions
         cause = replace(cause, actions=actions, start=own_start.start, foreign=False)
     return OpenedLog(lines, cause)
 
 
-def make_cause(error: LauncherError) -> Cause:
+def make_cause(error: LauncherError) -> FailureCause:
     """Return the cause of an error of this window's server."""
-    return Cause(error.title, "", error.hint, str(error.facts.get("line", "")), error.actions)
+    return FailureCause(error.title, "", error.hint, str(error.facts.get("line", "")), error.actions)
 
 
 async def follow_server(url: str, report: Callable[[list[ParsedLine]], object]) -> None:

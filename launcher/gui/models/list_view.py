@@ -45,7 +45,7 @@ _RIGHT = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class ListColumns:
     """The horizontal places of the columns in a row of some width, in pixels; those without room are left out."""
 
     width: int
@@ -53,7 +53,7 @@ class Columns:
     places: dict[str, tuple[int, int]]
 
     @classmethod
-    def for_width(cls, width: int) -> Columns:
+    def for_width(cls, width: int) -> ListColumns:
         """Return the columns for a list's width."""
         shown = dict(_WIDTHS)
         room = width - theme.px(_NAME_LEFT + _CHEVRON) - sum(map(theme.px, shown.values()))
@@ -148,7 +148,7 @@ class _RowDelegate(QStyledItemDelegate):
 class _RowPainter:
     """Paints one row at its place."""
 
-    def __init__(self, painter: QPainter, rect: QRect, columns: Columns, row: Row) -> None:
+    def __init__(self, painter: QPainter, rect: QRect, columns: ListColumns, row: Row) -> None:
         self._painter, self._rect, self._columns, self._row = painter, rect, columns, row
 
     def paint_model(self, button: QRect | None, *, is_open: bool, has_files: bool) -> None:
@@ -322,7 +322,7 @@ class LibraryList(QTreeView):
         super().__init__()
         self.setObjectName("library")
         self.tree = LibraryTree(describe, self)
-        self.columns = Columns.for_width(theme.px(800))
+        self.columns = ListColumns.for_width(theme.px(800))
         self._filling = False
         self._follows_first = True
         """Whether nothing was chosen yet, so that the first row is selected, whichever that is."""
@@ -411,9 +411,9 @@ class LibraryList(QTreeView):
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
         """Place the columns for the width."""
-        self.columns = Columns.for_width(self.viewport().width())
+        self.columns = ListColumns.for_width(self.viewport().width())
         super().resizeEvent(event)
-        self.columns = Columns.for_width(self.viewport().width())
+        self.columns = ListColumns.for_width(self.viewport().width())
         self.viewport().update()
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:  # noqa: N802

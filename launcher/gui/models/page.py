@@ -93,7 +93,6 @@ class ModelsPage(QWidget):
         """The models of the catalogue and of this computer, as far as they are read."""
         self.from_hub: tuple[LibraryModel, ...] = ()
         """Models on the hub: found by the search, or named by a link."""
-        self._searched = ""
         """The words for which the hub was asked last."""
         self._downloads: dict[str, Download] = {}
         """Downloads by the file that they fetch."""
@@ -801,7 +800,6 @@ class ModelsPage(QWidget):
 
             return await search_hub(text)
 
-        self._searched = text
         self.hub_line.show_state(tr("Searching Hugging Face ..."))
         if self._searching is not None:
             self._searching.cancel()

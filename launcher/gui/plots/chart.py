@@ -42,7 +42,7 @@ class _PlotCurve(pyqtgraph.PlotCurveItem):  # type: ignore[misc]
         self.box = box
 
 
-class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
+class ChartWidget(pyqtgraph.PlotWidget):  # type: ignore[misc]
     """Chart of given values, at least `least_height` pixels high without the times.
 
     x is in seconds from the end of the span, y in units of the value axis.

@@ -550,12 +550,12 @@ class PlotPanel(QWidget):
         """Load the plot library once and put the charts into the rows."""
         if self._attached:
             return
-        from launcher.gui.plots.chart import Chart
+        from launcher.gui.plots.chart import ChartWidget
 
         self._attaching = self._attached = True
         self.load_samples()
         for row in self.rows.values():
-            chart = Chart(row.plot, row.least_height)
+            chart = ChartWidget(row.plot, row.least_height)
             row.attach_chart(chart)
             chart.overlay.hovered.connect(lambda share, row=row: self.read_at(row, share))
             chart.overlay.pointer_left.connect(lambda: self.read_at(None))

@@ -15,6 +15,7 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QGuiApplication, QImage, QPainter, QPen, QPolygonF
 from PySide6.QtSvg import QSvgGenerator
 
+from launcher.base.codec import from_json
 from launcher.gui.theme import LIGHT
 from launcher.tuning.chart import Chart, ChartPanel, ChartPoint, ChartSeries
 
@@ -297,7 +298,7 @@ def main() -> int:
     """Paint the chart on standard input. Returns the exit code."""
     order = json.load(sys.stdin)
     application = QGuiApplication(["mtp-launcher", "-platform", "offscreen"])
-    chart = Chart.parse(order["chart"])
+    chart = from_json(Chart, order["chart"])
     writers = {".png": write_png, ".svg": write_svg}
     try:
         for file in order["files"]:

@@ -18,7 +18,7 @@ from launcher.gui.translation import render, tr
 from launcher.machine.gpu import Reading
 
 if TYPE_CHECKING:
-    from launcher.gui.plots.chart import Chart
+    from launcher.gui.plots.chart import ChartWidget
     from launcher.gui.plots.marks import Mark
     from launcher.gui.plots.overlay import Dot, LineLabel
     from launcher.gui.plots.samples import Columns, Floats, Samples
@@ -56,7 +56,7 @@ class PlotRow(QWidget):
         self.setObjectName("plotRow")
         self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
         self.plot = plot
-        self.chart: Chart | None = None
+        self.chart: ChartWidget | None = None
         self.references: tuple[Reference, ...] = ()
         self.absent: str | None = None
         """Reason why there is nothing to plot, or None."""
@@ -82,7 +82,7 @@ class PlotRow(QWidget):
         self._layout.addWidget(self._placeholder, 1)
         self.show_narrow(False)
 
-    def attach_chart(self, chart: Chart) -> None:
+    def attach_chart(self, chart: ChartWidget) -> None:
         """Insert the chart."""
         self.chart = chart
         self._layout.replaceWidget(self._placeholder, chart)

@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from launcher.app.first.first_steps import Stage, Step, StepProgress
+from launcher.app.first.first_steps import Step, StepProgress, StepStage
 from launcher.gui import theme
 from launcher.gui.labels import ElidedLabel, Label, set_tooltip
 from launcher.gui.start.computer_text import Fact
@@ -534,11 +534,11 @@ class PlansTable(RowTable):
 # Steps of a first start, a row each.
 
 _GLYPHS = {
-    Stage.WAITING: ("ring", "secondary"),
-    Stage.RUNNING: ("dashed", "accent"),
-    Stage.DONE: ("tick", "good"),
-    Stage.PAUSED: ("pause", "attention"),
-    Stage.FAILED: ("cross", "bad"),
+    StepStage.WAITING: ("ring", "secondary"),
+    StepStage.RUNNING: ("dashed", "accent"),
+    StepStage.DONE: ("tick", "good"),
+    StepStage.PAUSED: ("pause", "attention"),
+    StepStage.FAILED: ("cross", "bad"),
 }
 _BAR_WIDTH = 148
 
@@ -565,7 +565,7 @@ class StepsCard(Card):
         self.progress = {step: StepProgress(step) for step in Step}
         self.body.addLayout(grid)
         for row in self._rows.values():  # neutral state until it is known what has to be done
-            row.glyph.show_glyph(*_GLYPHS[Stage.WAITING])
+            row.glyph.show_glyph(*_GLYPHS[StepStage.WAITING])
             row.name.setEnabled(False)
             row.bar.hide()
 
@@ -602,12 +602,12 @@ class StepsCard(Card):
         row.subject.setText(step_subject(report))
         row.state.setText(step_state(report))
         for label in (row.name, row.subject):
-            label.setEnabled(report.stage is not Stage.WAITING)
+            label.setEnabled(report.stage is not StepStage.WAITING)
         row.bar.setVisible(
-            report.stage is Stage.RUNNING or (report.stage is Stage.PAUSED and bool(report.progress.done_bytes))
+            report.stage is StepStage.RUNNING or (report.stage is StepStage.PAUSED and bool(report.progress.done_bytes))
         )
         row.bar.show_fraction(_step_fraction(report))
-        row.bar.show_role("attention" if report.stage is Stage.PAUSED else "accent")
+        row.bar.show_role("attention" if report.stage is StepStage.PAUSED else "accent")
 
 
 def _step_fraction(report: StepProgress) -> float | None:

@@ -15,7 +15,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from launcher.app.first.first_steps import Stage, StepProgress
+from launcher.app.first.first_steps import StepProgress, StepStage
 from launcher.app.settings_declared import READ_HEADERS, VALUE_OFF, VALUE_ON
 from launcher.base.errors import LauncherError
 from launcher.base.text import one_line
@@ -507,7 +507,7 @@ class StartPage(QWidget):
     @Slot()
     def _show_buttons(self) -> None:
         running = self.flow.running
-        paused = any(report.stage is Stage.PAUSED for report in self.steps.progress.values())
+        paused = any(report.stage is StepStage.PAUSED for report in self.steps.progress.values())
         if self._step_failed:
             text, tip = tr("Retry"), tr("Continue from the failed step")
         elif self._is_serving:
@@ -577,7 +577,7 @@ class StartPage(QWidget):
 
     @Slot(object)
     def _show_failure(self, error: LauncherError) -> None:
-        failed = any(report.stage is Stage.FAILED for report in self.steps.progress.values())
+        failed = any(report.stage is StepStage.FAILED for report in self.steps.progress.values())
         self._step_failed = failed
         buttons = [] if failed else [(tr("Retry"), self.check_again)]  # a failed step is retried by the main button
         self.banner.show_message(str(error), "bad", buttons)

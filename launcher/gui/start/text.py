@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from launcher.app.first.first_steps import Stage, Step, StepDetail, StepProgress
+from launcher.app.first.first_steps import Step, StepDetail, StepProgress, StepStage
 from launcher.gui.duration import format_duration
 from launcher.gui.labels import UNKNOWN
 from launcher.gui.setting_text import setting_text
@@ -222,7 +222,7 @@ def step_subject(report: StepProgress) -> str:
     match report.step:
         case Step.ENGINE if report.detail is StepDetail.BUILT_IN:
             return tr("built-in engine")
-        case Step.ENGINE if report.stage is Stage.DONE:
+        case Step.ENGINE if report.stage is StepStage.DONE:
             return report.subject
         case Step.ENGINE:
             return ", ".join(filter(None, (report.subject or tr("llama.cpp, the stable build"), size)))
@@ -242,16 +242,16 @@ def step_subject(report: StepProgress) -> str:
 
 def step_state(report: StepProgress) -> str:
     """Return a step's progress as text."""
-    if report.stage is Stage.FAILED:
+    if report.stage is StepStage.FAILED:
         return tr("failed")
     detail = _detail_text(report.detail)
-    if report.stage is Stage.DONE:
+    if report.stage is StepStage.DONE:
         return _done_text(report, detail)
     progress = report.progress
     moved = _progress_text(progress)
-    if report.stage is Stage.PAUSED:
+    if report.stage is StepStage.PAUSED:
         return tr("paused, {moved} kept", moved=moved) if progress.done_bytes else tr("paused")
-    if report.stage is Stage.WAITING:
+    if report.stage is StepStage.WAITING:
         return {
             Step.VERIFY: tr("after the download"),
             Step.ENGINE: tr("to be installed"),

@@ -137,7 +137,7 @@ def verdict_card(view: "TuneView", buttons: "Sequence[ButtonAction]", *, saved: 
 
 
 def workload_answer(answer: Mapping[str, Any], baseline: Mapping[str, Any]) -> WorkloadAnswer:
-    """Return the answer for one of several workloads (PartAnswer.as_json) as texts."""
+    """Return the answer for one of several workloads (a PartAnswer as JSON) as texts."""
     from launcher.gui.tune.trial_views import describe_settings
 
     title = workload_title(str(answer["workload"]))

@@ -425,7 +425,7 @@ class VerdictCard(QFrame):
         self._answers.setContentsMargins(0, gap, 0, gap)
         if not answers:
             return
-        heads = (tr("Workload"), tr("Recommended"), tr("Gain with MTP"), tr("Likely"))
+        heads = (tr("WorkloadChoice"), tr("Recommended"), tr("Gain with MTP"), tr("Likely"))
         rows = [heads, *((each.workload, each.settings, each.change, each.chance) for each in answers)]
         for number, row in enumerate(rows):
             for column, text in enumerate(row):
@@ -478,7 +478,7 @@ USUAL_BUDGET_MIN = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class WorkloadChoice:
     """A workload to optimise for. `title` and `about` are English, translated when shown."""
 
     name: str
@@ -487,14 +487,14 @@ class Workload:
 
 
 WORKLOADS = (
-    Workload("code", mark("Code"), mark("Writing and editing code: long, predictable replies.")),
-    Workload("prose", mark("Prose"), mark("Essays and explanations: lower draft acceptance than code.")),
-    Workload("reasoning", mark("Reasoning"), mark("Problems that need thinking before the reply.")),
-    Workload("extraction", mark("Extraction"), mark("Facts from a text, as JSON: short, predictable replies.")),
-    Workload("long", mark("Long prompt"), mark("Long prompts with short replies: prompt speed matters most.")),
-    Workload("turns", mark("Conversation"), mark("A conversation of several turns.")),
-    Workload("mine", mark("My prompts"), mark("Prompts of your own, from a file.")),
-    Workload("published", mark("Published run"), mark("The prompt of a published result, for comparison.")),
+    WorkloadChoice("code", mark("Code"), mark("Writing and editing code: long, predictable replies.")),
+    WorkloadChoice("prose", mark("Prose"), mark("Essays and explanations: lower draft acceptance than code.")),
+    WorkloadChoice("reasoning", mark("Reasoning"), mark("Problems that need thinking before the reply.")),
+    WorkloadChoice("extraction", mark("Extraction"), mark("Facts from a text, as JSON: short, predictable replies.")),
+    WorkloadChoice("long", mark("Long prompt"), mark("Long prompts with short replies: prompt speed matters most.")),
+    WorkloadChoice("turns", mark("Conversation"), mark("A conversation of several turns.")),
+    WorkloadChoice("mine", mark("My prompts"), mark("Prompts of your own, from a file.")),
+    WorkloadChoice("published", mark("Published run"), mark("The prompt of a published result, for comparison.")),
 )
 
 

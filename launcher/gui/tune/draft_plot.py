@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 from launcher.base.units import format_figure
 from launcher.gui import theme
 from launcher.gui.translation import tr
-from launcher.gui.tune.view_data import Curve, Point
+from launcher.gui.tune.view_data import Point, WorkloadCurve
 from launcher.gui.widgets import paint_glyph
 
 _DOT, _NEAR = 4.5, 14
@@ -24,17 +24,17 @@ class DraftPlot(QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self._curves: tuple[Curve, ...] = ()
+        self._curves: tuple[WorkloadCurve, ...] = ()
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
         self.setMouseTracking(True)
         self.show_curves(())
 
     @property
-    def curves(self) -> tuple[Curve, ...]:
+    def curves(self) -> tuple[WorkloadCurve, ...]:
         """The curves shown."""
         return self._curves
 
-    def show_curves(self, curves: Sequence[Curve]) -> None:
+    def show_curves(self, curves: Sequence[WorkloadCurve]) -> None:
         """Show curves; without any, a placeholder."""
         self._curves = tuple(curve for curve in curves if curve.points)
         self.setAccessibleName(tr("Tokens per second by draft length"))
@@ -88,7 +88,7 @@ class DraftPlot(QWidget):
             return True
         return super().event(event)
 
-    def _point_near(self, position: QPointF) -> tuple[Curve, Point] | None:
+    def _point_near(self, position: QPointF) -> tuple[WorkloadCurve, Point] | None:
         candidates = []
         for curve in self._curves:
             for point in curve.points:
@@ -147,7 +147,7 @@ class DraftPlot(QWidget):
             label = metrics.elidedText(name, Qt.TextElideMode.ElideRight, int(room.width()))
             painter.drawText(room, int(Qt.AlignmentFlag.AlignCenter), label)
 
-    def _paint_curve(self, painter: QPainter, curve: Curve) -> None:
+    def _paint_curve(self, painter: QPainter, curve: WorkloadCurve) -> None:
         colour = theme.colour(curve.role)
         positions = [self.position_of(point) for point in curve.points]
         painter.setPen(QPen(colour, 1.3))
@@ -228,7 +228,7 @@ class DraftPlot(QWidget):
             painter.drawText(room, int(Qt.AlignmentFlag.AlignCenter), curve.name)
 
 
-def point_text(curve: Curve, point: Point) -> str:
+def point_text(curve: WorkloadCurve, point: Point) -> str:
     """Return a point as text."""
     rate = format_figure(point.rate)
     if point.spread is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from launcher.gui.setting_text import setting_text
 from launcher.gui.translation import join_sentences, ntr, render, tr
-from launcher.gui.tune.view_data import Curve, Point, StepPart, TrialRow
+from launcher.gui.tune.view_data import Point, StepPart, TrialRow, WorkloadCurve
 from launcher.models.server_settings import ROWS
 from launcher.monitor.meter import sum_acceptance
 from launcher.tuning.goal import Aim, Goal
@@ -30,7 +30,7 @@ side."""
 
 @dataclass(frozen=True, slots=True)
 class TuneView:
-    """A tune's state, running or finished. `verdict` has the format of Verdict.as_json.
+    """A tune's state, running or finished. `verdict` has the format of a Verdict as JSON.
 
     `baseline` are the settings before the tune. `forecasts` are for several draft lengths; `other_settings` are all
     settings but the draft length, the same for each of these forecasts and for the curve. `estimate_mib` returns the
@@ -134,7 +134,7 @@ def trial_rows(view: TuneView) -> list[TrialRow]:
     return [row for _, _, row in sorted(rows, key=lambda each: each[:2])]
 
 
-def rate_curves(view: TuneView) -> tuple[Curve, ...]:
+def rate_curves(view: TuneView) -> tuple[WorkloadCurve, ...]:
     """Return the speed by draft length, measured where available, else predicted; also that of each workload, measured.
 
     A curve's name has the other settings.
@@ -152,7 +152,7 @@ def rate_curves(view: TuneView) -> tuple[Curve, ...]:
     return tuple(found)
 
 
-def _rate_curve(view: TuneView, role: str) -> tuple[Curve, ...]:
+def _rate_curve(view: TuneView, role: str) -> tuple[WorkloadCurve, ...]:
     """Return the curve of a tune in a colour of the theme; none without points."""
     baseline = _with_mtp_off(view.baseline)
     by_key = {
@@ -174,7 +174,7 @@ def _rate_curve(view: TuneView, role: str) -> tuple[Curve, ...]:
             forecast = forecasts_by_draft[draft]
             points.append(Point(label, forecast.value, _half_interval(forecast.low, forecast.high), measured=False))
     name = " · ".join([view.workload, *_other_differences(view.other_settings, view.baseline)])
-    return (Curve(name, role, tuple(points)),) if points else ()
+    return (WorkloadCurve(name, role, tuple(points)),) if points else ()
 
 
 def step_parts(view: TuneView) -> tuple[tuple[StepPart, ...], str, str]:

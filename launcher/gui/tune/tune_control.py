@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, Signal
 
+from launcher.base.codec import to_json
 from launcher.base.errors import LauncherError, Superseded
 from launcher.gui.service import DEMO
 from launcher.gui.tune.view_data import OWN_WORKLOAD, TuneRequest
@@ -179,7 +180,7 @@ class TuneControl(QObject):
 
     def _finish_judged(self, verdict: Verdict) -> None:
         """Show the verdict with the quality of the answers, which is judged after the last trial."""
-        self._change_view(verdict=verdict.as_json())
+        self._change_view(verdict=to_json(verdict))
         self._finish(self.ended.emit)
 
     def _finish(self, callback: Callable[[], object]) -> None:
@@ -251,7 +252,7 @@ class TuneControl(QObject):
                     trials=event.state.trials,
                     forecasts=event.verdict.forecasts,
                     other_settings=_without_draft(event.verdict.forecast_settings),
-                    verdict=event.verdict.as_json(),
+                    verdict=to_json(event.verdict),
                 )
 
     def _change_view(self, **changes: Any) -> None:  # noqa: ANN401 -- fields of TuneView

@@ -83,7 +83,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class WorkloadCurve:
     """The points of one workload. `role` is its colour in the theme."""
 
     name: str

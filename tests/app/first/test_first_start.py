@@ -19,7 +19,7 @@ from launcher.app.first.first_checks import (
     survey_start,
 )
 from launcher.app.first.first_start import initial_steps, make_server_starter, perform_first_start
-from launcher.app.first.first_steps import Stage, Step, StepDetail, StepProgress
+from launcher.app.first.first_steps import Step, StepDetail, StepProgress, StepStage
 from launcher.app.models.downloads import add_pull, download_queue
 from launcher.app.serving.session import ServerSession
 from launcher.base.errors import DiskFull, DraftsInert, LauncherError, ModelHasNoHead, NothingFits, Refused, Unreachable
@@ -52,13 +52,13 @@ class StepRecorder:
 
     def __init__(self) -> None:
         self.all: list[StepProgress] = []
-        self.reached: dict[tuple[Step, Stage], asyncio.Event] = {}
+        self.reached: dict[tuple[Step, StepStage], asyncio.Event] = {}
 
     def __call__(self, progress: StepProgress) -> None:
         self.all.append(progress)
         self.at(progress.step, progress.stage).set()
 
-    def at(self, step: Step, stage: Stage) -> asyncio.Event:
+    def at(self, step: Step, stage: StepStage) -> asyncio.Event:
         return self.reached.setdefault((step, stage), asyncio.Event())
 
     def last(self, step: Step) -> StepProgress:
@@ -66,7 +66,7 @@ class StepRecorder:
 
     def began(self) -> list[Step]:
         """The steps in the order in which they were first reported."""
-        return list(dict.fromkeys(each.step for each in self.all if each.stage is Stage.RUNNING))
+        return list(dict.fromkeys(each.step for each in self.all if each.stage is StepStage.RUNNING))
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ async def test_the_demo_needs_no_download(session: ServerSession, recorder: Step
     assert reply.text
     assert reply.acceptance.accepted > 0
     assert recorder.began() == [Step.LOAD, Step.WARM_UP, Step.SELF_TEST]
-    assert {step: recorder.last(step).stage for step in Step} == dict.fromkeys(Step, Stage.DONE)
+    assert {step: recorder.last(step).stage for step in Step} == dict.fromkeys(Step, StepStage.DONE)
     assert recorder.last(Step.ENGINE).detail is StepDetail.BUILT_IN
     tested = recorder.last(Step.SELF_TEST)
     assert (tested.accepted, tested.drafted) == (reply.acceptance.accepted, reply.acceptance.drafted)
@@ -190,7 +190,7 @@ async def test_finished_steps_are_reported_as_done_and_not_repeated(
     assert again.began() == [Step.LOAD, Step.SELF_TEST]
     assert again.last(Step.MODEL).detail is StepDetail.ALREADY_DOWNLOADED
     assert again.last(Step.LOAD).detail is StepDetail.SERVED
-    assert [each.stage for each in initial_steps(await survey_start(own_request))][:3] == [Stage.DONE] * 3
+    assert [each.stage for each in initial_steps(await survey_start(own_request))][:3] == [StepStage.DONE] * 3
 
 
 async def test_an_engine_for_the_gpu_is_installed_first(
@@ -209,7 +209,7 @@ async def test_an_engine_for_the_gpu_is_installed_first(
     assert recorder.all.index(recorder.last(Step.ENGINE)) < [each.step for each in recorder.all].index(Step.LOAD, 7)
     engine = recorder.last(Step.ENGINE)
     assert (engine.stage, engine.subject, engine.detail) == (
-        Stage.DONE,
+        StepStage.DONE,
         "b11400-cuda-13.4-x64",
         StepDetail.INSTALLED_AND_TESTED,
     )
@@ -275,7 +275,7 @@ class TestBeforeAnythingLarge:
         monkeypatch.setattr(first_checks, "read_disks", read_full_disks)
         with pytest.raises(DiskFull, match="The download needs"):
             await start(own_request, session, recorder)
-        assert recorder.last(Step.MODEL).stage is Stage.FAILED
+        assert recorder.last(Step.MODEL).stage is StepStage.FAILED
         assert not models_dir().exists()
 
     @pytest.mark.usefixtures("own_request")
@@ -285,7 +285,7 @@ class TestBeforeAnythingLarge:
         monkeypatch.setenv("MTP_LAUNCHER_GITHUB_API", releases.with_faults("limited"))
         with pytest.raises(LauncherError):
             await start(make_request(gpu=True), session, recorder)
-        assert recorder.last(Step.ENGINE).stage is Stage.FAILED
+        assert recorder.last(Step.ENGINE).stage is StepStage.FAILED
         assert not models_dir().exists()
 
     async def test_local_files_are_served_without_a_network(
@@ -302,7 +302,7 @@ class TestBeforeAnythingLarge:
         shutil.rmtree(models_dir())
         with pytest.raises(Unreachable):
             await start(own_request, session, recorder)
-        assert recorder.last(Step.MODEL).stage is Stage.FAILED
+        assert recorder.last(Step.MODEL).stage is StepStage.FAILED
 
 
 class TestPausing:
@@ -321,9 +321,9 @@ class TestPausing:
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
-        assert recorder.last(Step.MODEL).stage is Stage.PAUSED
+        assert recorder.last(Step.MODEL).stage is StepStage.PAUSED
         waiting = {each.step: each for each in initial_steps(await survey_start(own_request))}[Step.MODEL]
-        assert waiting.stage is Stage.PAUSED
+        assert waiting.stage is StepStage.PAUSED
         assert 0 < waiting.progress.done_bytes < (waiting.progress.bytes or 0)
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         hub.requests()
@@ -337,12 +337,12 @@ class TestPausing:
         self, step: Step, own_request: FirstStartRequest, session: ServerSession, recorder: StepRecorder
     ) -> None:
         starting = asyncio.ensure_future(start(own_request, session, recorder))
-        await recorder.at(step, Stage.RUNNING).wait()
+        await recorder.at(step, StepStage.RUNNING).wait()
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
         assert recorder.all[-1].step is step
-        assert recorder.all[-1].stage is Stage.PAUSED
+        assert recorder.all[-1].stage is StepStage.PAUSED
         assert (await start(own_request, session, recorder)).text
 
 
@@ -356,8 +356,8 @@ async def test_a_model_without_its_mtp_head_fails_verification(
     toml.write_text(toml.read_text().replace(size, str(headless_model.stat().st_size)))
     with pytest.raises(ModelHasNoHead):
         await start(make_request(), session, recorder)
-    assert recorder.last(Step.VERIFY).stage is Stage.FAILED
-    assert recorder.last(Step.MODEL).stage is Stage.DONE
+    assert recorder.last(Step.VERIFY).stage is StepStage.FAILED
+    assert recorder.last(Step.MODEL).stage is StepStage.DONE
 
 
 async def test_a_download_of_the_queue_is_awaited_and_then_used(
@@ -396,7 +396,7 @@ async def test_drafts_that_are_never_accepted_are_an_error(recorder: StepRecorde
 
     with pytest.raises(DraftsInert, match="none of its 90 drafted tokens"):
         await perform_first_start(FirstStartRequest("demo"), serve, recorder)  # type: ignore[arg-type]
-    assert recorder.last(Step.SELF_TEST).stage is Stage.FAILED
+    assert recorder.last(Step.SELF_TEST).stage is StepStage.FAILED
 
 
 async def test_an_engine_added_by_the_user_is_used(

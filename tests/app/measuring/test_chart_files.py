@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.app.measuring.chart_files import check_chart_files, write_charts
+from launcher.base.codec import from_json, to_json
 from launcher.base.errors import BadOption
 from launcher.tuning.chart import Chart, build_chart
 from launcher.tuning.report_export import as_csv, as_markdown
@@ -55,7 +56,7 @@ def test_a_chart_has_every_axis_of_a_curve() -> None:
     (off, on) = chart.panels[0].series
     assert (off.name, on.name) == ("no MTP", "draft 2")
     assert [(point.x, point.y, point.low) for point in on.points] == [(0.0, 70.0, 68.0), (40_000.0, 35.0, 33.0)]
-    assert Chart.parse(chart.as_json()) == chart
+    assert from_json(Chart, to_json(chart)) == chart
 
 
 def test_an_interval_wider_than_the_value_is_left_out() -> None:

@@ -34,6 +34,7 @@ from launcher.app.measuring.tuner import (
 )
 from launcher.app.measuring.tuner_space import PreparedTune, prepare_tune
 from launcher.app.serving.session import ServerSession
+from launcher.base.codec import to_json
 from launcher.base.errors import ModelHasNoHead, NothingMeasured, Superseded
 from launcher.base.paths import state_dir
 from launcher.engine.serve_options import ServeOptions
@@ -123,7 +124,7 @@ async def test_the_axes_are_known_before_a_server_is_started(options: ServeOptio
     assert not found.measured
     assert 0 < found.plan.seconds <= 600
     assert found.plan.starts * 2 == found.plan.runs
-    assert json.dumps(found.as_json())
+    assert json.dumps(to_json(found))
     hot = replace(WORK, prompts=tuple(replace(each, sampling={"temperature": 0.7}) for each in WORK.prompts))
     found = await prepare_tune("demo", options, hot, Goal(Aim.ANSWER), 600.0)
     assert {"ubatch", "draft_sampling"} <= {axis.name for axis in found.space.axes}
@@ -146,7 +147,7 @@ async def test_a_kv_cache_type_that_changes_the_answers_is_not_recommended_silen
     space = replace(found.space, baseline={"kv": "q4_0"}, axes=(SpaceAxis("kv", ("q4_0",), memory=True),))
     verdict = await run_tune(session, replace(found, space=space), EventRecorder())
     assert verdict.quality is not None
-    assert (verdict.quality["kv"], verdict.quality["answer"]) == ("q4_0", "beyond")
+    assert (verdict.quality.kv, verdict.quality.answer) == ("q4_0", "beyond")
     assert "KV q4_0: the answers change." in verdict.sentence
     saved = load_tune(options.model)
     assert saved is not None
@@ -164,7 +165,7 @@ async def test_the_effect_of_mtp_on_the_answers_is_shown_beside_the_verdict(
     judged = await judge_answers(SessionBench(session, options), prepared, verdict, recorder)
     assert session.is_idle
     assert judged.mtp_quality is not None
-    assert (judged.mtp_quality["draft"], judged.mtp_quality["answer"]) == (2, "shown")
+    assert (judged.mtp_quality.draft, judged.mtp_quality.answer) == (2, "shown")
     assert judged.quality is None  # the cache is f16
     assert judged.sentence == verdict.sentence
     assert judged.because == (
