@@ -317,7 +317,7 @@ async def _read_headers(plans: Sequence[Plan], *, as_json: bool) -> bool:
     answer = stored_value(READ_HEADERS)
     if answer == VALUE_OFF or (answer == VALUE_ASK and (as_json or not can_ask())):
         return False
-    from launcher.app import hub_headers  # imported late: most plans do without it
+    from launcher.app.planning import hub_headers  # imported late: most plans do without it
 
     estimated = hub_headers.find_estimated_plans(plans)
     if not estimated:
