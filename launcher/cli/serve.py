@@ -291,9 +291,8 @@ def _describe_server(session: ServerSession, start: ResolvedStart, options: argp
     if launch is None:
         return
     limits, kept = format_settings(launch.limits), format_settings(start.settings_from(SettingOrigin.KEPT))
-    draft = launch.options.draft
     plan_settings = launch.plan_settings("cpu")
-    mode = f"MTP on, draft length {draft}" if draft else "MTP off"
+    mode = launch.options.drafter.describe_mode(launch.options.draft)
     texts_path = launch.options.texts_path
     if texts_path:
         mode = "reranking" if launch.options.reranking else "embeddings"

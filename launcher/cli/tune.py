@@ -17,6 +17,7 @@ from launcher.cli.progress import Reporter
 from launcher.cli.quantities import parse_minutes, parse_tokens
 from launcher.cli.subject_options import add_chart_option, add_model_argument, draw_charts
 from launcher.cli.terminal import can_ask, confirm
+from launcher.models.drafters import drafter_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -629,10 +630,9 @@ def describe_settings(settings: RunSettings, baseline: Mapping[str, object]) -> 
     """Return settings as short text: the draft length, and what differs from the baseline."""
     from launcher.tuning.space import DRAFT, draft_length
 
-    draft = draft_length(settings)
     changed = {name: value for name, value in settings.items() if name != DRAFT and value != baseline.get(name)}
     others = [f"{_format_name(name)} {value}" for name, value in changed.items()]
-    return ", ".join([f"draft {draft}" if draft else "off", *others])
+    return ", ".join([drafter_in(settings).label(draft_length(settings), off="off"), *others])
 
 
 def format_minutes(seconds: float) -> str:

@@ -27,6 +27,7 @@ from launcher.models.compute_graph import (
     head_graph,
     trunk_graph,
 )
+from launcher.models.drafters import drafter_of
 from launcher.models.geometry import Geometry
 
 # Scheduler: cuts a graph into splits, each on one device, and copies tensors between them.
@@ -602,6 +603,11 @@ class ComputeSetting(NamedTuple):
         return -(-min(self.ubatch, self.context) // self.slots) * self.slots
 
     @property
+    def drafts(self) -> bool:
+        """Whether a head of the model's own or another model drafts, so that states are kept for each draft."""
+        return drafter_of(self.draft).drafts
+
+    @property
     def rows(self) -> int:
         """Rows of logits: one for each slot, and one for each token of its draft."""
         return min(self.tokens, (self.outputs or 1 + self.draft) * self.slots)
@@ -693,7 +699,7 @@ def _estimate_buffers(
     # Layers that are alike, and those beyond the repeating pattern, need no sizes of their own.
     are_listed = len(trunk_experts) < blocks_until_repetition(geometry) and len(set(trunk_experts)) > 1
     trunk_shape = Shape(
-        snapshots=1 + setting.draft if setting.draft and geometry.inner_size else 0,
+        snapshots=1 + setting.draft if setting.drafts and geometry.inner_size else 0,
         rotated=setting.quantised,
         # CUDA's attention needs all but F16 once more in F16 (ggml-cuda/fattn.cu: need_f16_K, need_f16_V).
         scratch=(setting.quantised or setting.wide) and setting.backend in ("cuda", "rocm"),
@@ -708,7 +714,7 @@ def _estimate_buffers(
     kind: _Kind = "assistant" if target_hidden else "trunk"
     target = _bytes_by_place(geometry, kind, trunk_shape, setting, setting.rows, trunk_experts)
     draft: dict[int, int] = {}
-    if setting.draft and setting.head and geometry.mtp_layers:
+    if setting.drafts and setting.head and geometry.mtp_layers:
         head_shape = Shape(
             devices=setting.devices,
             pipelined=trunk_shape.pipelined,

@@ -178,7 +178,7 @@ def _list_candidates(
         yield from plans
         if any(plan.setting.n_cpu_moe for plan in plans) and criteria.context is None:
             yield from make_plans(catalogue, situation, replace(of_file, context=_least_context(recommended)))
-    if recommended.setting.draft and criteria.draft is None:
+    if recommended.setting.drafter.drafts and criteria.draft is None:
         without = replace(criteria, intent="balanced", quant=recommended.file.quant, draft=0)
         yield from make_plans(catalogue, situation, without)
 

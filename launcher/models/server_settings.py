@@ -15,6 +15,7 @@ from typing import Any, Literal
 from launcher.base.errors import BadOption
 from launcher.base.messages import as_message, mark, message, suggest_names
 from launcher.base.units import TOKEN_UNITS, parse_amount
+from launcher.models.drafters import MTP, REPEATS, Drafter, drafter_of, find_drafter
 
 Value = int | float | str | None
 """The value of a setting; None leaves it open. A switch is True or False."""
@@ -387,11 +388,28 @@ class ServerSettings:
         help="drafts from repeated text besides the model's own: ngram-simple, ngram-mod, ...",
         metavar="KIND",
         default="none",
-        choices=("none", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"),
+        choices=("none", *(row.spec_type for row in REPEATS)),
         usual="none",
-        tuned=("none", "ngram-simple"),
+        tuned=("none", *(row.spec_type for row in REPEATS if row.tried)),
         drafting=True,
     )
+    spec_type: str = MTP.spec_type
+    """The drafter that the model has, as --spec-type calls it. Which one that is depends on the model's files."""
+
+    @property
+    def has_draft_file(self) -> bool:
+        """Whether drafts come from a file beside the model's."""
+        return False
+
+    @property
+    def drafter(self) -> Drafter:
+        """The drafter in use."""
+        return drafter_of(self.draft, self.drafter_if_on)
+
+    @property
+    def drafter_if_on(self) -> Drafter:
+        """The drafter that is used with a draft length above 0."""
+        return find_drafter(self.spec_type, has_file=self.has_draft_file)
 
     def chosen(self) -> dict[str, Value]:
         """Return the settings that are not None, by name."""
@@ -399,7 +417,9 @@ class ServerSettings:
 
 
 ROWS: Mapping[str, ServerSetting] = {
-    row.name: row for each in fields(ServerSettings) for row in (replace(each.metadata["row"], attribute=each.name),)
+    row.name: replace(row, attribute=each.name)
+    for each in fields(ServerSettings)
+    if (row := each.metadata.get("row")) is not None
 }
 """All server settings by name, in the order in which they are listed."""
 

@@ -121,7 +121,7 @@ def read_setup(launch: Launch, engine_pid: int, log: Iterable[str], snapshot: Gp
         weights_mib=sum(on_gpus.values()) if one_gpu else None,
         host_mib=sum(mib for name, mib in _sum_buffers(_BUFFER, lines).items() if _is_host(name)) if weights else None,
         vram_total_mib=gpu.memory_bytes / _MIB if gpu is not None and has_own_memory and gpu.memory_bytes else None,
-        published_acceptance=published_acceptance(launch.options.model) if launch.options.draft else None,
+        published_acceptance=published_acceptance(launch.options.model) if launch.options.drafter.drafts else None,
     )
 
 

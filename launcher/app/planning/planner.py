@@ -295,15 +295,12 @@ def options_for_plan(
     """
     from launcher.engine.arguments import planned_options
     from launcher.engine.serve_options import ServeOptions
-    from launcher.models.catalogue import SPECULATION
 
-    speculation = SPECULATION[plan.entry.speculation or "mtp"]
-    draft = plan.entry.draft if speculation.needs_draft_file else None
     projector = plan.entry.projector if plan.setting.mmproj_bytes else None
     options = ServeOptions(
         file or downloaded_file(plan) or Path(plan.file.file),
-        draft_file=_companion_path(plan, draft),
-        spec_type=speculation.spec_type,
+        draft_file=_companion_path(plan, plan.entry.draft_file),
+        spec_type=plan.entry.drafter.spec_type,
         embeddings=plan.entry.embedding,
         reranking=plan.entry.reranker,
         mmproj=_companion_path(plan, projector),
@@ -640,7 +637,7 @@ def settings_for_model(model: GgufModel, criteria: PlanCriteria, situation: Situ
 
     check_criteria(criteria)
     has_head = model.mtp_head is MtpHead.PRESENT and not model.is_embedding
-    if criteria.draft and not has_head:
+    if criteria.drafter.drafts and not has_head:
         raise no_head_error(model.path.name)
     with suppress(GeometryUnknown):
         return plan_file(model, situation, criteria).setting
@@ -665,7 +662,7 @@ def estimate_by_formula(source: ModelSource, settings: PlanSettings) -> MemoryEs
     from launcher.models.weights import read_weights
 
     geometry = read_geometry(source.model)
-    draft_model = read_draft_model(describe_file(source.model)) if settings.draft_model_bytes else None
+    draft_model = read_draft_model(describe_file(source.model)) if settings.draft_bytes else None
     return estimate_memory(geometry, read_weights(source.model, geometry), settings, draft_model)
 
 
@@ -691,7 +688,7 @@ def advise_source(
     return advise_fit(
         settings,
         situation,
-        weights.expert_layers(mtp=settings.draft > 0),
+        weights.expert_layers(mtp=settings.drafter.uses_head),
         lambda candidate: estimate_by_formula(source, candidate),
         smaller,
     )
@@ -701,8 +698,7 @@ def drafts_from_own_file(source: ModelSource, settings: PlanSettings) -> bool:
     """Return whether drafts come from the model's own file."""
     from launcher.models.gguf import MtpHead
 
-    from_elsewhere = settings.draft_model_bytes > 0 or settings.ngrams
-    return not from_elsewhere and source.model.mtp_head is MtpHead.PRESENT
+    return settings.drafter_if_on.source == "head" and source.model.mtp_head is MtpHead.PRESENT
 
 
 async def compare_with_engine(
@@ -720,7 +716,7 @@ async def compare_with_engine(
     from launcher.machine.machine import read_machine
 
     if not drafts_from_own_file(source, settings):
-        settings = replace(settings, draft=0, draft_model_bytes=0)
+        settings = replace(settings, draft=0)
     build = await choose_build(ServeOptions(Path(source.model.path), engine=engine))
     gpu = settings.backend != "cpu"
     no_gpu = machine is not None and machine.backend == "cpu"

@@ -311,7 +311,7 @@ class Previewer:
         server_changes = {name: value for name, value in changes.items() if name not in APPLIES_NOW}
         options = change_settings(basis.options, server_changes)
         settings = self._make_plan_settings(options)
-        if settings.draft and not basis.can_draft:
+        if settings.drafter.drafts and not basis.can_draft:
             raise no_head_error(basis.options.model.name)
         before, after = self._estimate_memory(basis.plan_settings), self._estimate_memory(settings)
         described = [change for name in server_changes if (change := self._describe_change(name, options))]
@@ -376,7 +376,7 @@ class Previewer:
             elif value is None:
                 value = row.value_in(running) if row.resolved else row.usual
             values[row.attribute] = value
-        settings = replace(running, **values, draft_model_bytes=self.basis.draft_bytes if options.draft else 0)
+        settings = replace(running, **values, draft_model_bytes=self.basis.draft_bytes)
         return replace(settings, **self._choose_limits(settings)) if resets_limits else settings
 
     def _choose_limits(self, settings: PlanSettings) -> dict[str, Any]:
@@ -460,8 +460,8 @@ def _make_basis(launch: Launch, situation: Situation | None, engine_pid: int | N
         draft_bytes=file_bytes(options.draft_file),
         trained_context=header.trained_context,
         can_draft=not header.is_embedding
-        and (header.has_mtp_head or options.draft_file is not None or settings.ngrams),
-        expert_layers=weights.expert_layers(mtp=settings.draft > 0) if weights and backend != "cpu" else 0,
+        and options.drafter_if_on.can_draft(head=header.has_mtp_head, file=options.has_draft_file),
+        expert_layers=weights.expert_layers(mtp=settings.drafter.uses_head) if weights and backend != "cpu" else 0,
         kv_types=kv_types,
         load=expected_load_time(launch),
         unsupported=unsupported,

@@ -1,0 +1,149 @@
+"""The table of drafters: the ways in which an engine proposes tokens ahead of a model, each declared once, as a row.
+
+Arguments, memory estimate, forecast, plan, tune, catalogue, exports, JSON and both faces ask the row. A further drafter
+is one more row; its published runs are data.
+
+Names are those of llama.cpp b11434 (common/speculative.cpp, common/arg.cpp).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Literal
+
+from launcher.base.messages import Message, as_message, mark, message
+
+Source = Literal["", "head", "file", "text"]
+"""Where drafts come from: nowhere, a head in the model's own file, a file beside it, or earlier text."""
+MTP_OFF = mark("MTP off")
+_HEADS_ACCEPTED = (0.885, 0.79, 0.725, 0.645, 0.59, 0.535, 0.49, 0.46)
+"""Usual share of accepted drafts by draft length, from 1: the medians of published runs of Qwen3.6 and 3.8."""
+_NGRAM_OUTPUTS = 49
+"""Rows of logits per slot with n-gram drafts: one token and the up to 48 drafted ones (--spec-ngram-mod-n-min)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafter:
+    """One way to draft tokens.
+
+    - `name`: the catalogue's word; `spec_type`: what --spec-type calls it.
+    - `source`: where its drafts come from, and so what it needs of a model and what memory it takes: that of the head,
+      that of the file's own layers, or `outputs`, rows of logits for each slot.
+    - `uses_head`: an MTP head of the model's own file is loaded for it, if there is one.
+    - `takes_length`: the draft length limits it.
+    - `accepted`: usual share of accepted drafts by draft length, from 1; () if no runs were published.
+    - `tried`: a tune tries it besides the model's own drafter, if it varies that.
+    - `summary`: what it is, for lists.
+    """
+
+    name: str
+    spec_type: str
+    source: Source
+    summary: str = ""
+    uses_head: bool = False
+    takes_length: bool = True
+    outputs: int = 0
+    accepted: tuple[float, ...] = ()
+    tried: bool = False
+
+    @property
+    def drafts(self) -> bool:
+        """Whether tokens are drafted at all."""
+        return self.source != ""
+
+    def can_draft(self, *, head: bool, file: bool) -> bool:
+        """Return whether it has what it needs: a model with a `head`, or a `file` beside the model."""
+        return {"head": head, "file": file}.get(self.source, True)
+
+    def known_length(self, length: int) -> int:
+        """Return the draft length to forecast with: 0, as if nothing were drafted, where no runs were published."""
+        return length if self.accepted else 0
+
+    def tokens_per_pass(self, length: int) -> float:
+        """Return the tokens that a pass yields with a draft length."""
+        return 1.0 + length * self.accepted[min(length, len(self.accepted)) - 1] if length else 1.0
+
+    def label(self, length: int, *, off: str = MTP_OFF) -> Message:
+        """Return how drafts are made as a few words: "draft 3", or `off` without drafts."""
+        if not self.drafts:
+            return as_message(off)
+        return message("draft {draft}", draft=length) if self.takes_length else message("drafts from repeats")
+
+    def describe(self, length: int) -> Message:
+        """Return the same in full: "draft length 3"."""
+        is_long = self.drafts and self.takes_length
+        return message("draft length {draft}", draft=length) if is_long else self.label(length)
+
+    def describe_mode(self, length: int) -> Message:
+        """Return the same for a server that starts: "MTP on, draft length 3"."""
+        drafts = self.describe(length)
+        return message("MTP on, {drafts}", drafts=drafts) if self.drafts and self.takes_length else drafts
+
+
+NONE = Drafter(name="none", spec_type="none", source="")
+MTP = Drafter(
+    name="mtp",
+    spec_type="draft-mtp",
+    source="head",
+    summary="MTP head inside the model's file",
+    uses_head=True,
+    accepted=_HEADS_ACCEPTED,
+)
+_ROWS = (
+    MTP,
+    Drafter(
+        name="draft-file",
+        spec_type="draft-mtp",
+        source="file",
+        summary="MTP head in a file of its own",
+        uses_head=True,
+        accepted=_HEADS_ACCEPTED,
+    ),
+    Drafter(
+        name="draft-model",
+        spec_type="draft-simple",
+        source="file",
+        summary="smaller model of the same vocabulary",
+        accepted=_HEADS_ACCEPTED,
+    ),
+    *(
+        Drafter(
+            name=name,
+            spec_type=name,
+            source="text",
+            summary="repeats of earlier text, no file",
+            takes_length=False,
+            outputs=_NGRAM_OUTPUTS,
+            tried=name == "ngram-simple",
+        )
+        for name in ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
+    ),
+)
+DRAFTERS: Mapping[str, Drafter] = {row.name: row for row in _ROWS}
+"""All drafters by their word in the catalogue, in the order in which they are listed."""
+SPEC_TYPES = tuple(dict.fromkeys(row.spec_type for row in DRAFTERS.values()))
+"""The drafters to choose from, as --spec-type calls them: whether a head is in a file of its own is not chosen."""
+REPEATS = tuple(row for row in DRAFTERS.values() if row.source == "text")
+"""Drafters that need nothing of a model, so that they may draft besides its own."""
+if TYPE_CHECKING:
+    DrafterName = str
+else:
+    DrafterName = Literal[tuple(DRAFTERS)]
+"""The word of a drafter in the catalogue."""
+
+
+@cache
+def find_drafter(spec_type: str, *, has_file: bool = False) -> Drafter:
+    """Return the drafter that --spec-type calls `spec_type`: with a file beside the model, or without one."""
+    rows = [row for row in DRAFTERS.values() if row.spec_type == spec_type]
+    return next((row for row in rows if (row.source == "file") == has_file), rows[0])
+
+
+def drafter_of(length: object, drafter: Drafter = MTP) -> Drafter:
+    """Return `drafter` if it drafts with that length, else the one that drafts nothing."""
+    return drafter if length else NONE
+
+
+def drafter_in(settings: Mapping[str, object]) -> Drafter:
+    """Return the drafter of settings by name, such as those of a run."""
+    return drafter_of(settings.get("draft"))
