@@ -18,6 +18,7 @@ from launcher.cli.quantities import parse_minutes, parse_tokens
 from launcher.cli.subject_options import add_chart_option, add_model_argument, draw_charts
 from launcher.cli.terminal import can_ask, confirm
 from launcher.models.drafters import drafter_in
+from launcher.models.server_settings import VARIED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -71,8 +72,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--vary",
         metavar="NAME,...",
-        help="settings to try besides the draft length: kv, ubatch, n-cpu-moe, threads, p-min, draft-sampling, ngram, "
-        "or none (default: those likely to matter here)",
+        help=f"settings to try besides the draft length: {', '.join(VARIED).replace('_', '-')}, or none (default: "
+        "those likely to matter here)",
     )
     parser.add_argument(
         "--ctx", type=parse_tokens, metavar="N", help="context in tokens (default: as in its last start)"

@@ -124,7 +124,7 @@ def _drafting_arguments(options: ServeOptions) -> Iterator[Argument]:
     if drafter.source == "file":
         yield "--spec-draft-model", str(options.draft_file)
     for row in ROWS.values():
-        if row.drafting and row.name != "ngram":
+        if row.drafting and "--spec-type" not in row.flags:
             yield from _row_arguments(row, row.value_in(options))
 
 

@@ -102,7 +102,7 @@ class ServeOptions(ServerSettings):
 
     @property
     def has_draft_file(self) -> bool:
-        """Whether drafts come from a file beside the model's."""
+        """Whether there is a file beside the model's for its own drafter."""
         return self.draft_file is not None
 
 

@@ -7,7 +7,7 @@ file and None here.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 from launcher.base.errors import ModelUnknown
 from launcher.base.messages import join_messages, message, suggest_names
-from launcher.models.drafters import DRAFTERS, MTP, Drafter, DrafterName
+from launcher.models.drafters import DRAFTERS, MTP, Drafter, DrafterName, find_drafter
 from launcher.models.geometry import Geometry
 from launcher.models.preset import (
     Amount,
@@ -230,7 +230,13 @@ class ModelEntry:
 
     def can_draft(self, file: ModelFile) -> bool:
         """Return whether `file` has what the model's drafter needs."""
-        return self.drafter.can_draft(head=self.has_head(file), file=True)
+        return self.drafter.can_draft(head=self.has_head(file), file=self.draft_file is not None)
+
+    def with_drafter(self, spec_type: str | None) -> "ModelEntry":
+        """Return the model with another drafter, as --spec-type calls it; None keeps its own."""
+        if spec_type in (None, self.drafter.spec_type):
+            return self
+        return replace(self, speculation=find_drafter(spec_type).name, draft=None)
 
     def expert_layer_mib(self, file: ModelFile) -> float | None:
         """Return the MiB of one layer's routed experts: as measured, else by the family's rules, else None."""

@@ -139,6 +139,13 @@ def find_drafter(spec_type: str, *, has_file: bool = False) -> Drafter:
     return next((row for row in rows if (row.source == "file") == has_file), rows[0])
 
 
+@cache
+def usable_drafters(own: str, *, head: bool, file: bool) -> tuple[str, ...]:
+    """Return the drafters that a model can use, as --spec-type calls them: with a `head`, or a `file` for its `own`."""
+    usable = (row for row in DRAFTERS.values() if row.can_draft(head=head, file=file and row.spec_type == own))
+    return tuple(dict.fromkeys(row.spec_type for row in usable))
+
+
 def drafter_of(length: object, drafter: Drafter = MTP) -> Drafter:
     """Return `drafter` if it drafts with that length, else the one that drafts nothing."""
     return drafter if length else NONE

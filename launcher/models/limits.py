@@ -5,6 +5,7 @@ from collections.abc import Collection
 
 from launcher.base.errors import BadOption, ModelHasNoHead, ModelWritesNoText
 from launcher.base.messages import message
+from launcher.models.drafters import MTP, Drafter
 from launcher.models.gguf import GgufModel
 
 _RPC = re.compile(r"(?P<host>[A-Za-z0-9_.-]{1,253}):(?P<port>\d{1,5})", re.ASCII)
@@ -23,8 +24,14 @@ def check_rpc(workers: Collection[str]) -> None:
             )
 
 
-def no_head_error(name: str, *, why: str | None = None, **facts: object) -> ModelHasNoHead:
-    """Return the error for drafting with a model file that has no MTP head; `why` is added in parentheses."""
+def no_head_error(name: str, drafter: Drafter = MTP, *, why: str | None = None, **facts: object) -> ModelHasNoHead:
+    """Return the error for a drafter that lacks the head or file that it needs; `why` is added in parentheses."""
+    if drafter.source == "file":
+        return ModelHasNoHead(
+            message("{name} has no file for {drafter} beside it.", name=name, drafter=drafter.spec_type),
+            message("Choose another drafter, or turn drafts off (--draft 0).", window="Choose another drafter."),
+            **facts,
+        )
     return ModelHasNoHead(
         message("{name} has no MTP head[ ({why})].", name=name, why=why),
         message(

@@ -103,7 +103,7 @@ class PlanSettings(ServerSettings):
 
     @property
     def has_draft_file(self) -> bool:
-        """Whether there is a drafter's file beside the model's."""
+        """Whether there is a file beside the model's for its own drafter."""
         return self.draft_model_bytes > 0
 
     @property

@@ -218,7 +218,7 @@ def plan_file(model: GgufModel, situation: Situation, criteria: PlanCriteria) ->
     from launcher.models.file_entry import describe_file
 
     check_criteria(criteria)
-    entry = describe_file(model)
+    entry = describe_file(model).with_drafter(criteria.chosen_drafter)
     (file,) = entry.files
     weights = read_weights(model, read_geometry(model))
     criteria = replace(criteria, model=entry.id, quant=None)
@@ -249,9 +249,10 @@ def list_unplanned(catalogue: Catalogue, situation: Situation, criteria: PlanCri
 
 
 def _requested_entries(catalogue: Catalogue, criteria: PlanCriteria) -> list[ModelEntry]:
+    models = [each.with_drafter(criteria.chosen_drafter) for each in catalogue.models]
     if criteria.model:
-        return [_with_projector(catalogue.find(criteria.model), criteria)]
-    entries = [each for each in catalogue.models if criteria.quant is None or each.file(criteria.quant)]
+        return [_with_projector(Catalogue(tuple(models)).find(criteria.model), criteria)]
+    entries = [each for each in models if criteria.quant is None or each.file(criteria.quant)]
     if not entries and criteria.quant is not None:
         raise _unknown_quant_error(
             message("No model has {quant}.", quant=criteria.quant),
@@ -532,7 +533,8 @@ def _check_drafts(entry: ModelEntry, file: ModelFile, criteria: PlanCriteria) ->
     """Return whether `file` can make the requested drafts. Raises ModelHasNoHead if the user named the model."""
     is_possible = not criteria.drafter.drafts or entry.can_draft(file)
     if not is_possible and criteria.model:
-        raise no_head_error(entry.name if entry.repo is None else f"{entry.id}:{file.quant}", file=file.file)
+        name = entry.name if entry.repo is None else f"{entry.id}:{file.quant}"
+        raise no_head_error(name, entry.drafter, file=file.file)
     return is_possible
 
 

@@ -15,7 +15,16 @@ from typing import Any, Literal
 from launcher.base.errors import BadOption
 from launcher.base.messages import as_message, mark, message, suggest_names
 from launcher.base.units import TOKEN_UNITS, parse_amount
-from launcher.models.drafters import MTP, REPEATS, Drafter, drafter_of, find_drafter
+from launcher.models.drafters import (
+    DRAFTERS,
+    MTP,
+    REPEATS,
+    SPEC_TYPES,
+    Drafter,
+    drafter_of,
+    find_drafter,
+    usable_drafters,
+)
 
 Value = int | float | str | None
 """The value of a setting; None leaves it open. A switch is True or False."""
@@ -168,6 +177,11 @@ class ServerSetting:
     def value_in(self, settings: "ServerSettings") -> Any:  # noqa: ANN401 -- as the field is declared
         """Return the value of this setting in `settings`."""
         return getattr(settings, self.attribute)
+
+    def effective_in(self, settings: "ServerSettings") -> Any:  # noqa: ANN401 -- as the field is declared
+        """Return the same, but the model's own drafter where none is chosen."""
+        is_own = self.name == "drafter" and settings.chosen_drafter is None
+        return settings.drafter_if_on.spec_type if is_own else self.value_in(settings)
 
 
 def _setting_row(name: str, kind: Kind, flags: str, **details: Any) -> Any:  # noqa: ANN401 -- the field's own type
@@ -381,6 +395,20 @@ class ServerSettings:
         likely="sampled",
         drafting=True,
     )
+    chosen_drafter: str | None = _setting_row(
+        "drafter",
+        "choice",
+        "--spec-type",
+        help=f"what drafts: {', '.join(SPEC_TYPES)}",
+        metavar="KIND",
+        default="the model's own",
+        label=mark("Drafter"),
+        tip=mark("What drafts tokens. Flag: --spec-type"),
+        choices=SPEC_TYPES,
+        memory="formula",
+        tuned=(None, *(row.spec_type for row in DRAFTERS.values() if row.tried)),
+        drafting=True,
+    )
     ngram: str | None = _setting_row(
         "ngram",
         "choice",
@@ -394,11 +422,11 @@ class ServerSettings:
         drafting=True,
     )
     spec_type: str = MTP.spec_type
-    """The drafter that the model has, as --spec-type calls it. Which one that is depends on the model's files."""
+    """The model's own drafter, as --spec-type calls it."""
 
     @property
     def has_draft_file(self) -> bool:
-        """Whether drafts come from a file beside the model's."""
+        """Whether there is a file beside the model's for its own drafter."""
         return False
 
     @property
@@ -408,8 +436,13 @@ class ServerSettings:
 
     @property
     def drafter_if_on(self) -> Drafter:
-        """The drafter that is used with a draft length above 0."""
-        return find_drafter(self.spec_type, has_file=self.has_draft_file)
+        """The drafter that is used with a draft length above 0: the chosen one, else the model's own."""
+        spec_type = self.chosen_drafter or self.spec_type
+        return find_drafter(spec_type, has_file=self.has_draft_file and spec_type == self.spec_type)
+
+    def can_draft(self, *, head: bool) -> bool:
+        """Return whether that drafter has what it needs; `head`: the model's file has an MTP head."""
+        return self.drafter_if_on.spec_type in usable_drafters(self.spec_type, head=head, file=self.has_draft_file)
 
     def chosen(self) -> dict[str, Value]:
         """Return the settings that are not None, by name."""
@@ -422,6 +455,8 @@ ROWS: Mapping[str, ServerSetting] = {
     if (row := each.metadata.get("row")) is not None
 }
 """All server settings by name, in the order in which they are listed."""
+VARIED = tuple(name for name, row in ROWS.items() if row.tuned is not None)
+"""Settings that a tune can vary besides the draft length."""
 
 
 def to_fields(settings: Mapping[str, Value]) -> dict[str, Any]:

@@ -25,7 +25,12 @@ _FEWEST_RUNS = 3
 _MOST_RATIO = 2.0
 """Largest ratio between the step times of real use and of measurements, in either direction: in real use contexts are
 fuller."""
-_NEUTRAL_VALUES = {"p_min": (None, 0, 0.0), "draft_sampling": (None, "greedy"), "ngram": (None, "none")}
+_NEUTRAL_VALUES = {
+    "p_min": (None, 0, 0.0),
+    "draft_sampling": (None, "greedy"),
+    "drafter": (None,),
+    "ngram": (None, "none"),
+}
 """Settings that change draft acceptance, each with the values that leave it unchanged."""
 
 

@@ -163,7 +163,7 @@ async def prepare_check(
     own_kv = options.kv or REFERENCE_KV
     candidates = [replace(base, kv=kv) for kv in dict.fromkeys(kv_types or (own_kv, *_USUAL_KV))]
     length = options.draft if draft is None else draft
-    if length and options.drafter_if_on.can_draft(head=header.has_mtp_head, file=options.has_draft_file):
+    if length and options.can_draft(head=header.has_mtp_head):
         candidates.append(replace(candidates[0], draft=length))
     quant = describe_file(header).files[0].quant
     return QualityCheck(

@@ -361,8 +361,8 @@ async def resolve_start(
     own = await read_own_settings(base, use_kept=use_kept, use_tuned=use_tuned)
     unused_kept = {} if use_kept else await asyncio.to_thread(load_model_settings, base.model)
     build, situation = await _read_engine_and_memory(base, ending)
-    has_source = base.drafter_if_on.can_draft(head=header.has_mtp_head, file=base.has_draft_file)
-    can_draft = has_source and not header.is_embedding
+    drafting = change_settings(base, {"drafter": asked.get("drafter", own.kept.get("drafter"))})
+    can_draft = drafting.can_draft(head=header.has_mtp_head) and not header.is_embedding
     unusable = _find_unusable(own.kept, build, can_draft=can_draft)
     unusable_tuned = _find_unusable(own.tuned, build, can_draft=True)
     own = replace(own, kept=_leave_out(own.kept, unusable), tuned=_leave_out(own.tuned, unusable_tuned))

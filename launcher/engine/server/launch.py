@@ -91,13 +91,13 @@ def check_model(options: ServeOptions) -> GgufModel:
             message("Start it with --draft 0.", window="Turn MTP off."),
             path=str(options.model),
         )
-    if not options.drafter.can_draft(head=header.has_mtp_head, file=options.has_draft_file):
+    if options.drafter.drafts and not options.can_draft(head=header.has_mtp_head):
         why = (
             message("its metadata lists one, but the tensors are missing")
             if header.promised_heads
             else message("no MTP tensors")
         )
-        raise no_head_error(options.model.name, why=why, path=str(options.model))
+        raise no_head_error(options.model.name, options.drafter, why=why, path=str(options.model))
     return header
 
 
