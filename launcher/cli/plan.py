@@ -367,11 +367,6 @@ async def _ask_engine(plan: Plan, machine: MachineDescription) -> EngineComparis
         return explain_os_error(error)
 
 
-def _drafts_from_own_file(plan: Plan) -> bool:
-    """Return True if the drafts come from the model's own file, the only file that an engine is asked about."""
-    return plan.entry.drafter.source == "head"
-
-
 def _smaller_json(plan: Plan) -> dict[str, Any]:
     setting, size = plan.setting, expected_bytes(plan)
     return {
@@ -677,7 +672,7 @@ def _describe_plan(
     if comparison is not None:
         from launcher.cli.engine_comparison import MODEL_ALONE, describe_comparison
 
-        alone = "" if _drafts_from_own_file(plan) or not setting.drafter.drafts else MODEL_ALONE
+        alone = "" if setting.drafter.is_in_model else MODEL_ALONE
         yield _format_row("engine", describe_comparison(comparison, plan.estimate) + alone)
     yield from _format_rows("why", plan.reasons)
     extra = options.extra

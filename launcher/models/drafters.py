@@ -1,9 +1,6 @@
 """The table of drafters: the ways in which an engine proposes tokens ahead of a model, each declared once, as a row.
 
-Arguments, memory estimate, forecast, plan, tune, catalogue, exports, JSON and both faces ask the row. A further drafter
-is one more row; its published runs are data.
-
-Names are those of llama.cpp b11434 (common/speculative.cpp, common/arg.cpp).
+Arguments, memory estimates, forecasts, plans, tunes, the catalogue, exports and both faces ask the row.
 """
 
 from collections.abc import Mapping
@@ -26,20 +23,19 @@ _NGRAM_OUTPUTS = 49
 class Drafter:
     """One way to draft tokens.
 
-    - `name`: the catalogue's word; `spec_type`: what --spec-type calls it.
-    - `source`: where its drafts come from, and so what it needs of a model and what memory it takes: that of the head,
-      that of the file's own layers, or `outputs`, rows of logits for each slot.
-    - `uses_head`: an MTP head of the model's own file is loaded for it, if there is one.
-    - `takes_length`: the draft length limits it.
-    - `accepted`: usual share of accepted drafts by draft length, from 1; () if no runs were published.
-    - `tried`: a tune tries it besides the model's own drafter, if it varies that.
-    - `summary`: what it is, for lists.
+    `name` is the catalogue's word, `spec_type` that of --spec-type (llama.cpp b11434: common/speculative.cpp).
+    `source` says what it needs of a model and what memory it takes. `file_kind` is the kind of its file in
+    file_kinds.py, if such a file is looked for beside models. `uses_head`: a head in the model's file is loaded for it.
+    `takes_length`: the draft length limits it. `outputs` are the rows of logits for each slot; 0: by the draft length.
+    `accepted` is the usual share of accepted drafts by draft length; empty if no runs were published. `tried`: a tune
+    tries it besides the model's own.
     """
 
     name: str
     spec_type: str
     source: Source
     summary: str = ""
+    file_kind: str = ""
     uses_head: bool = False
     takes_length: bool = True
     outputs: int = 0
@@ -51,12 +47,17 @@ class Drafter:
         """Whether tokens are drafted at all."""
         return self.source != ""
 
+    @property
+    def is_in_model(self) -> bool:
+        """Whether an engine that is given the model's file alone has all of it."""
+        return self.source in ("", "head")
+
     def can_draft(self, *, head: bool, file: bool) -> bool:
         """Return whether it has what it needs: a model with a `head`, or a `file` beside the model."""
         return {"head": head, "file": file}.get(self.source, True)
 
     def known_length(self, length: int) -> int:
-        """Return the draft length to forecast with: 0, as if nothing were drafted, where no runs were published."""
+        """Return the draft length to forecast with: 0, as if nothing were drafted, if no runs were published."""
         return length if self.accepted else 0
 
     def tokens_per_pass(self, length: int) -> float:
@@ -64,20 +65,17 @@ class Drafter:
         return 1.0 + length * self.accepted[min(length, len(self.accepted)) - 1] if length else 1.0
 
     def label(self, length: int, *, off: str = MTP_OFF) -> Message:
-        """Return how drafts are made as a few words: "draft 3", or `off` without drafts."""
+        """Return how tokens are drafted in a few words, such as "draft 3"; `off` if none are."""
         if not self.drafts:
             return as_message(off)
         return message("draft {draft}", draft=length) if self.takes_length else message("drafts from repeats")
 
-    def describe(self, length: int) -> Message:
-        """Return the same in full: "draft length 3"."""
-        is_long = self.drafts and self.takes_length
-        return message("draft length {draft}", draft=length) if is_long else self.label(length)
-
-    def describe_mode(self, length: int) -> Message:
-        """Return the same for a server that starts: "MTP on, draft length 3"."""
-        drafts = self.describe(length)
-        return message("MTP on, {drafts}", drafts=drafts) if self.drafts and self.takes_length else drafts
+    def describe(self, length: int, *, mode: bool = False) -> Message:
+        """Return the same with more words: "draft length 3", or with `mode` "MTP on, draft length 3"."""
+        if not self.drafts or not self.takes_length:
+            return self.label(length)
+        in_full = message("draft length {draft}", draft=length)
+        return message("MTP on, {drafts}", drafts=in_full) if mode else in_full
 
 
 NONE = Drafter(name="none", spec_type="none", source="")
@@ -96,6 +94,7 @@ _ROWS = (
         spec_type="draft-mtp",
         source="file",
         summary="MTP head in a file of its own",
+        file_kind="mtp-head",
         uses_head=True,
         accepted=_HEADS_ACCEPTED,
     ),
@@ -121,36 +120,36 @@ _ROWS = (
 )
 DRAFTERS: Mapping[str, Drafter] = {row.name: row for row in _ROWS}
 """All drafters by their word in the catalogue, in the order in which they are listed."""
-SPEC_TYPES = tuple(dict.fromkeys(row.spec_type for row in DRAFTERS.values()))
-"""The drafters to choose from, as --spec-type calls them: whether a head is in a file of its own is not chosen."""
-REPEATS = tuple(row for row in DRAFTERS.values() if row.source == "text")
-"""Drafters that need nothing of a model, so that they may draft besides its own."""
+SPEC_TYPES = tuple(dict.fromkeys(row.spec_type for row in _ROWS))
+"""What can be chosen. Whether a head is in a file of its own depends on the model."""
 if TYPE_CHECKING:
     DrafterName = str
 else:
     DrafterName = Literal[tuple(DRAFTERS)]
-"""The word of a drafter in the catalogue."""
 
 
 @cache
 def find_drafter(spec_type: str, *, has_file: bool = False) -> Drafter:
-    """Return the drafter that --spec-type calls `spec_type`: with a file beside the model, or without one."""
-    rows = [row for row in DRAFTERS.values() if row.spec_type == spec_type]
+    """Return the drafter that --spec-type calls `spec_type`: with a file beside the model, or without one.
+
+    One that only a later version has, as in its history, is taken for a head.
+    """
+    rows = [row for row in _ROWS if row.spec_type == spec_type] or [MTP]
     return next((row for row in rows if (row.source == "file") == has_file), rows[0])
 
 
 @cache
 def usable_drafters(own: str, *, head: bool, file: bool) -> tuple[str, ...]:
-    """Return the drafters that a model can use, as --spec-type calls them: with a `head`, or a `file` for its `own`."""
-    usable = (row for row in DRAFTERS.values() if row.can_draft(head=head, file=file and row.spec_type == own))
+    """Return what can be chosen for a model with a `head`, or with a `file` for its `own` drafter."""
+    usable = (row for row in _ROWS if row.can_draft(head=head, file=file and row.spec_type == own))
     return tuple(dict.fromkeys(row.spec_type for row in usable))
 
 
 def drafter_of(length: object, drafter: Drafter = MTP) -> Drafter:
-    """Return `drafter` if it drafts with that length, else the one that drafts nothing."""
+    """Return `drafter` if it drafts with that length, else NONE."""
     return drafter if length else NONE
 
 
 def drafter_in(settings: Mapping[str, object]) -> Drafter:
     """Return the drafter of settings by name, such as those of a run."""
-    return drafter_of(settings.get("draft"))
+    return drafter_of(settings.get("draft"), find_drafter(str(settings.get("drafter") or MTP.spec_type)))

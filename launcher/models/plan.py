@@ -220,10 +220,9 @@ def plan_file(model: GgufModel, situation: Situation, criteria: PlanCriteria) ->
     check_criteria(criteria)
     entry = describe_file(model).with_drafter(criteria.chosen_drafter)
     (file,) = entry.files
-    weights = read_weights(model, read_geometry(model))
     criteria = replace(criteria, model=entry.id, quant=None)
     _check_drafts(entry, file, criteria)
-    known = entry, file, weights
+    known = entry, file, read_weights(model, read_geometry(model))
     ranked = next(iter(_rank_files([known], situation, criteria)), None)
     plan = _make_ranked_plan(known, ranked, situation, criteria)
     why = message(
@@ -425,10 +424,9 @@ def _usable_files(entry: ModelEntry, files: Sequence[ModelFile], criteria: PlanC
     ]
     if not criteria.drafter.drafts:
         return known
-    drafting = [(described, file, weights) for described, file, weights in known if described.can_draft(file)]
-    if not drafting:
-        for described, file, _ in known:
-            _check_drafts(described, file, criteria)
+    drafting = [each for each in known if each[0].can_draft(each[1])]
+    for described, file, _ in known if not drafting else ():
+        _check_drafts(described, file, criteria)
     return drafting
 
 

@@ -15,16 +15,7 @@ from typing import Any, Literal
 from launcher.base.errors import BadOption
 from launcher.base.messages import as_message, mark, message, suggest_names
 from launcher.base.units import TOKEN_UNITS, parse_amount
-from launcher.models.drafters import (
-    DRAFTERS,
-    MTP,
-    REPEATS,
-    SPEC_TYPES,
-    Drafter,
-    drafter_of,
-    find_drafter,
-    usable_drafters,
-)
+from launcher.models.drafters import DRAFTERS, MTP, SPEC_TYPES, Drafter, drafter_of, find_drafter, usable_drafters
 
 Value = int | float | str | None
 """The value of a setting; None leaves it open. A switch is True or False."""
@@ -416,9 +407,9 @@ class ServerSettings:
         help="drafts from repeated text besides the model's own: ngram-simple, ngram-mod, ...",
         metavar="KIND",
         default="none",
-        choices=("none", *(row.spec_type for row in REPEATS)),
+        choices=("none", *(row.spec_type for row in DRAFTERS.values() if row.source == "text")),
         usual="none",
-        tuned=("none", *(row.spec_type for row in REPEATS if row.tried)),
+        tuned=("none", *(row.spec_type for row in DRAFTERS.values() if row.source == "text" and row.tried)),
         drafting=True,
     )
     spec_type: str = MTP.spec_type

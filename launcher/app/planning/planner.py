@@ -22,8 +22,8 @@ from launcher.base.errors import (
 from launcher.base.messages import join_messages, message
 from launcher.base.paths import expand_user
 from launcher.machine.cards import find_card, match_card
-from launcher.models.limits import check_rpc, no_head_error
-from launcher.models.plan import Plan, PlanCriteria, check_criteria
+from launcher.models.limits import check_rpc
+from launcher.models.plan import Plan, PlanCriteria
 from launcher.models.server_settings import ROWS, to_fields
 from launcher.models.situation import Situation, describe_machine, describe_unified_machine
 
@@ -631,19 +631,14 @@ def settings_for_model(model: GgufModel, criteria: PlanCriteria, situation: Situ
     ModelHasNoHead for drafts without a head.
     """
     from launcher.engine.serve_options import DEFAULT_DRAFT, fallback_context
-    from launcher.models.gguf import MtpHead
     from launcher.models.memory import PlanSettings
     from launcher.models.plan import plan_file
 
-    check_criteria(criteria)
-    has_head = model.mtp_head is MtpHead.PRESENT and not model.is_embedding
-    if criteria.drafter.drafts and not has_head:
-        raise no_head_error(model.path.name)
     with suppress(GeometryUnknown):
         return plan_file(model, situation, criteria).setting
     default = PlanSettings(
         context=fallback_context(model.trained_context),
-        draft=DEFAULT_DRAFT if has_head else 0,
+        draft=DEFAULT_DRAFT if model.has_mtp_head and not model.is_embedding else 0,
         backend=situation.backend,
         **situation.memory_fields,
     )
@@ -694,13 +689,6 @@ def advise_source(
     )
 
 
-def drafts_from_own_file(source: ModelSource, settings: PlanSettings) -> bool:
-    """Return whether drafts come from the model's own file."""
-    from launcher.models.gguf import MtpHead
-
-    return settings.drafter_if_on.source == "head" and source.model.mtp_head is MtpHead.PRESENT
-
-
 async def compare_with_engine(
     source: ModelSource, settings: PlanSettings, engine: Path | None, machine: MachineDescription | None = None
 ) -> EngineComparison:
@@ -715,7 +703,7 @@ async def compare_with_engine(
     from launcher.engine.server.launch import choose_build, uses_gpu
     from launcher.machine.machine import read_machine
 
-    if not drafts_from_own_file(source, settings):
+    if not settings.drafter.is_in_model:
         settings = replace(settings, draft=0)
     build = await choose_build(ServeOptions(Path(source.model.path), engine=engine))
     gpu = settings.backend != "cpu"
