@@ -88,7 +88,7 @@ def _ready_json(ready: Mapping[str, Any]) -> dict[str, Any]:
 def _describe_ready(ready: Mapping[str, Any]) -> Iterator[str]:
     settings = ready["settings"]
     draft, slots = settings.get("draft"), settings.get("slots")
-    mode = drafter_of(draft).describe(draft, mode=True)
+    mode: str = drafter_of(draft).describe(draft, mode=True)
     if ready["embeddings"]:
         mode = "reranking" if ready["reranking"] else "embeddings"
     yield from ready["notices"]

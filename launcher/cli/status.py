@@ -88,7 +88,7 @@ def _format_servers(servers: Sequence[RegisteredServer], *, show_key: bool) -> I
 
 
 def _format_model(url: str, state: str, model: ServerEntry | ServedModel) -> str:
-    mode = drafter_of(model.draft).describe(model.draft)
+    mode: str = drafter_of(model.draft).describe(model.draft)
     if model.embeddings:
         mode = "reranking" if model.reranking else "embeddings"
     if model.engine_pid is None and state == "stopped":

@@ -4,8 +4,8 @@ Arguments, memory estimates, forecasts, plans, tunes, the catalogue, exports and
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import KW_ONLY, dataclass
+from functools import cache, partial
 from typing import TYPE_CHECKING, Literal
 
 from launcher.base.messages import Message, as_message, mark, message
@@ -13,29 +13,28 @@ from launcher.base.messages import Message, as_message, mark, message
 Source = Literal["", "head", "file", "text"]
 """Where drafts come from: nowhere, a head in the model's own file, a file beside it, or earlier text."""
 MTP_OFF = mark("MTP off")
-_HEADS_ACCEPTED = (0.885, 0.79, 0.725, 0.645, 0.59, 0.535, 0.49, 0.46)
+_ACCEPTED = (0.885, 0.79, 0.725, 0.645, 0.59, 0.535, 0.49, 0.46)
 """Usual share of accepted drafts by draft length, from 1: the medians of published runs of Qwen3.6 and 3.8."""
 _NGRAM_OUTPUTS = 49
 """Rows of logits per slot with n-gram drafts: one token and the up to 48 drafted ones (--spec-ngram-mod-n-min)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Drafter:
     """One way to draft tokens.
 
     `name` is the catalogue's word, `spec_type` that of --spec-type (llama.cpp b11434: common/speculative.cpp).
-    `source` says what it needs of a model and what memory it takes. `file_kind` is the kind of its file in
-    file_kinds.py, if such a file is looked for beside models. `uses_head`: a head in the model's file is loaded for it.
-    `takes_length`: the draft length limits it. `outputs` are the rows of logits for each slot; 0: by the draft length.
-    `accepted` is the usual share of accepted drafts by draft length; empty if no runs were published. `tried`: a tune
-    tries it besides the model's own.
+    `source` says what it needs of a model and what memory it takes. `uses_head`: a head in the model's file is loaded
+    for it. `takes_length`: the draft length limits it. `outputs` are the rows of logits for each slot; 0: by the draft
+    length. `accepted` is the usual share of accepted drafts by draft length; empty if no runs were published. `tried`:
+    a tune tries it besides the model's own.
     """
 
     name: str
     spec_type: str
     source: Source
     summary: str = ""
-    file_kind: str = ""
+    _: KW_ONLY
     uses_head: bool = False
     takes_length: bool = True
     outputs: int = 0
@@ -78,45 +77,20 @@ class Drafter:
         return message("MTP on, {drafts}", drafts=in_full) if mode else in_full
 
 
-NONE = Drafter(name="none", spec_type="none", source="")
-MTP = Drafter(
-    name="mtp",
-    spec_type="draft-mtp",
-    source="head",
-    summary="MTP head inside the model's file",
-    uses_head=True,
-    accepted=_HEADS_ACCEPTED,
+NONE = Drafter("none", "none", "")
+MTP = Drafter("mtp", "draft-mtp", "head", "MTP head inside the model's file", uses_head=True, accepted=_ACCEPTED)
+_REPEATS = partial(
+    Drafter, source="text", summary="repeats of earlier text, no file", takes_length=False, outputs=_NGRAM_OUTPUTS
 )
 _ROWS = (
     MTP,
-    Drafter(
-        name="draft-file",
-        spec_type="draft-mtp",
-        source="file",
-        summary="MTP head in a file of its own",
-        file_kind="mtp-head",
-        uses_head=True,
-        accepted=_HEADS_ACCEPTED,
-    ),
-    Drafter(
-        name="draft-model",
-        spec_type="draft-simple",
-        source="file",
-        summary="smaller model of the same vocabulary",
-        accepted=_HEADS_ACCEPTED,
-    ),
-    *(
-        Drafter(
-            name=name,
-            spec_type=name,
-            source="text",
-            summary="repeats of earlier text, no file",
-            takes_length=False,
-            outputs=_NGRAM_OUTPUTS,
-            tried=name == "ngram-simple",
-        )
-        for name in ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
-    ),
+    Drafter("draft-file", "draft-mtp", "file", "MTP head in a file of its own", uses_head=True, accepted=_ACCEPTED),
+    Drafter("draft-model", "draft-simple", "file", "smaller model of the same vocabulary", accepted=_ACCEPTED),
+    _REPEATS("ngram-simple", "ngram-simple", tried=True),
+    _REPEATS("ngram-map-k", "ngram-map-k"),
+    _REPEATS("ngram-map-k4v", "ngram-map-k4v"),
+    _REPEATS("ngram-mod", "ngram-mod"),
+    _REPEATS("ngram-cache", "ngram-cache"),
 )
 DRAFTERS: Mapping[str, Drafter] = {row.name: row for row in _ROWS}
 """All drafters by their word in the catalogue, in the order in which they are listed."""

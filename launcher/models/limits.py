@@ -25,15 +25,11 @@ def check_rpc(workers: Collection[str]) -> None:
 
 
 def no_head_error(name: str, drafter: Drafter = MTP, *, why: str | None = None, **facts: object) -> ModelHasNoHead:
-    """Return the error for a drafter that lacks the head or file that it needs; `why` is added in parentheses."""
-    if drafter.source == "file":
-        return ModelHasNoHead(
-            message("{name} has no file for {drafter} beside it.", name=name, drafter=drafter.spec_type),
-            message("Choose another drafter, or turn drafts off (--draft 0).", window="Choose another drafter."),
-            **facts,
-        )
+    """Return the error for a drafter that lacks the head or the file that it needs; `why` is added in parentheses."""
     return ModelHasNoHead(
-        message("{name} has no MTP head[ ({why})].", name=name, why=why),
+        message("{name} has no file for {drafter} beside it.", name=name, drafter=drafter.spec_type)
+        if drafter.source == "file"
+        else message("{name} has no MTP head[ ({why})].", name=name, why=why),
         message(
             "Start it with --draft 0, or download a file with an MTP head (its repository name often ends in "
             "-MTP-GGUF).",
