@@ -111,7 +111,7 @@ def read_setup(launch: Launch, engine_pid: int, log: Iterable[str], snapshot: Gp
     one_gpu = has_own_memory and snapshot.is_only_gpu and len(on_gpus) == 1
     offload_chosen = any(word.split("=")[0] in _OFFLOAD_FLAGS for word in launch.options.extra)
     return ServerSetup(
-        draft=launch.options.draft,
+        draft=launch.options.drafter.known_length(launch.options.draft),
         slots=launch.options.slots,
         cache_mib=effective_value("cache_ram", launch.options.cache_ram),
         engine_pid=engine_pid,

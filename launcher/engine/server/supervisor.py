@@ -247,7 +247,8 @@ async def check_first_reply(
     if not options.drafter.drafts:
         return
     speculative = await client.drafts_tokens()
-    if not speculative or timings is None or not timings.draft_n:
+    finds_none = options.drafter.source == "text"  # a short reply repeats nothing
+    if not speculative or timings is None or not (timings.draft_n or finds_none):
         raise DraftsInert(
             message("The engine runs, but MTP drafts no tokens."),
             message(
