@@ -22,6 +22,7 @@ from launcher.cli.subject_options import (
     prepare_subject,
     read_prices,
 )
+from launcher.models.drafters import drafter_of
 
 if TYPE_CHECKING:
     from launcher.app.measuring.sweeps import SweepModel
@@ -86,8 +87,8 @@ async def run(options: argparse.Namespace) -> int:
         data = {**to_json(verdict), "draft": draft, **cost}
         return Result(data, _format_verdict(verdict, cost_text), exit_code=1 if verdict.answer == "ended" else 0)
 
-    mtp = f"draft {draft}" if draft else "no MTP"
-    reporter.show_event(None, [Note(f"{one_line(subject.model_name)}, {mtp}: {options.minutes:g} min of load.")])
+    drafts = drafter_of(draft).label(draft, off="no MTP")
+    reporter.show_event(None, [Note(f"{one_line(subject.model_name)}, {drafts}: {options.minutes:g} min of load.")])
     return await measure_subject(
         lambda session, on_begun: run_endurance(
             session, subject, draft, workload, 60 * options.minutes, add_run, on_begun=on_begun
@@ -122,9 +123,9 @@ async def _run_agent(options: argparse.Namespace) -> int:
         failed = verdict.seconds_per_task is None
         return Result({**to_json(verdict), "draft": draft}, _format_tasks(verdict), exit_code=1 if failed else 0)
 
-    mtp = f"draft {draft}" if draft else "no MTP"
+    drafts = drafter_of(draft).label(draft, off="no MTP")
     load = f"{options.minutes:g} min of tasks as {shape.name} has them."
-    reporter.show_event(None, [Note(f"{one_line(subject.model_name)}, {mtp}: {load}")])
+    reporter.show_event(None, [Note(f"{one_line(subject.model_name)}, {drafts}: {load}")])
     return await measure_subject(
         lambda session, on_begun: run_agent_tasks(
             session, subject, draft, shape, 60 * options.minutes, add_task, on_begun=on_begun

@@ -260,13 +260,11 @@ def _format_estimate(
     situation: Situation,
     comparison: EngineComparison | LauncherError | None,
 ) -> Iterator[str]:
-    from launcher.app.planning.planner import drafts_from_own_file
-
-    mtp = f"draft {setting.draft}" if setting.draft else "MTP off"
+    drafts = setting.drafter.label(setting.draft)
     split = f" on {setting.gpus} GPUs" if setting.gpus > 1 else ""
     yield wrap_text(f"{source.model.name}, {source.model.architecture}, {format_file_size(source.model.file_bytes)}")
     settings = (
-        f"context {setting.context:,}, KV {setting.kv}, {mtp}, ubatch {setting.ubatch}, {setting.slots}"
+        f"context {setting.context:,}, KV {setting.kv}, {drafts}, ubatch {setting.ubatch}, {setting.slots}"
         f" slot{'s' if setting.slots > 1 else ''}, {setting.backend}{split}"
     )
     yield f"{wrap_text(settings)}\n"
@@ -280,7 +278,7 @@ def _format_estimate(
     else:
         yield from format_parts(estimate, situation, engine_figures)
     if comparison is not None:
-        alone = "" if not setting.draft or drafts_from_own_file(source, setting) else MODEL_ALONE
+        alone = "" if setting.drafter.is_in_model else MODEL_ALONE
         yield f"\n{wrap_text(f'The engine: {describe_comparison(comparison, estimate)}{alone}')}"
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.cli.machine_options import given_settings, make_serve_options
 from launcher.cli.output import Note, Result, print_result
+from launcher.models.drafters import drafter_of
 
 if TYPE_CHECKING:
     from launcher.app.serving.model_pool import StartRequest
@@ -84,7 +85,7 @@ def _make_request(model: str, options: argparse.Namespace) -> StartRequest:
 def _describe_ready(ready: Mapping[str, Any]) -> Iterator[str]:
     settings = ready["settings"]
     draft, slots = settings.get("draft"), settings.get("slots")
-    mode = f"MTP on, draft length {draft}" if draft else "MTP off"
+    mode: str = drafter_of(draft).describe(draft, mode=True)
     if ready["embeddings"]:
         mode = "reranking" if ready["reranking"] else "embeddings"
     yield from ready["notices"]

@@ -17,6 +17,7 @@ from launcher.cli.quantities import (
     parse_rpc_workers,
     parse_tokens,
 )
+from launcher.models.drafters import drafter_of
 from launcher.models.server_settings import ROWS, ServerSetting, to_fields
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def read_plan_criteria(options: argparse.Namespace) -> PlanCriteria:
     from launcher.base.errors import BadOption
     from launcher.models.plan import PlanCriteria
 
-    if options.no_mtp and options.draft:
+    if options.no_mtp and drafter_of(options.draft).drafts:
         raise BadOption("--no-mtp and --draft cannot be combined.", "Give one of them.")
     given = given_settings(options) | ({"draft": 0} if options.no_mtp else {})
     return PlanCriteria(

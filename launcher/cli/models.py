@@ -172,16 +172,14 @@ def _describe_model(model: ModelEntry) -> Iterator[str]:
 
 
 def _list_facts(model: ModelEntry) -> Iterator[tuple[str, str]]:
-    from launcher.models.catalogue import SPECULATION
-
     if model.repo:
         yield "From", f"{model.repo}, {f'revision {model.revision}' if model.revision else 'no revision pinned'}"
     yield "Licence", model.licence or "unknown"
     yield "Context", f"{model.native_context:,} tokens" if model.native_context else "unknown"
     if model.speculation:
-        speculation = SPECULATION[model.speculation]
-        draft = f", {model.draft.file} ({_format_gb(model.draft.size_bytes)} GB)" if model.draft else ""
-        yield "Drafts by", f"{speculation.summary} (--spec-type {speculation.spec_type}){draft}"
+        drafter, beside = model.drafter, model.draft_file
+        file = f", {beside.file} ({_format_gb(beside.size_bytes)} GB)" if beside else ""
+        yield "Drafts by", f"{drafter.summary} (--spec-type {drafter.spec_type}){file}"
     defaults = {"on": "on, unless a request turns it off", "off": "off"}
     yield "Thinking", defaults[model.thinking] if model.thinking else "unknown"
     if model.sampling:

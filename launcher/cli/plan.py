@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from launcher.base.errors import LauncherError
     from launcher.models.catalogue import Catalogue
     from launcher.models.file_kinds import OtherFile
-    from launcher.models.memory import MemoryEstimate, PlanSettings
+    from launcher.models.memory import MemoryEstimate
     from launcher.models.plan import Plan, PlanCriteria, UnplannedFile
     from launcher.models.situation import Situation
 
@@ -384,11 +384,6 @@ async def _ask_engine(plan: Plan, machine: MachineDescription) -> EngineComparis
         return explain_os_error(error)
 
 
-def _drafts_from_own_file(plan: Plan) -> bool:
-    """Return True if the drafts come from the model's own file, the only file that an engine is asked about."""
-    return plan.entry.speculation in ("mtp", None)
-
-
 def expected_bytes(plan: Plan) -> int | None:
     """Return the size of a plan's file in bytes: as listed, else as estimated; None if it is unknown."""
     from launcher.models.file_size import expect_size
@@ -569,15 +564,9 @@ def _describe_machine(situation: Situation) -> Iterator[str]:
         yield wrap_text(note)
 
 
-def _describe_drafts(setting: PlanSettings, *, if_off: str) -> str:
-    if not setting.draft:
-        return if_off
-    return "drafts from repeats" if setting.ngrams else f"draft {setting.draft}"
-
-
 def _describe_briefly(plan: Plan) -> str:
     setting = plan.setting
-    words = [f"{setting.context:,}", setting.kv, _describe_drafts(setting, if_off="no MTP")]
+    words = [f"{setting.context:,}", setting.kv, setting.drafter.label(setting.draft, off="no MTP")]
     if setting.ubatch != 512:  # llama.cpp's default
         words.append(f"ub {setting.ubatch}")
     if setting.n_cpu_moe:
@@ -618,7 +607,7 @@ def _describe_plan(
     layers = f"{setting.n_cpu_moe} layer{'' if setting.n_cpu_moe == 1 else 's'}"
     experts = f", experts of {layers} on the host" if setting.n_cpu_moe else ""
     experts += f", expert cache of {setting.moe_cache_mib:,} MiB" if setting.moe_cache_mib else ""
-    mtp = _describe_drafts(setting, if_off="MTP off")
+    mtp = setting.drafter.label(setting.draft)
     slots = f", {setting.slots} slots" if setting.slots > 1 else ""
     split = f", split over {setting.used_gpus} GPUs" if setting.used_gpus > 1 else ""
     others = f"ubatch {setting.ubatch}{slots}{experts}{split}"
@@ -642,7 +631,7 @@ def _describe_plan(
     if comparison is not None:
         from launcher.cli.engine_comparison import MODEL_ALONE, describe_comparison
 
-        alone = "" if _drafts_from_own_file(plan) or not setting.draft else MODEL_ALONE
+        alone = "" if setting.drafter.is_in_model else MODEL_ALONE
         yield _format_row("engine", describe_comparison(comparison, plan.estimate) + alone)
     yield from _format_rows("why", plan.reasons)
     extra = options.extra
@@ -650,7 +639,7 @@ def _describe_plan(
     words, lacks = _make_command(plan, engine, [], options.rpc, local_file)
     yield from _format_rows("caution", [*plan.cautions, *lacks, *uncounted_arguments(extra)])
     if plan.forecast and plan.status is not Status.TOO_BIG:
-        yield _format_row("speed", describe_forecast(plan.forecast, drafts=setting.draft > 0))
+        yield _format_row("speed", describe_forecast(plan.forecast, drafts=setting.drafter.drafts))
     if plan.reading:
         yield _format_row("speed", describe_reading(plan.reading))
     measured = [describe_run(plan.entry, result) for result in plan.evidence]

@@ -15,6 +15,7 @@ from launcher.cli.output import Note, Result, print_result
 from launcher.cli.progress import Reporter
 from launcher.cli.quantities import parse_count, parse_int, parse_tokens
 from launcher.cli.subject_options import add_model_argument, add_start_options, resolve_model_and_options
+from launcher.models.drafters import drafter_of
 
 if TYPE_CHECKING:
     from launcher.app.measuring.quality import QualityCheck, QualityReport
@@ -155,7 +156,7 @@ def _format_row(row: QualityRow) -> Sequence[str]:
     return (
         row.quant,
         row.kv,
-        f"draft {row.draft}" if row.draft else "off",
+        drafter_of(row.draft).label(row.draft, off="off"),
         kl,
         UNKNOWN if row.kl_99 is None else f"{row.kl_99:.3f}",
         UNKNOWN if row.same_top is None else f"{100 * row.same_top:.1f} %",

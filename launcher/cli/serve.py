@@ -292,9 +292,8 @@ def _describe_server(session: ServerSession, start: ResolvedStart, options: argp
     if launch is None:
         return
     limits, kept = format_settings(launch.limits), format_settings(start.settings_from(SettingOrigin.KEPT))
-    draft = launch.options.draft
     plan_settings = launch.plan_settings("cpu")
-    mode = f"MTP on, draft length {draft}" if draft else "MTP off"
+    mode: str = launch.options.drafter.describe(launch.options.draft, mode=True)
     texts_path = launch.options.texts_path
     if texts_path:
         mode = "reranking" if launch.options.reranking else "embeddings"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from launcher.cli.layout import health_line
 from launcher.cli.output import Result
+from launcher.models.drafters import drafter_of
 
 if TYPE_CHECKING:
     from launcher.app.serving.running_servers import RegisteredServer
@@ -87,7 +88,7 @@ def _format_servers(servers: Sequence[RegisteredServer], *, show_key: bool) -> I
 
 
 def _format_model(url: str, state: str, model: ServerEntry | ServedModel) -> str:
-    mode = f"draft length {model.draft}" if model.draft else "MTP off"
+    mode: str = drafter_of(model.draft).describe(model.draft)
     if model.embeddings:
         mode = "reranking" if model.reranking else "embeddings"
     if model.engine_pid is None and state == "stopped":

@@ -18,6 +18,8 @@ from launcher.cli.progress import Reporter
 from launcher.cli.quantities import parse_minutes, parse_tokens
 from launcher.cli.subject_options import add_chart_option, add_model_argument, draw_charts
 from launcher.cli.terminal import can_ask, confirm
+from launcher.models.drafters import drafter_in
+from launcher.models.server_settings import VARIED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -71,8 +73,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--vary",
         metavar="NAME,...",
-        help="settings to try besides the draft length: kv, ubatch, n-cpu-moe, threads, p-min, draft-sampling, ngram, "
-        "or none (default: those likely to matter here)",
+        help=f"settings to try besides the draft length: {', '.join(VARIED).replace('_', '-')}, or none (default: "
+        "those likely to matter here)",
     )
     parser.add_argument(
         "--ctx", type=parse_tokens, metavar="N", help="context in tokens (default: as in its last start)"
@@ -624,10 +626,9 @@ def describe_settings(settings: RunSettings, baseline: Mapping[str, object]) -> 
     """Return settings as short text: the draft length, and what differs from the baseline."""
     from launcher.tuning.space import DRAFT, draft_length
 
-    draft = draft_length(settings)
     changed = {name: value for name, value in settings.items() if name != DRAFT and value != baseline.get(name)}
     others = [f"{_format_name(name)} {value}" for name, value in changed.items()]
-    return ", ".join([f"draft {draft}" if draft else "off", *others])
+    return ", ".join([drafter_in(settings).label(draft_length(settings), off="off"), *others])
 
 
 def format_minutes(seconds: float) -> str:

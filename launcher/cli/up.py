@@ -182,8 +182,8 @@ def _describe_plan(request: FirstStartRequest, plan: Plan | None) -> Iterator[st
     if plan is None:
         yield Note(request.model)
         return
-    mtp = f"draft {plan.setting.draft}" if plan.setting.draft else "MTP off"
-    settings = f"context {plan.setting.context:,}, KV {plan.setting.kv}, {mtp}"
+    drafts = plan.setting.drafter.label(plan.setting.draft)
+    settings = f"context {plan.setting.context:,}, KV {plan.setting.kv}, {drafts}"
     memory = f"needs {plan.required_mib:,} of {plan.free_mib:,} MiB ({plan.status.value})"
     yield Note(wrap_text(f"{plan.entry.name}, {plan.file.quant}, {settings}: {memory}"))
     for reason in plan.reasons[:2]:

@@ -103,7 +103,7 @@ def _setting_arguments(options: ServeOptions, build: EngineBuild, *, gpu: bool) 
             yield from _row_arguments(row, row.value_in(options))
     if (options.ubatch or 0) > DEFAULT_BATCH:
         yield "--batch-size", str(options.ubatch)
-    if options.draft:
+    if options.drafter.drafts:
         yield from _drafting_arguments(options)
     if options.reranking:
         yield "--reranking", None
@@ -117,14 +117,14 @@ def _setting_arguments(options: ServeOptions, build: EngineBuild, *, gpu: bool) 
 
 
 def _drafting_arguments(options: ServeOptions) -> Iterator[Argument]:
-    ngram = options.ngram if _differs_from_default(ROWS["ngram"], options.ngram) else None
-    yield "--spec-type", ",".join(filter(None, (options.spec_type, ngram)))
-    if not options.drafts_repeats:  # n-gram drafts have separate length settings
+    drafter, ngram = options.drafter, options.ngram if _differs_from_default(ROWS["ngram"], options.ngram) else None
+    yield "--spec-type", ",".join(filter(None, (drafter.spec_type, ngram)))
+    if drafter.takes_length:  # n-gram drafts have separate length settings
         yield from _row_arguments(ROWS["draft"], options.draft)
-    if options.draft_file:
+    if drafter.source == "file":
         yield "--spec-draft-model", str(options.draft_file)
     for row in ROWS.values():
-        if row.drafting and row.name != "ngram":
+        if row.drafting and "--spec-type" not in row.flags:
             yield from _row_arguments(row, row.value_in(options))
 
 

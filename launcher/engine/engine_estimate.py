@@ -365,7 +365,7 @@ def comparable_parts(estimate: MemoryEstimate) -> dict[str, float]:
     parts = estimate.parts
     mib = 2**20
     return {
-        "model_mib": (parts.weights - estimate.setting.draft_model_bytes) / mib,
+        "model_mib": (parts.weights - estimate.setting.draft_bytes) / mib,
         "context_mib": (parts.kv + parts.recurrent) / mib,
         "compute_mib": (parts.compute + parts.staging) / mib,
         "draft_context_mib": parts.draft_kv / mib,
@@ -386,7 +386,7 @@ async def _read_memory_tables(
 
     What it says of a file in `twin_folder` is about the user's file of that name.
     """
-    table_count = 2 if settings.draft else 1
+    table_count = 2 if settings.drafter.drafts else 1
     reader = MemoryTableReader()
     lines: list[str] = []
     tables_complete = asyncio.Event()

@@ -69,13 +69,12 @@ class ServeOptions(ServerSettings):
     """Options of a server start: model, engine and server settings.
 
     `engine` None, like a server setting that is None, leaves the choice to the program; `built_in` requests the
-    built-in engine. `draft` is the draft length in tokens, `draft_file` a separate draft model, `spec_type` the type of
-    speculative decoding. `alias` is the model's name in the API. `mmproj` is the vision projector,
-    `chat_template_file` replaces the model's chat template. `rpc` are llama.cpp RPC workers as HOST:PORT whose devices
-    are used in addition. `no_gpu` makes a GPU build compute on the CPU. `embeddings`: the model turns texts into
-    vectors, and the server answers /v1/embeddings. `reranking`: it ranks texts as well, and the server answers
-    /v1/rerank. A start takes both from the model's header. `extra` are the arguments that the user wrote after `--`;
-    they are passed at the end of the command line.
+    built-in engine. `draft` is the draft length in tokens, `draft_file` a separate draft model. `alias` is the model's
+    name in the API. `mmproj` is the vision projector, `chat_template_file` replaces the model's chat template. `rpc`
+    are llama.cpp RPC workers as HOST:PORT whose devices are used in addition. `no_gpu` makes a GPU build compute on the
+    CPU. `embeddings`: the model turns texts into vectors, and the server answers /v1/embeddings. `reranking`: it ranks
+    texts as well, and the server answers /v1/rerank. A start takes both from the model's header. `extra` are the
+    arguments that the user wrote after `--`; they are passed at the end of the command line.
     """
 
     model: Path
@@ -86,7 +85,6 @@ class ServeOptions(ServerSettings):
     slots: int = 1
     alias: str | None = None
     draft_file: Path | None = None
-    spec_type: str = "draft-mtp"
     mmproj: Path | None = None
     chat_template_file: Path | None = None
     rpc: tuple[str, ...] = ()
@@ -103,9 +101,9 @@ class ServeOptions(ServerSettings):
         return "/v1/embeddings" if self.embeddings else ""
 
     @property
-    def drafts_repeats(self) -> bool:
-        """Whether drafts are repeated n-grams of earlier text, for which a model needs no MTP head."""
-        return self.spec_type.startswith("ngram")
+    def has_draft_file(self) -> bool:
+        """Whether there is a file beside the model's for its own drafter."""
+        return self.draft_file is not None
 
 
 def map_files(extra: Sequence[str], change: Callable[[str, str], str]) -> tuple[str, ...]:

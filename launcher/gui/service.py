@@ -359,11 +359,11 @@ class ServerService:
         launch = self._posted_launch = session.supervisor.launch
         if launch is None:
             return
-        draft = launch.options.draft
+        draft, drafter = launch.options.draft, launch.options.drafter
         context = f"{launch.context // 1024}K" if launch.context % 1024 == 0 else f"{launch.context:,}"
         settings_text = (
             message("{context} context · draft {draft} · MTP on", context=context, draft=draft)
-            if draft
+            if drafter.drafts
             else message("{context} context · MTP off", context=context)
         )
         if launch.options.embeddings:

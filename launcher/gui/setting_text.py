@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from launcher.gui.translation import ntr, tr
+from launcher.gui.translation import ntr, render, tr
+from launcher.models.drafters import drafter_of
 
 if TYPE_CHECKING:
     from launcher.models.server_settings import Value
@@ -17,7 +18,7 @@ def setting_text(name: str, value: "Value") -> str:
         case "ctx", int():
             return tr("{tokens} context", tokens=format_context_length(value))
         case "draft", _:
-            return tr("draft {length}", length=value) if value else tr("MTP off")
+            return render(drafter_of(value).label(int(value or 0)))
         case "kv", _:
             return tr("KV {type}", type=value)
         case "ubatch", int():

@@ -7,8 +7,7 @@ file and None here.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Annotated, Literal
 
 from launcher.base.errors import ModelUnknown
 from launcher.base.messages import join_messages, message, suggest_names
+from launcher.models.drafters import DRAFTERS, MTP, Drafter, DrafterName, find_drafter
 from launcher.models.geometry import Geometry
 from launcher.models.preset import (
     Amount,
@@ -32,7 +32,6 @@ from launcher.models.preset import (
 )
 
 Sha256 = Annotated[str, Limits(min_length=64, max_length=64)]
-SpeculationKind = Literal["mtp", "draft-file", "draft-model", "ngram-mod"]
 
 _BITS = re.compile(r"(?:Q|FP|BF|F)(\d+)")
 _MIB = 2**20
@@ -45,24 +44,6 @@ def bits_by_name(quant: str) -> int | None:
     """Return the bits per weight by a quantisation's name, or None if it has no number."""
     found = _BITS.search(quant.upper().replace("MXFP", "FP"))
     return int(found[1]) if found else None
-
-
-@dataclass(frozen=True, slots=True)
-class Speculation:
-    """One way to draft tokens: what llama-server calls it, and whether it needs a file beside the model."""
-
-    spec_type: str
-    needs_draft_file: bool
-    summary: str
-
-
-SPECULATION: Mapping[SpeculationKind, Speculation] = {
-    # Names as llama.cpp b11434 accepts them in --spec-type (common/speculative.cpp, common/arg.cpp).
-    "mtp": Speculation("draft-mtp", False, "MTP head inside the model's file"),
-    "draft-file": Speculation("draft-mtp", True, "MTP head in a file of its own"),
-    "draft-model": Speculation("draft-simple", True, "smaller model of the same vocabulary"),
-    "ngram-mod": Speculation("ngram-mod", False, "repeats of earlier text, no file"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +160,7 @@ class ModelEntry:
     """Not used any more: plans order models by their score and speed. Accepted because older files may have it."""
     score: Score | None = None
     """How good its answers are; absent if no independent figure is known."""
-    speculation: SpeculationKind | None = None
+    speculation: DrafterName | None = None
     """How it drafts: with a head inside (mtp) or in a separate file, a smaller model, or repeated text (ngram-mod)."""
     embedding: bool = False
     """Whether it is an embedding model or reranker, which has no drafts, and whose speed is that of reading."""
@@ -218,6 +199,16 @@ class ModelEntry:
         return next((file for file in self.files if file.quant == quant or file.quant.casefold() == wanted), None)
 
     @property
+    def drafter(self) -> Drafter:
+        """The drafter of a model; a head where the catalogue names none."""
+        return DRAFTERS[self.speculation] if self.speculation else MTP
+
+    @property
+    def draft_file(self) -> CompanionFile | None:
+        """The file that its drafter needs beside the model, or None."""
+        return self.draft if self.drafter.source == "file" else None
+
+    @property
     def slower_with_mtp(self) -> Note | None:
         """The note for which plans leave MTP off, or None."""
         return next((note for note in self.notes if note.mtp_off), None)
@@ -235,7 +226,17 @@ class ModelEntry:
         """Return whether the catalogue expects an MTP head in `file`. If the file's header was read, that decides."""
         if self.embedding:  # an embedding model drafts nothing, whatever its file holds
             return False
-        return self.speculation == "mtp" if file.has_head is None else file.has_head
+        return self.speculation == MTP.name if file.has_head is None else file.has_head
+
+    def can_draft(self, file: ModelFile) -> bool:
+        """Return whether `file` has what the model's drafter needs."""
+        return self.drafter.can_draft(head=self.has_head(file), file=self.draft_file is not None)
+
+    def with_drafter(self, spec_type: str | None) -> "ModelEntry":
+        """Return the model with another drafter, as --spec-type calls it; None keeps its own."""
+        if spec_type in (None, self.drafter.spec_type):
+            return self
+        return replace(self, speculation=find_drafter(spec_type).name, draft=None)
 
     def expert_layer_mib(self, file: ModelFile) -> float | None:
         """Return the MiB of one layer's routed experts: as measured, else by the family's rules, else None."""

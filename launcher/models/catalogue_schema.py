@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.base.validation import BaseModel, ConfigDict, ErrorDetails, ValidationError
-from launcher.models.catalogue import SPECULATION, CatalogueProblem, ModelEntry
+from launcher.models.catalogue import CatalogueProblem, ModelEntry
+from launcher.models.drafters import drafter_of
 from launcher.models.preset import Preset, Text
 
 Place = tuple[str | int, ...]
@@ -70,7 +71,7 @@ def find_contradictions(model: ModelEntry) -> Iterator[tuple[Place, str]]:
     """Yield the errors in one model that the schema cannot express: the path inside its table, and the reason."""
     if not _ID.fullmatch(model.id):
         yield ("id",), "should be lower-case letters, digits, dots and dashes"
-    if model.speculation and SPECULATION[model.speculation].needs_draft_file and model.draft is None:
+    if model.drafter.source == "file" and model.draft is None:
         yield ("draft",), f"is missing: {model.speculation} needs a draft's file"
     if model.geometry:
         for name, reason in model.geometry.contradictions():
@@ -100,7 +101,7 @@ def find_preset_contradictions(preset: Preset, model: ModelEntry) -> Iterator[tu
         yield ("quant",), f'{model.id} has no "{preset.quant}"' + (f", but {near[0]}" if near else "")
     if model.native_context and preset.ctx > model.native_context:
         yield ("ctx",), f"is more than the {model.native_context:,} tokens that {model.id} was trained for"
-    if preset.draft and model.speculation is None:
+    if drafter_of(preset.draft).drafts and model.speculation is None:
         yield ("draft",), f"should be 0: {model.id} cannot draft"
 
 

@@ -67,7 +67,7 @@ def choose_file(
         free_mib=plan.free_mib,
         context=setting.context,
         kv=setting.kv,
-        drafts=message("draft {length}", length=setting.draft) if setting.draft else message("MTP off"),
+        drafts=setting.drafter.label(setting.draft),
     )
     return FileChoice(plan.entry, plan.file, plan, why)
 

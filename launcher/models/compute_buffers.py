@@ -27,6 +27,7 @@ from launcher.models.compute_graph import (
     head_graph,
     trunk_graph,
 )
+from launcher.models.drafters import drafter_of
 from launcher.models.geometry import Geometry
 
 # Scheduler: cuts a graph into splits, each on one device, and copies tensors between them.
@@ -688,12 +689,12 @@ def draft_model_buffers(draft: Geometry, target: Geometry, setting: ComputeSetti
 def _estimate_buffers(
     geometry: Geometry, setting: ComputeSetting, *, target_hidden: int = 0, pipelined: bool = True
 ) -> ComputeBuffers:
-    layers, on_host = geometry.layers, setting.cpu_expert_layers
+    layers, on_host, drafts = geometry.layers, setting.cpu_expert_layers, drafter_of(setting.draft).drafts
     trunk_experts, head_experts = setting.expert_bytes[: min(on_host, layers)], setting.expert_bytes[layers:]
     # Layers that are alike, and those beyond the repeating pattern, need no sizes of their own.
     are_listed = len(trunk_experts) < blocks_until_repetition(geometry) and len(set(trunk_experts)) > 1
     trunk_shape = Shape(
-        snapshots=1 + setting.draft if setting.draft and geometry.inner_size else 0,
+        snapshots=1 + setting.draft if drafts and geometry.inner_size else 0,
         rotated=setting.quantised,
         # CUDA's attention needs all but F16 once more in F16 (ggml-cuda/fattn.cu: need_f16_K, need_f16_V).
         scratch=(setting.quantised or setting.wide) and setting.backend in ("cuda", "rocm"),
@@ -708,7 +709,7 @@ def _estimate_buffers(
     kind: _Kind = "assistant" if target_hidden else "trunk"
     target = _bytes_by_place(geometry, kind, trunk_shape, setting, setting.rows, trunk_experts)
     draft: dict[int, int] = {}
-    if setting.draft and setting.head and geometry.mtp_layers:
+    if drafts and setting.head and geometry.mtp_layers:
         head_shape = Shape(
             devices=setting.devices,
             pipelined=trunk_shape.pipelined,

@@ -11,7 +11,7 @@ from launcher.base.messages import join_messages, message
 from launcher.base.paths import expand_user, models_dir
 from launcher.fetch.file_names import local_name, local_path
 from launcher.fetch.hub import DEFAULT_ENDPOINT, HubFile, hub_endpoint, is_hub_file
-from launcher.models.catalogue import SPECULATION, Catalogue, ModelEntry, ModelFile
+from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
 from launcher.models.file_kinds import recognise_name, unusable_error
 from launcher.models.hub_files import read_repository
 from launcher.models.library import find_catalogue_file, split_names
@@ -167,8 +167,8 @@ def _from_catalogue(
     chosen = revision or entry.revision or "main"
     hub = HubFile(entry.repo, file.file, chosen)
     items = [DownloadItem("model", _model_files(hub, file, None if revision else file))]
-    if entry.speculation and SPECULATION[entry.speculation].needs_draft_file and entry.draft:
-        draft, own = entry.draft, entry.draft.repo in (None, entry.repo)
+    if draft := entry.draft_file:
+        own = draft.repo in (None, entry.repo)
         hub_file = HubFile(draft.repo or entry.repo, draft.file, chosen if own else "main")
         figures = _size_and_hash(draft if own and not revision else None)
         items.append(DownloadItem("draft", (DownloadFile(draft.file, hub_file, None, *figures),)))

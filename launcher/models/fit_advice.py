@@ -53,7 +53,7 @@ def _change_one(setting: PlanSettings, fits: Callable[[PlanSettings], bool]) -> 
         if fits(replace(setting, kv=kv)):
             yield FitAdvice(message("A KV cache of {kv} fits (--kv {kv}).", kv=kv), {"kv": kv})
             break
-    if setting.draft and fits(replace(setting, draft=0, draft_model_bytes=0)):
+    if setting.drafter.drafts and fits(replace(setting, draft=0)):
         yield FitAdvice(message("It fits with MTP off (--no-mtp)."), {"draft": 0})
 
 

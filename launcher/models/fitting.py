@@ -221,7 +221,7 @@ def _shorter_context(
 def _shorter_draft(
     setting: PlanSettings, fixed: frozenset[str], _fits: Callable[[PlanSettings], bool]
 ) -> tuple[PlanSettings, str]:
-    if "draft" in fixed or setting.draft <= 2 or setting.ngrams:
+    if "draft" in fixed or setting.draft <= 2 or not setting.drafter.takes_length:
         return setting, ""
     return replace(setting, draft=2), message("draft length 2 instead of {draft}", draft=setting.draft)
 

@@ -5,6 +5,7 @@ from collections.abc import Collection
 
 from launcher.base.errors import BadOption, ModelHasNoHead, ModelWritesNoText
 from launcher.base.messages import message
+from launcher.models.drafters import MTP, Drafter
 from launcher.models.gguf import GgufModel
 
 _RPC = re.compile(r"(?P<host>[A-Za-z0-9_.-]{1,253}):(?P<port>\d{1,5})", re.ASCII)
@@ -23,10 +24,12 @@ def check_rpc(workers: Collection[str]) -> None:
             )
 
 
-def no_head_error(name: str, *, why: str | None = None, **facts: object) -> ModelHasNoHead:
-    """Return the error for drafting with a model file that has no MTP head; `why` is added in parentheses."""
+def no_head_error(name: str, drafter: Drafter = MTP, *, why: str | None = None, **facts: object) -> ModelHasNoHead:
+    """Return the error for a drafter that lacks the head or the file that it needs; `why` is added in parentheses."""
     return ModelHasNoHead(
-        message("{name} has no MTP head[ ({why})].", name=name, why=why),
+        message("{name} has no file for {drafter} beside it.", name=name, drafter=drafter.spec_type)
+        if drafter.source == "file"
+        else message("{name} has no MTP head[ ({why})].", name=name, why=why),
         message(
             "Start it with --draft 0, or download a file with an MTP head (its repository name often ends in "
             "-MTP-GGUF).",

@@ -48,8 +48,6 @@ _SIMILAR_BUFFERS = (0.15, 0.15)
 
 _GPU_CACHES = tuple(row.attribute for row in ROWS.values() if row.memory == "gpu_mib")
 """Fields of server settings that set memory on the GPU directly, in MiB."""
-_NGRAM_OUTPUTS = 49
-"""Rows of logits per slot with n-gram drafts: one token and the up to 48 drafted ones (--spec-ngram-mod-n-min)."""
 
 KV_TYPES: Mapping[str, tuple[int, int]] = MappingProxyType(
     {
@@ -84,7 +82,7 @@ class PlanSettings(ServerSettings):
     `host_aside_mib` is the free host memory that a GPU with unified memory cannot take, None if the GPU's memory is its
     own.
     `mmproj_bytes` is the size of a vision projector on the GPU, `draft_model_bytes` that of a draft model in a separate
-    file. With `ngrams`, drafts are repeats of earlier text; any `draft` above 0 then just means that drafting is on.
+    file.
     """
 
     context: int
@@ -102,7 +100,16 @@ class PlanSettings(ServerSettings):
     host_aside_mib: int | None = None
     mmproj_bytes: int = 0
     draft_model_bytes: int = 0
-    ngrams: bool = False
+
+    @property
+    def has_draft_file(self) -> bool:
+        """Whether there is a file beside the model's for its own drafter."""
+        return self.draft_model_bytes > 0
+
+    @property
+    def draft_bytes(self) -> int:
+        """Size of the separate draft model if it is loaded, else 0."""
+        return self.draft_model_bytes if self.drafter.source == "file" else 0
 
     @property
     def used_gpus(self) -> int:
@@ -272,7 +279,8 @@ def estimate_memory(
     """
     if setting.kv not in KV_TYPES:
         check_kv(setting.kv)
-    mtp = setting.draft > 0 and geometry.mtp_layers > 0 and not setting.ngrams
+    drafter = setting.drafter
+    mtp = drafter.uses_head and geometry.mtp_layers > 0
     on_cpu = setting.backend == "cpu"
     gpus = setting.used_gpus
     host_expert_layers = min(setting.n_cpu_moe, len(weights.blocks) + len(weights.heads))
@@ -293,11 +301,11 @@ def estimate_memory(
         cpu_expert_layers=0 if on_cpu else counted_layers,
         expert_bytes=expert_bytes,
         devices=1 if setting.splits_tensors else gpus,
-        outputs=_NGRAM_OUTPUTS if setting.ngrams and setting.draft else 0,
+        outputs=drafter.outputs,
         unified=bool(setting.kv_unified),
     )
     compute = find_compute_buffers(geometry, compute_setting)
-    draft_model = draft if setting.draft_model_bytes else None
+    draft_model = draft if setting.draft_bytes else None
     draft_buffers = draft_model_buffers(draft_model.geometry, geometry, compute_setting) if draft_model else None
     head_staging = 0
     if compute.staging:  # the target's compute buffer may shrink, where copies replace larger results
@@ -329,7 +337,7 @@ def estimate_memory(
         prompt_cache_most=effective_value("cache_ram", setting.cache_ram) * _MIB,
         checkpoint=checkpoint,
     )
-    buffers_known = compute.exact and (draft_buffers.exact if draft_buffers else not setting.draft_model_bytes)
+    buffers_known = compute.exact and (draft_buffers.exact if draft_buffers else not setting.draft_bytes)
     buffers_known = buffers_known and setting.split_mode in (None, "layer") and geometry.cache_known
     if setting.splits_tensors:
         by_gpu = _split_tensors(setting, parts, pools)
@@ -527,7 +535,7 @@ def _draft_model_kv_bytes(draft: Geometry, setting: PlanSettings) -> int:
 def _draft_weights(draft: DraftModel | None, setting: PlanSettings, on_cpu: bool) -> int:
     """Return the bytes of a separate draft model's weights; its file size if its header was not read."""
     if draft is None or on_cpu:
-        return setting.draft_model_bytes
+        return setting.draft_bytes
     return draft.weights.on_device(0, mtp=False)
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from launcher.machine.cards import Card
 from launcher.models.catalogue import ModelFile
+from launcher.models.drafters import MTP, Drafter, drafter_of
 from launcher.models.file_size import usual_bits
 from launcher.models.geometry import Geometry
 from launcher.models.memory import KV_TYPES, PlanSettings, kv_bytes
@@ -101,8 +102,6 @@ COMMON = CommonFactors()
 _HOST_GB_S, _HOST_SHARE = 40.0, 0.6
 """The rate at which a processor reads experts where nothing is known of host memory, in 10^9 bytes per second; and the
 share of the memory's bandwidth that it reaches: 0.55 to 0.75 in published runs on two channels of DDR4 and DDR5."""
-ACCEPTED = (0.885, 0.79, 0.725, 0.645, 0.59, 0.535, 0.49, 0.46)
-"""Usual share of accepted drafts by draft length, from 1: the medians of published runs of Qwen3.6 and 3.8."""
 
 
 def host_rate(bandwidth_gb_s: float | None) -> float:
@@ -113,11 +112,6 @@ def host_rate(bandwidth_gb_s: float | None) -> float:
 def generation_factors(card: Card, generations: Mapping[str, GenerationFactors] = GENERATIONS) -> GenerationFactors:
     """Return the factors of a card's generation, or of the one that stands in for it."""
     return generations[_STAND_INS.get(card.generation, card.generation)]
-
-
-def tokens_per_pass(draft: int) -> float:
-    """Return the tokens that a pass yields with `draft` drafted tokens."""
-    return 1 + draft * ACCEPTED[min(draft, len(ACCEPTED)) - 1] if draft else 1.0
 
 
 class PassWork(NamedTuple):
@@ -255,6 +249,7 @@ def token_rate(
     host_gb_s: float = _HOST_GB_S,
     generations: Mapping[str, GenerationFactors] = GENERATIONS,
     common: CommonFactors = COMMON,
+    drafter: Drafter = MTP,
 ) -> float:
     """Return the tokens per second with `draft` drafted tokens in a pass, 0 for none.
 
@@ -272,16 +267,14 @@ def token_rate(
         fixed = 1.0 if splits_tensors else share
         seconds = share * decoding * work.gpu_bytes / rate + fixed * layers * layer_s
         seconds += share * _cache_seconds(cache, draft, card, rate, common)
-        verify = 0.0
-        if draft:
-            head = share * (work.head_bytes + cache.head_f16) / rate + fixed * common.head * layer_s
-            experts = share * common.more_experts * work.experts / rate + fixed * work.routed * common.routed_us * 1e-6
-            seconds += draft * (head + experts)
-            verify = draft * share * 2 * work.weights / (card.tflops * 1e12 * factors.compute)
+        head = share * (work.head_bytes + cache.head_f16) / rate + fixed * common.head * layer_s
+        experts = share * common.more_experts * work.experts / rate + fixed * work.routed * common.routed_us * 1e-6
+        seconds += draft * (head + experts)
+        verify = draft * share * 2 * work.weights / (card.tflops * 1e12 * factors.compute)
         times.append(seconds / power**common.watts + verify / power**common.watts_compute)
     host_s = work.host_bytes / (host_gb_s * 1e9) * (1 + common.more_experts * draft)
     seconds = host_s + (max(times) if splits_tensors else sum(times))
-    return tokens_per_pass(draft) / seconds
+    return drafter.tokens_per_pass(draft) / seconds
 
 
 def _cache_seconds(cache: CacheWork, draft: int, card: Card, rate: float, common: CommonFactors) -> float:
@@ -291,7 +284,7 @@ def _cache_seconds(cache: CacheWork, draft: int, card: Card, rate: float, common
     """
     if not (cache.quantised and card.multiprocessors):
         return cache.read / rate
-    if draft:
+    if drafter_of(draft).drafts:
         return (cache.read + common.converted * cache.as_f16) / rate
     return max(cache.read / rate, cache.operations / (card.tflops * 1e12 * common.attention))
 

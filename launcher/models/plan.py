@@ -11,7 +11,8 @@ from typing import Any
 
 from launcher.base.errors import BadOption, ModelUnknown
 from launcher.base.messages import join_messages, message, suggest_names
-from launcher.models.catalogue import SPECULATION, Catalogue, CompanionFile, ModelEntry, ModelFile
+from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
+from launcher.models.drafters import drafter_of
 from launcher.models.file_size import expect_size
 from launcher.models.fitting import (
     CONTEXT_WITHOUT_GPU,
@@ -217,12 +218,11 @@ def plan_file(model: GgufModel, situation: Situation, criteria: PlanCriteria) ->
     from launcher.models.file_entry import describe_file
 
     check_criteria(criteria)
-    entry = describe_file(model)
+    entry = describe_file(model).with_drafter(criteria.chosen_drafter)
     (file,) = entry.files
-    weights = read_weights(model, read_geometry(model))
     criteria = replace(criteria, model=entry.id, quant=None)
     _check_drafts(entry, file, criteria)
-    known = entry, file, weights
+    known = entry, file, read_weights(model, read_geometry(model))
     ranked = next(iter(_rank_files([known], situation, criteria)), None)
     plan = _make_ranked_plan(known, ranked, situation, criteria)
     why = message(
@@ -248,9 +248,10 @@ def list_unplanned(catalogue: Catalogue, situation: Situation, criteria: PlanCri
 
 
 def _requested_entries(catalogue: Catalogue, criteria: PlanCriteria) -> list[ModelEntry]:
+    models = [each.with_drafter(criteria.chosen_drafter) for each in catalogue.models]
     if criteria.model:
-        return [_with_projector(catalogue.find(criteria.model), criteria)]
-    entries = [each for each in catalogue.models if criteria.quant is None or each.file(criteria.quant)]
+        return [_with_projector(Catalogue(tuple(models)).find(criteria.model), criteria)]
+    entries = [each for each in models if criteria.quant is None or each.file(criteria.quant)]
     if not entries and criteria.quant is not None:
         raise _unknown_quant_error(
             message("No model has {quant}.", quant=criteria.quant),
@@ -335,7 +336,7 @@ def _missing_fact(entry: ModelEntry, file: ModelFile, draft: int, criteria: Plan
     if criteria.vision and entry.projector and entry.projector.expected_bytes is None:
         state_it = message("Set size_bytes of {file}, or omit --vision.", file=entry.projector.file)
         return message("the size of its vision projector is unknown"), _name_refresh(entry) if entry.repo else state_it
-    draft_file, length = _draft_file(entry), draft if criteria.draft is None else criteria.draft
+    draft_file, length = entry.draft_file, draft if criteria.draft is None else criteria.draft
     if draft_file and length and draft_file.expected_bytes is None:
         state_it = message("Set size_bytes of {file}, or use --no-mtp.", file=draft_file.file)
         is_on_hub = draft_file.repo or entry.repo
@@ -364,11 +365,6 @@ def _name_refresh(entry: ModelEntry) -> str:
     )
 
 
-def _draft_file(entry: ModelEntry) -> CompanionFile | None:
-    """Return the separate draft file of a model, or None if its kind of speculation needs none."""
-    return entry.draft if entry.speculation and SPECULATION[entry.speculation].needs_draft_file else None
-
-
 def _make_model_plans(
     entry: ModelEntry, catalogue: Catalogue, situation: Situation, criteria: PlanCriteria
 ) -> list[Plan]:
@@ -386,7 +382,7 @@ def _make_model_plans(
     if not ranked:  # the smallest file is nearest to fitting
         smallest = min(known, key=lambda each: _size_bytes(*each[:2]), default=None)
         return [] if smallest is None else [_make_ranked_plan(smallest, None, situation, criteria)]
-    if criteria.quant is None and not ranked[0].draft:
+    if criteria.quant is None and not drafter_of(ranked[0].draft).drafts:
         for sibling in _list_headless(entry, catalogue.models):
             more = _usable_files(sibling, _requested_files(sibling, criteria), criteria)
             known += more
@@ -426,11 +422,12 @@ def _usable_files(entry: ModelEntry, files: Sequence[ModelFile], criteria: PlanC
         for described, file, weights in (apply_header(entry, file) for file in files)
         if weights is not None and _missing_fact(described, file, 1, criteria) is None
     ]
-    drafting = [each for each in known if _has_drafts(*each[:2])]
-    if criteria.draft and not drafting:
-        for described, file, _ in known:
-            _check_drafts(described, file, criteria)
-    return drafting if criteria.draft else known
+    if not criteria.drafter.drafts:
+        return known
+    drafting = [each for each in known if each[0].can_draft(each[1])]
+    for described, file, _ in known if not drafting else ():
+        _check_drafts(described, file, criteria)
+    return drafting
 
 
 def _size_bytes(entry: ModelEntry, file: ModelFile) -> int:
@@ -480,7 +477,7 @@ def _rank_files(files: Sequence[KnownFile], situation: Situation, criteria: Plan
         criteria.intent,
         base,
         fixed=to_fields(criteria.chosen()),
-        draft_model=read_draft_model(entry) if _draft_file(entry) else None,
+        draft_model=read_draft_model(entry) if entry.draft_file else None,
         verified=1 if criteria.model is None else _MOST_FILES,
         shortest_context=_shortest_context(files, criteria),
     )
@@ -530,16 +527,13 @@ def _name_alternatives(plan: Plan, situation: Situation, criteria: PlanCriteria)
     return [sentence for sentence in found if sentence]
 
 
-def _has_drafts(entry: ModelEntry, file: ModelFile) -> bool:
-    return entry.has_head(file) if entry.speculation in ("mtp", None) else True
-
-
 def _check_drafts(entry: ModelEntry, file: ModelFile, criteria: PlanCriteria) -> bool:
     """Return whether `file` can make the requested drafts. Raises ModelHasNoHead if the user named the model."""
-    can_draft = _has_drafts(entry, file)
-    if criteria.draft and not can_draft and criteria.model:
-        raise no_head_error(entry.name if entry.repo is None else f"{entry.id}:{file.quant}", file=file.file)
-    return can_draft or not criteria.draft
+    is_possible = not criteria.drafter.drafts or entry.can_draft(file)
+    if not is_possible and criteria.model:
+        name = entry.name if entry.repo is None else f"{entry.id}:{file.quant}"
+        raise no_head_error(name, entry.drafter, file=file.file)
+    return is_possible
 
 
 def _preset_settings(
@@ -550,7 +544,7 @@ def _preset_settings(
     values: dict[str, Any] = {
         "context": min(preset.ctx, CONTEXT_WITHOUT_GPU) if on_cpu else preset.ctx,
         "kv": preset.kv,
-        "draft": preset.draft if _has_drafts(entry, file) else 0,
+        "draft": preset.draft if entry.can_draft(file) else 0,
         "ubatch": preset.ubatch,
         "slots": preset.slots,
         "n_cpu_moe": preset.n_cpu_moe,
@@ -560,7 +554,7 @@ def _preset_settings(
     mmproj_bytes = criteria.mmproj_bytes
     if criteria.vision and entry.projector:
         mmproj_bytes = entry.projector.expected_bytes or 0
-    geometry, draft_file = entry.geometry, _draft_file(entry)
+    geometry, draft_file = entry.geometry, entry.draft_file
     most_on_host = 0 if on_cpu or geometry is None or not geometry.experts else geometry.layers + geometry.mtp_layers
     values["n_cpu_moe"] = min(values["n_cpu_moe"], most_on_host)
     return PlanSettings(
@@ -568,8 +562,8 @@ def _preset_settings(
         backend=situation.backend,
         **situation.memory_fields,
         mmproj_bytes=mmproj_bytes,
-        draft_model_bytes=(draft_file.expected_bytes or 0) if draft_file and values["draft"] else 0,
-        ngrams=entry.speculation == "ngram-mod",
+        draft_model_bytes=(draft_file.expected_bytes or 0) if draft_file else 0,
+        spec_type=entry.drafter.spec_type,
     )
 
 
@@ -620,7 +614,7 @@ def _make_plan(
 ) -> Plan:
     """Return the plan for a file, with `setting` shrunk until it fits. The setting is from `preset` or from
     `ranked`."""
-    geometry, draft_model = entry.geometry, read_draft_model(entry) if setting.draft_model_bytes else None
+    geometry, draft_model = entry.geometry, read_draft_model(entry) if setting.draft_bytes else None
     fixed = to_fields(criteria.chosen())
     assert geometry is not None  # noqa: S101 -- _missing_fact has checked it
 
@@ -628,7 +622,7 @@ def _make_plan(
     def measure(candidate: PlanSettings) -> MemoryEstimate:
         return estimate_memory(geometry, weights, candidate, draft_model)
 
-    layers = weights.expert_layers(mtp=setting.draft > 0) if situation.has_host_memory else 0
+    layers = weights.expert_layers(mtp=setting.drafter.uses_head) if situation.has_host_memory else 0
     budgets = [situation.free_mib - situation.margin_mib, situation.free_mib - situation.margin_mib // 2]
     if ranked is not None and (not ranked.n_cpu_moe or ranked.spare_mib < situation.margin_mib):
         del budgets[0]  # the ranking has weighed the room that it leaves

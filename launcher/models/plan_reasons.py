@@ -9,6 +9,7 @@ from typing import Any
 
 from launcher.base.messages import as_message, join_messages, message, plural_message
 from launcher.models.catalogue import ModelEntry, ModelFile
+from launcher.models.drafters import drafter_of
 from launcher.models.fitting import (
     CONTEXTS,
     LEAST_CONTEXT,
@@ -388,18 +389,18 @@ def _draft_reason(
 ) -> str:
     if entry.embedding:
         return ""
-    if not setting.draft and entry.speculation == "ngram-mod":
-        return message(
-            "The file has no MTP head. To draft repeated text without one, add `-- --spec-type ngram-mod`.",
-            window="The file has no MTP head. --spec-type ngram-mod can draft repeated text without one.",
-        )
-    if not setting.draft and entry.speculation in ("mtp", None) and not entry.has_head(file):
-        return message("This file has no MTP head.")
-    if not setting.draft and chosen:
-        return message("MTP is off, as you chose.")
-    if not setting.draft and entry.slower_with_mtp:
-        return message("MTP is off. {report}", report=as_message(entry.slower_with_mtp.text))
-    if not setting.draft:
+    if not setting.drafter.drafts:
+        if entry.drafter.source == "text":
+            return message(
+                "The file has no MTP head. To draft repeated text without one, add `-- --spec-type ngram-mod`.",
+                window="The file has no MTP head. --spec-type ngram-mod can draft repeated text without one.",
+            )
+        if not entry.can_draft(file):
+            return message("This file has no MTP head.")
+        if chosen:
+            return message("MTP is off, as you chose.")
+        if entry.slower_with_mtp:
+            return message("MTP is off. {report}", report=as_message(entry.slower_with_mtp.text))
         run = nearest_comparison(entry, replace(setting, draft=_ASSUMED_DRAFT), situation)
         if run is not None and run.speedup is not None and run.speedup < 1:
             return message(
@@ -418,7 +419,10 @@ def _draft_reason(
     runs = {
         (result.gpu, result.quant, result.source, result.draft)
         for result in entry.measurements
-        if result.draft and result.tokens_per_second and result.trust == "good" and not result.speculation
+        if drafter_of(result.draft).drafts
+        and result.tokens_per_second
+        and result.trust == "good"
+        and not result.speculation
     }
     counts = Counter(draft for *_, draft in runs)
     usual, count = max(counts.items(), key=lambda one: one[1], default=(None, 0))
@@ -570,14 +574,14 @@ def _order_of_concessions(
     fitted: FitResult, weights: Weights, situation: Situation, fixed: Mapping[str, int | str]
 ) -> str:
     setting = fitted.setting
-    layers = weights.expert_layers(mtp=setting.draft > 0) if situation.has_host_memory else 0
+    layers = weights.expert_layers(mtp=setting.drafter.uses_head) if situation.has_host_memory else 0
     more_experts = setting.n_cpu_moe < layers
     possible = [
         message("expert cache") if setting.moe_cache_mib and "moe_cache_mib" not in fixed else "",
         message("ubatch to 256") if setting.ubatch > 256 and "ubatch" not in fixed else "",
         message("KV to q8_0") if setting.kv == "f16" and "kv" not in fixed else "",
         message("context") if setting.context > LEAST_CONTEXT and "context" not in fixed else "",
-        message("draft to 2") if setting.draft > 2 and not setting.ngrams and "draft" not in fixed else "",
+        message("draft to 2") if setting.draft > 2 and setting.drafter.takes_length and "draft" not in fixed else "",
         message("KV to q4_0") if setting.kv in ("f16", "q8_0") and "kv" not in fixed else "",
         message("experts to the CPU") if more_experts and "n_cpu_moe" not in fixed else "",
     ]
@@ -645,7 +649,7 @@ def list_cautions(
                     ),
                 )
             )
-    if setting.draft_model_bytes and not fitted.estimate.drafts_counted:
+    if setting.draft_bytes and not fitted.estimate.drafts_counted:
         found.append(
             message(
                 "The estimate counts the draft's file size but not its cache and buffers, because its header is "
@@ -666,7 +670,7 @@ def list_cautions(
                 encoder_mib=ENCODER_MIB,
             )
         )
-    if setting.draft:
+    if setting.drafter.drafts:
         found += _slower_cautions(evidence, situation)
     return tuple(found)
 
@@ -863,9 +867,9 @@ def _limits_note(names: Collection[str]) -> str:
 def _offload_cautions(weights: Weights, fitted: FitResult, situation: Situation, measure: Measure) -> list[str]:
     layer_bytes = weights.blocks[-1].experts
     has_room = fitted.estimate.needed_mib + layer_bytes // _MIB <= situation.free_mib - situation.margin_mib
-    if not fitted.setting.draft or not layer_bytes or has_room or fitted.setting.moe_cache_mib:
+    if not fitted.setting.drafter.drafts or not layer_bytes or has_room or fitted.setting.moe_cache_mib:
         return []
-    cost = fitted.estimate.parts.total - measure(replace(fitted.setting, draft=0, draft_model_bytes=0)).parts.total
+    cost = fitted.estimate.parts.total - measure(replace(fitted.setting, draft=0)).parts.total
     layers = min(cost // layer_bytes, fitted.setting.n_cpu_moe)
     if not layers:
         return []

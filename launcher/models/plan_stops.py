@@ -107,7 +107,7 @@ def _list_differences(first: PlanSettings, second: PlanSettings) -> list[str]:
     """Return the names of the settings that differ, without the limits of host memory, which each start chooses."""
 
     def effective_values(settings: PlanSettings) -> dict[str, Value]:
-        found = {name: row.value_in(settings) for name, row in ROWS.items() if name not in HOST_LIMITS}
+        found = {name: row.effective_in(settings) for name, row in ROWS.items() if name not in HOST_LIMITS}
         return {name: ROWS[name].usual if value is None else value for name, value in found.items()}
 
     before, after = effective_values(first), effective_values(second)
@@ -178,7 +178,7 @@ def _list_candidates(
         yield from plans
         if any(plan.setting.n_cpu_moe for plan in plans) and criteria.context is None:
             yield from make_plans(catalogue, situation, replace(of_file, context=_least_context(recommended)))
-    if recommended.setting.draft and criteria.draft is None:
+    if recommended.setting.drafter.drafts and criteria.draft is None:
         without = replace(criteria, intent="balanced", quant=recommended.file.quant, draft=0)
         yield from make_plans(catalogue, situation, without)
 

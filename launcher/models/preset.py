@@ -6,6 +6,8 @@ Their docstrings become the descriptions in presets/schema.json, see catalogue.p
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
+from launcher.models.drafters import drafter_of
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -156,6 +158,11 @@ class PublishedRun:
     """Further remarks of the source."""
     source: Text
     """Who measured it."""
+
+    @property
+    def drafts(self) -> bool:
+        """Whether tokens were drafted, also if the draft length is unknown."""
+        return self.draft is None or drafter_of(self.draft).drafts
 
     @property
     def speedup(self) -> float | None:

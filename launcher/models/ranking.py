@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from launcher.models.catalogue import ModelEntry, ModelFile
+from launcher.models.drafters import drafter_of
 from launcher.models.file_size import expect_size, usual_bits
 from launcher.models.fitting import (
     CACHE_GAIN,
@@ -304,7 +305,7 @@ def rank_files(
         found = rank_all()
     found.sort(key=lambda each: each.loss.total)
     for place in range(min(verified, len(found))):
-        while found[place].draft and "draft" not in fixed:
+        while drafter_of(found[place].draft).drafts and "draft" not in fixed:
             ranker, file, weights = next(each for each in with_rankers if each[1] is found[place].file)
             without = ranker.rank_file(file, weights, drafts=(0,)) if ranker.is_slower_with_mtp(found[place]) else None
             if without is None:
@@ -370,7 +371,7 @@ class _Ranker:
         self.shares, self.desktop_mib = gpu_shares(situation), desktop_share_mib(situation)
         self.host_mib = (_USUAL_HOST_MIB if situation.host_mib is None else situation.host_mib) - ROOM_MIB
         self.offloaded_contexts = () if "n_cpu_moe" in self.fixed else {*_OFFLOADED_CONTEXTS, self.base.context}
-        self.has_head = self.geometry.mtp_layers > 0 and not self.base.ngrams
+        self.has_head = self.geometry.mtp_layers > 0 and self.entry.drafter.uses_head
 
     def rank_file(self, file: ModelFile, weights: Weights, drafts: Sequence[int] | None = None) -> RankedFile | None:
         """Return the best way to run `file`, with one of `drafts` if given; None if it cannot fit."""
@@ -387,7 +388,7 @@ class _Ranker:
         drafts = self._pick_drafts(file, weights, works[0]) if drafts is None else drafts
         for each in self._list_candidates(file, weights, loaded, drafts):
             draft, moved = each.draft, each.moved
-            if best is not None and not draft and self._keeps_mtp(best, moved):
+            if best is not None and not drafter_of(draft).drafts and self._keeps_mtp(best, moved):
                 continue
             if moved not in works:
                 works[moved] = measure_work(file, self.geometry, weights, moved)
@@ -408,7 +409,7 @@ class _Ranker:
             # Settings of one file are compared by the full gain of speed, files by a smaller one. Giving up drafts is a
             # setting: no file is better because it leaves them no room.
             enough, gain = _FAST_RATE if best.n_cpu_moe else _ENOUGH_RATE, 1.0
-            if not best.draft and max(drafts):
+            if not drafter_of(best.draft).drafts and max(drafts):
                 work, cache = works[best.n_cpu_moe], self._filled_cache(best.kv, best.context)
                 off, on = (self._forecast_rate(work, draft, cache) for draft in (0, drafts[0]))
                 gain = max(1.0, (on or 1.0) / (off or 1.0))
@@ -441,7 +442,7 @@ class _Ranker:
         has_cache = self.situation.has_expert_cache and "moe_cache_mib" not in self.fixed
         if not has_cache or not can_have_expert_cache(self.situation, self.geometry, candidate.kv):
             return plain
-        mtp = candidate.draft > 0 and self.has_head
+        mtp = self._loads_head(candidate.draft)
         found = plain
         counts = {candidate.moved} if "n_cpu_moe" in self.fixed else {candidate.moved, weights.expert_layers(mtp=False)}
         for count in counts:
@@ -460,6 +461,9 @@ class _Ranker:
             found = max(found, rate or 0.0) if (rate or 0.0) >= CACHE_GAIN * plain else found
         return found
 
+    def _loads_head(self, draft: int) -> bool:
+        return self.has_head and drafter_of(draft).drafts
+
     def _keeps_mtp(self, ranked: RankedFile, moved: int) -> bool:
         """Return whether settings with MTP have enough context, so that settings without MTP need not be considered.
 
@@ -467,7 +471,7 @@ class _Ranker:
         `ranked` does.
         """
         enough = ranked.context >= min(_ENOUGH_CONTEXT, self.base.context)
-        return ranked.draft > 0 and enough and (moved > 0 or not ranked.n_cpu_moe)
+        return drafter_of(ranked.draft).drafts and enough and (moved > 0 or not ranked.n_cpu_moe)
 
     def is_slower_with_mtp(self, ranked: RankedFile) -> bool:
         """Return whether the nearest published run was slower with MTP than without."""
@@ -506,10 +510,10 @@ class _Ranker:
         return (usual, 1, 0) if usual > 1 and must_move else (usual, 0)
 
     def _can_draft(self, file: ModelFile) -> bool:
-        """Return whether a head or a separate draft model can draft. Drafts from earlier text are never proposed."""
-        if self.entry.speculation in ("mtp", None):
-            return self.entry.has_head(file)
-        return self.entry.draft is not None and self.entry.draft.expected_bytes is not None
+        """Return whether a file can draft. Drafters of which no runs were published are never proposed."""
+        drafter, beside = self.entry.drafter, self.entry.draft_file
+        has_file = beside is not None and beside.expected_bytes is not None
+        return bool(drafter.accepted) and drafter.can_draft(head=self.entry.has_head(file), file=has_file)
 
     def _filled_cache(self, kv: str, context: int) -> CacheWork:
         """Return what is read of a KV cache with as many tokens as the intent compares speeds at."""
@@ -524,12 +528,13 @@ class _Ranker:
             return None
         return token_rate(
             work,
-            draft,
+            self.entry.drafter.known_length(draft),
             situation.cards,
             self.shares,
             cache=cache,
             power_limit_w=situation.power_limit_w,
             host_gb_s=host_rate(situation.host_gb_s),
+            drafter=self.entry.drafter,
         )
 
     def _assumed_rate(self, work: PassWork) -> float:
@@ -571,7 +576,7 @@ class _Ranker:
         """
 
         def with_kv(draft: int, kv: str) -> list[_Candidate]:
-            return list(self._candidates_with_kv(file, weights, loaded[draft > 0 and self.has_head], draft, kv))
+            return list(self._candidates_with_kv(file, weights, loaded[self._loads_head(draft)], draft, kv))
 
         if "kv" in self.fixed:
             return [each for draft in drafts for each in with_kv(draft, self.base.kv)]
@@ -674,15 +679,7 @@ class _Ranker:
         return self.staging[kv, draft]
 
     def _estimate(self, weights: Weights, context: int, kv: str, draft: int, n_cpu_moe: int) -> MemoryEstimate:
-        beside = self.entry.draft if draft and self.entry.speculation not in ("mtp", None) else None
-        setting = replace(
-            self.base,
-            context=context,
-            kv=kv,
-            draft=draft,
-            n_cpu_moe=n_cpu_moe,
-            draft_model_bytes=(beside.expected_bytes or 0) if beside else 0,
-        )
+        setting = replace(self.base, context=context, kv=kv, draft=draft, n_cpu_moe=n_cpu_moe)
         return estimate_memory(self.geometry, weights, setting, self.draft_model)
 
     def _compute_loss(

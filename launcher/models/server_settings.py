@@ -15,6 +15,7 @@ from typing import Any, Literal
 from launcher.base.errors import BadOption
 from launcher.base.messages import as_message, mark, message, suggest_names
 from launcher.base.units import TOKEN_UNITS, parse_amount
+from launcher.models.drafters import DRAFTERS, MTP, SPEC_TYPES, Drafter, drafter_of, find_drafter, usable_drafters
 
 Value = int | float | str | None
 """The value of a setting; None leaves it open. A switch is True or False."""
@@ -167,6 +168,11 @@ class ServerSetting:
     def value_in(self, settings: "ServerSettings") -> Any:  # noqa: ANN401 -- as the field is declared
         """Return the value of this setting in `settings`."""
         return getattr(settings, self.attribute)
+
+    def effective_in(self, settings: "ServerSettings") -> Any:  # noqa: ANN401 -- as the field is declared
+        """Return the same, but the model's own drafter where none is chosen."""
+        is_own = self.name == "drafter" and settings.chosen_drafter is None
+        return settings.drafter_if_on.spec_type if is_own else self.value_in(settings)
 
 
 def _setting_row(name: str, kind: Kind, flags: str, **details: Any) -> Any:  # noqa: ANN401 -- the field's own type
@@ -380,6 +386,20 @@ class ServerSettings:
         likely="sampled",
         drafting=True,
     )
+    chosen_drafter: str | None = _setting_row(
+        "drafter",
+        "choice",
+        "--spec-type",
+        help=f"what drafts: {', '.join(SPEC_TYPES)}",
+        metavar="KIND",
+        default="the model's own",
+        label=mark("Drafter"),
+        tip=mark("What drafts tokens. Flag: --spec-type"),
+        choices=SPEC_TYPES,
+        memory="formula",
+        tuned=(None, *(row.spec_type for row in DRAFTERS.values() if row.tried)),
+        drafting=True,
+    )
     ngram: str | None = _setting_row(
         "ngram",
         "choice",
@@ -387,11 +407,33 @@ class ServerSettings:
         help="drafts from repeated text besides the model's own: ngram-simple, ngram-mod, ...",
         metavar="KIND",
         default="none",
-        choices=("none", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"),
+        choices=("none", *(row.spec_type for row in DRAFTERS.values() if row.source == "text")),
         usual="none",
-        tuned=("none", "ngram-simple"),
+        tuned=("none", *(row.spec_type for row in DRAFTERS.values() if row.source == "text" and row.tried)),
         drafting=True,
     )
+    spec_type: str = MTP.spec_type
+    """The model's own drafter, as --spec-type calls it."""
+
+    @property
+    def has_draft_file(self) -> bool:
+        """Whether there is a file beside the model's for its own drafter."""
+        return False
+
+    @property
+    def drafter(self) -> Drafter:
+        """The drafter in use."""
+        return drafter_of(self.draft, self.drafter_if_on)
+
+    @property
+    def drafter_if_on(self) -> Drafter:
+        """The drafter that is used with a draft length above 0: the chosen one, else the model's own."""
+        spec_type = self.chosen_drafter or self.spec_type
+        return find_drafter(spec_type, has_file=self.has_draft_file and spec_type == self.spec_type)
+
+    def can_draft(self, *, head: bool) -> bool:
+        """Return whether that drafter has what it needs; `head`: the model's file has an MTP head."""
+        return self.drafter_if_on.spec_type in usable_drafters(self.spec_type, head=head, file=self.has_draft_file)
 
     def chosen(self) -> dict[str, Value]:
         """Return the settings that are not None, by name."""
@@ -399,9 +441,13 @@ class ServerSettings:
 
 
 ROWS: Mapping[str, ServerSetting] = {
-    row.name: row for each in fields(ServerSettings) for row in (replace(each.metadata["row"], attribute=each.name),)
+    row.name: replace(row, attribute=each.name)
+    for each in fields(ServerSettings)
+    if (row := each.metadata.get("row")) is not None
 }
 """All server settings by name, in the order in which they are listed."""
+VARIED = tuple(name for name, row in ROWS.items() if row.tuned is not None)
+"""Settings that a tune can vary besides the draft length."""
 
 
 def to_fields(settings: Mapping[str, Value]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 from launcher.base.messages import Message, join_messages, mark, message
 from launcher.machine.cards import Card, is_same_memory
 from launcher.models.catalogue import ModelEntry, ModelFile
+from launcher.models.drafters import drafter_of
 from launcher.models.evidence import has_spilled, is_other_engine
 from launcher.models.geometry import Geometry
 from launcher.models.memory import KV_TYPES, PlanSettings, kv_bytes, split_shares
@@ -77,10 +78,10 @@ def nearest_comparison(entry: ModelEntry, setting: PlanSettings, situation: Situ
 def comparable_rate(result: PublishedRun, setting: PlanSettings) -> float | None:
     """Return the tokens per second of a published result to compare with a plan: for a plan without drafts, its
     baseline."""
-    drafts = setting.draft > 0 and not setting.ngrams  # how often text repeats is not published
-    if drafts == (result.draft != 0):
+    drafts = drafter_of(setting.drafter.known_length(setting.draft)).drafts
+    if drafts == result.drafts:
         return result.tokens_per_second
-    return result.baseline if result.draft != 0 else None
+    return result.baseline if result.drafts else None
 
 
 def _distance(
@@ -91,7 +92,7 @@ def _distance(
     if (
         result.speculation
         or is_other_engine(result.engine, result.backend)
-        or has_spilled(result.note, drafts=result.draft != 0)
+        or has_spilled(result.note, drafts=result.drafts)
     ):
         return _FAR
     if result.gpus != situation.gpus:
@@ -115,7 +116,7 @@ def _distance(
         distance += 3 * abs(log2(own_bytes / their_bytes)) + 0.3 * (own_file is not their_file)
     if result.ctx:
         distance += 0.2 * abs(log2(result.ctx / setting.context))
-    if result.draft and setting.draft:
+    if result.draft is not None and result.drafts and setting.drafter.drafts:
         distance += 0.3 * abs(result.draft - setting.draft)
     if result.kv:
         distance += 0.2 * (result.kv != setting.kv)
@@ -173,7 +174,7 @@ def describe_run(entry: ModelEntry, result: PublishedRun) -> str:
     if result.draft is None:
         how.append(message("draft length unknown"))
     else:
-        how.append(message("draft {draft}", draft=result.draft) if result.draft else message("MTP off"))
+        how.append(drafter_of(result.draft).label(result.draft))
     parts = [
         message(
             "{gpu}: {rate} with {settings}",
@@ -356,7 +357,7 @@ def forecast_speed(
     if not cards or situation.backend == "cpu":
         return None
     held, filled = held_share(weights, setting), min(filled, setting.slot_context)
-    draft, hits = 0 if setting.ngrams else setting.draft, hit_rate(held)
+    draft, hits = setting.drafter.known_length(setting.draft), hit_rate(held)
     work = measure_work(file, geometry, weights, setting.n_cpu_moe)
 
     def rate(draft: int, hits: float, cache: CacheWork = EMPTY_CACHE) -> float:
@@ -369,11 +370,13 @@ def forecast_speed(
             splits_tensors=setting.splits_tensors,
             power_limit_w=situation.power_limit_w,
             host_gb_s=host_rate(situation.host_gb_s),
+            drafter=setting.drafter,
         )
 
     near = not setting.n_cpu_moe and len(cards) == 1
-    near = near and cards[0].generation in (MEASURED_WITH_DRAFTS if draft else MEASURED)
-    group = range_group(cards[0], mixture=geometry.experts > 0, drafts=draft > 0)
+    drafts = drafter_of(draft).drafts
+    near = near and cards[0].generation in (MEASURED_WITH_DRAFTS if drafts else MEASURED)
+    group = range_group(cards[0], mixture=geometry.experts > 0, drafts=drafts)
     low, high = RANGES[group] if near else WIDE_RANGE
     found, limit = rate(draft, hits), bandwidth_limit(geometry, weights, setting, situation)
     return _cap_forecast(
@@ -418,8 +421,8 @@ def compare_with_run(
     Only a run on this GPU with similar settings can be compared. `file` and `weights` are those of the run's file.
     `setting` is that of a plan, with drafts or without.
     """
-    cards, rate = situation.cards, comparable_rate(run, setting)
-    if not cards or not rate or run.expert_cache or (setting.draft and not run.draft):
+    cards, rate, drafts = situation.cards, comparable_rate(run, setting), setting.drafter.drafts
+    if not cards or not rate or run.expert_cache or (drafts and not drafter_of(run.draft).drafts):
         return None
     if setting.n_cpu_moe and run.n_cpu_moe is None:
         return None
@@ -427,7 +430,7 @@ def compare_with_run(
         return None
     forecast = token_rate(
         measure_work(file, geometry, weights, run.n_cpu_moe or 0),
-        run.draft or 0 if setting.draft else 0,
+        run.draft or 0 if drafts else 0,
         cards,
         gpu_shares(situation),
         cache=measure_cache(

@@ -9,6 +9,7 @@ from launcher.base.action import Action, ActionKind
 from launcher.base.messages import enumerate_texts, join_messages, message, plural_message
 from launcher.engine.server.reread import Reread, RereadCause
 from launcher.machine.gpu import GpuProcess
+from launcher.models.drafters import drafter_of
 from launcher.monitor.failing_replies import FailingRepliesDetector
 from launcher.monitor.health_event import (
     CheckResult,
@@ -55,7 +56,7 @@ class LowAcceptanceDetector:
 
     def check(self, moment: Moment) -> CheckResult:
         """See `Detector.check` in health_event.py."""
-        if not self._setup.draft:
+        if not drafter_of(self._setup.draft).drafts:
             return None
         new_replies = [(each.drafted, each.accepted or 0) for each in moment.finished if each.drafted]
         self._last_replies.extend(new_replies)
@@ -123,7 +124,7 @@ class InertDraftsDetector:
 
     def check(self, moment: Moment) -> CheckResult:
         """See `Detector.check` in health_event.py."""
-        if not self._setup.draft:
+        if not drafter_of(self._setup.draft).drafts:
             return None
         for reply in moment.finished:
             if reply.drafted:

@@ -111,7 +111,7 @@ def read_setup(launch: Launch, engine_pid: int, log: Iterable[str], snapshot: Gp
     one_gpu = has_own_memory and snapshot.is_only_gpu and len(on_gpus) == 1
     offload_chosen = any(word.split("=")[0] in _OFFLOAD_FLAGS for word in launch.options.extra)
     return ServerSetup(
-        draft=launch.options.draft,
+        draft=launch.options.drafter.known_length(launch.options.draft),
         slots=launch.options.slots,
         cache_mib=effective_value("cache_ram", launch.options.cache_ram),
         engine_pid=engine_pid,
@@ -121,7 +121,7 @@ def read_setup(launch: Launch, engine_pid: int, log: Iterable[str], snapshot: Gp
         weights_mib=sum(on_gpus.values()) if one_gpu else None,
         host_mib=sum(mib for name, mib in _sum_buffers(_BUFFER, lines).items() if _is_host(name)) if weights else None,
         vram_total_mib=gpu.memory_bytes / _MIB if gpu is not None and has_own_memory and gpu.memory_bytes else None,
-        published_acceptance=published_acceptance(launch.options.model) if launch.options.draft else None,
+        published_acceptance=published_acceptance(launch.options.model) if launch.options.drafter.drafts else None,
     )
 
 

@@ -25,7 +25,7 @@ _FEWEST_RUNS = 3
 _MOST_RATIO = 2.0
 """Largest ratio between the step times of real use and of measurements, in either direction: in real use contexts are
 fuller."""
-_NEUTRAL_VALUES = {"p_min": (None, 0, 0.0), "draft_sampling": (None, "greedy"), "ngram": (None, "none")}
+_NEUTRAL = {"p_min": (None, 0, 0.0), "draft_sampling": (None, "greedy"), "drafter": (None,), "ngram": (None, "none")}
 """Settings that change draft acceptance, each with the values that leave it unchanged."""
 
 
@@ -117,6 +117,6 @@ def _step_times(runs: Sequence[Run]) -> dict[int, list[float]]:
 
 def _differ_by_draft_only(measured: RunSettings, used: RunSettings) -> bool:
     """Return whether two sets of settings differ in the draft length only, compared by the names that both have."""
-    if any(measured.get(name) not in usual for name, usual in _NEUTRAL_VALUES.items()):
+    if any(measured.get(name) not in usual for name, usual in _NEUTRAL.items()):
         return False
     return all(used[name] == value for name, value in measured.items() if name in used and name not in (DRAFT, "extra"))

@@ -10,6 +10,7 @@ from typing import ClassVar
 from launcher.base.codec import JsonView
 from launcher.base.errors import LauncherError, Superseded
 from launcher.base.messages import Message, join_messages, message
+from launcher.models.drafters import drafter_of
 from launcher.monitor.meter import Acceptance, sum_acceptance
 from launcher.tuning.goal import describe_speed_change
 from launcher.tuning.measuring_loop import REPEATS, after_rounds, order_of_round, serve_settings, visit_rounds
@@ -216,7 +217,7 @@ class CurveAxis(StrEnum):
 
 def series_name(draft: int) -> str:
     """Return the name of the series with a draft length."""
-    return f"draft {draft}" if draft else NO_MTP
+    return f"{drafter_of(draft).label(draft, off=NO_MTP)}"
 
 
 def default_fills(context: int, reply_tokens: int) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from launcher.models.drafters import drafter_in
 from launcher.models.server_settings import Value
 from launcher.monitor.meter import Acceptance
 from launcher.tuning.records import Run, RunSettings
@@ -198,7 +199,7 @@ class CostPosterior:
 def _design_matrix(space: Space, grid: Sequence[RunSettings]) -> Array:
     """Return the design matrix; the weights of its columns have a standard normal prior."""
     draft = np.array([draft_length(settings) for settings in grid], dtype=float)
-    on = draft > 0
+    on = np.array([drafter_in(settings).drafts for settings in grid])
     line = np.where(on, draft - space.drafts[0], 0.0)[:, None]
     lengths = {length: i for i, length in enumerate(space.drafts)}
     bend = np.zeros((len(grid), len(lengths)))

@@ -17,6 +17,7 @@ from launcher.base.errors import Refused
 from launcher.base.messages import Message, join_messages, message
 from launcher.base.paths import shipped_file
 from launcher.engine.server.client import EngineClient
+from launcher.models.drafters import drafter_of
 from launcher.tuning.agent_tasks import SizedText
 from launcher.tuning.workloads import shipped_workloads
 
@@ -283,7 +284,8 @@ def describe_mtp(row: QualityRow, tokens: int) -> Message:
 
 def describe_row(row: QualityRow) -> Message:
     """Return the judgement as sentences."""
-    name = f"{row.quant}, KV {row.kv}" + (f", draft {row.draft}" if row.draft else "")
+    drafts = drafter_of(row.draft).label(row.draft, off="")
+    name = join_messages(row.quant, message("KV {kv}", kv=row.kv), drafts, separator=", ")
     lost = []
     if row.needle is False:
         lost.append(message("It does not find the fact in the context, which the reference finds."))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from launcher.models.drafters import drafter_in
 from launcher.tuning.goal import Goal
 from launcher.tuning.predict import CostPoint, CostPosterior, CostSurface, StepYields
 from launcher.tuning.records import Run, RunSettings
@@ -229,7 +230,7 @@ class Search:
     def index_with_draft(self, settings: RunSettings, draft: int) -> int | None:
         """Return the index of settings with another draft length. None if that does not fit or start."""
         changed = {**settings, DRAFT: draft}
-        if not draft:
+        if not drafter_in(changed).drafts:
             changed |= {axis.name: self._space.baseline[axis.name] for axis in self._space.axes if axis.drafting}
         index = self._index.get(settings_key(changed))
         return None if index is None or self.excluded[index] else index

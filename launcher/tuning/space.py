@@ -6,6 +6,7 @@ from itertools import product
 
 from launcher.base.errors import BadOption
 from launcher.base.messages import message
+from launcher.models.drafters import drafter_in, drafter_of
 from launcher.models.server_settings import Value
 from launcher.tuning.records import RunSettings
 
@@ -66,7 +67,7 @@ class Space:
         """Raise BadOption for an inconsistent or too large space."""
         if not self.drafts or min(self.drafts) < 1 or list(self.drafts) != sorted(set(self.drafts)):
             raise BadOption(message("Draft lengths to try are whole numbers from 1, each once, the shortest first."))
-        if self.baseline.get(DRAFT, 0) != 0:
+        if drafter_in(self.baseline).drafts:
             raise BadOption(message("The baseline of a tune is MTP off."), message("Leave out its draft length."))
         for axis in self.axes:
             if axis.name == DRAFT or self.baseline.get(axis.name) not in axis.values:
@@ -101,7 +102,10 @@ class Space:
         baseline = self.baseline_settings()
         yield baseline
         for draft in (0, *self.drafts):
-            choices = [axis.values if draft or not axis.drafting else (baseline[axis.name],) for axis in self.axes]
+            choices = [
+                axis.values if drafter_of(draft).drafts or not axis.drafting else (baseline[axis.name],)
+                for axis in self.axes
+            ]
             for values in product(*choices):
                 chosen = {**baseline, DRAFT: draft}
                 chosen |= {axis.name: value for axis, value in zip(self.axes, values, strict=True)}

@@ -69,15 +69,19 @@ def register(engine_pid: int, **more: object) -> Registration:
     return registration
 
 
-def inputs(sparse: Path) -> dict[str, object]:
+def inputs(sparse: Path, *, version: str = "") -> dict[str, object]:
     setting = asdict(PlanSettings(context=32_768, kv="q8_0", draft=2, backend="cpu"))
+    if version == "0.1.0":
+        del setting["spec_type"], setting["chosen_drafter"]
+        setting["ngrams"] = False
     return {"model": str(sparse), "draft_file": None, "setting": setting}
 
 
+@pytest.mark.parametrize("version", ["", "0.1.0"])
 def test_without_a_driver_the_memory_of_a_server_is_estimated_from_its_settings(
-    engine_pid: int, sparse_model: Path, machine: Machine
+    engine_pid: int, sparse_model: Path, machine: Machine, version: str
 ) -> None:
-    registration = register(engine_pid, state="ready", formula_inputs=inputs(sparse_model))
+    registration = register(engine_pid, state="ready", formula_inputs=inputs(sparse_model, version=version))
     try:
         (found,) = read_own_memory(machine)
         assert (found.engine_pid, found.model, found.by_gpu) == (engine_pid, "kept", None)

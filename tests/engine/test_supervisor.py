@@ -294,6 +294,12 @@ async def test_mtp_that_drafts_nothing_is_an_error(fake: Callable[..., ServeOpti
         assert watched.supervisor.process is None
 
 
+async def test_repeats_of_text_need_not_draft_in_the_first_reply(fake: Callable[..., ServeOptions]) -> None:
+    async with supervise_server() as watched:
+        await watched.supervisor.become(replace(fake("no-drafts"), chosen_drafter="ngram-simple"))
+        assert watched.supervisor.status.state is ServerState.READY
+
+
 async def test_without_mtp_no_drafts_are_expected(fake: Callable[..., ServeOptions]) -> None:
     async with supervise_server() as watched:
         await watched.supervisor.become(replace(fake("no-drafts", "not-speculative", "old"), draft=0))

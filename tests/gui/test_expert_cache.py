@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.measuring.tuner_space import VARIED
 from launcher.app.planning.preview import Previewer
 from launcher.cli import serve
 from launcher.cli.machine_options import given_settings
@@ -16,6 +15,7 @@ from launcher.engine.settings import change_settings, load_model_settings, parse
 from launcher.gui.cockpit.controls import RestartFields
 from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.controller import Controller
+from launcher.models.server_settings import VARIED
 from tests.app.planning.test_preview import describe_server
 
 

@@ -11,9 +11,10 @@ import pytest
 from launcher.base.codec import from_json
 from launcher.base.errors import ModelUnknown
 from launcher.engine.demo import DEMO
-from launcher.models.catalogue import SPECULATION, Catalogue, ModelEntry, ModelFile
+from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.catalogue_schema import ModelsFile, UserFile, find_contradictions
+from launcher.models.drafters import DRAFTERS
 from launcher.models.preset import Preset
 from tools.export_schema import SCHEMA, render_schema
 
@@ -133,12 +134,11 @@ def test_the_demo_entry_matches_the_shipped_file() -> None:
 
 
 def test_every_kind_of_speculation_has_the_name_of_the_engine() -> None:
-    assert {kind: way.spec_type for kind, way in SPECULATION.items()} == {
-        "mtp": "draft-mtp", "draft-file": "draft-mtp", "draft-model": "draft-simple", "ngram-mod": "ngram-mod",
+    assert {row.name: row.spec_type for row in DRAFTERS.values() if row.name != row.spec_type} == {
+        "mtp": "draft-mtp", "draft-file": "draft-mtp", "draft-model": "draft-simple",
     }  # fmt: skip
     for model in CATALOGUE.models:
-        needs = model.speculation is not None and SPECULATION[model.speculation].needs_draft_file
-        assert needs == (model.draft is not None)
+        assert model.draft_file == model.draft
 
 
 def test_a_file_without_its_head_is_marked() -> None:

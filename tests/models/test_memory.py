@@ -297,9 +297,9 @@ class TestAnySetting:
 
 def test_ngram_drafts_need_logits_but_no_states_or_cache() -> None:
     entry = CATALOGUE.find("qwen3.6-35b-a3b")
-    off, on = (parts(entry, "UD-IQ3_S", PlanSettings(32_768, draft=draft, ngrams=True)) for draft in (0, 3))
+    off, on = (parts(entry, "UD-IQ3_S", PlanSettings(32_768, draft=draft, spec_type="ngram-mod")) for draft in (0, 3))
     assert (on.recurrent, on.draft_kv, on.draft_compute) == (off.recurrent, 0, 0)
-    assert on.compute == parts(entry, "UD-IQ3_S", PlanSettings(32_768, draft=16, ngrams=True)).compute
+    assert on.compute == parts(entry, "UD-IQ3_S", PlanSettings(32_768, draft=16, spec_type="ngram-mod")).compute
     assert 0 < on.compute - off.compute <= 48 * 4 * geometry_of(entry).vocabulary
 
 

@@ -57,6 +57,8 @@ def test_a_model_loaded_on_a_gpu_is_recognised(launch: Launch) -> None:
     assert setup.weights_mib == 14_201.25
     assert setup.host_mib == pytest.approx(515.31 + 0.95 + 264.02)
     assert setup.vram_total_mib == 24_576
+    repeats = replace(launch, options=replace(launch.options, chosen_drafter="ngram-mod"))
+    assert read_setup(repeats, 4711, ON_GPU, make_snapshot()).draft == 0, "text need not repeat"
 
 
 def test_a_gpu_build_that_found_no_gpu_is_recognised(launch: Launch) -> None:

@@ -28,7 +28,7 @@ from launcher.fetch.transfer import TransferSettings
 from launcher.machine.disks import read_disks
 from launcher.machine.engine_devices import is_gpu
 from launcher.machine.machine import read_machine
-from launcher.models.catalogue import SPECULATION, ModelEntry
+from launcher.models.catalogue import ModelEntry
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.download_target import parse_target
 from launcher.models.file_kinds import unusable_error
@@ -261,8 +261,7 @@ def find_local_files(request: FirstStartRequest) -> LocalFiles:
 
 
 def _has_companions(entry: ModelEntry, request: FirstStartRequest) -> bool:
-    needs_draft = entry.speculation is not None and SPECULATION[entry.speculation].needs_draft_file
-    needed = [entry.draft if needs_draft else None, entry.projector if request.vision else None]
+    needed = [entry.draft_file, entry.projector if request.vision else None]
     return all(find_companion(entry, each) for each in needed if each)
 
 

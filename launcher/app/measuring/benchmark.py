@@ -26,6 +26,7 @@ from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import prepare_launch
 from launcher.engine.server.listener import verified_api_key
 from launcher.engine.server.registry import ServerEntry
+from launcher.models.drafters import drafter_in
 from launcher.models.gguf import read_model
 from launcher.models.limits import check_writes_text, no_text_error
 from launcher.models.server_settings import Value
@@ -88,7 +89,7 @@ class Benchmark:
         if decode is None:
             return message("Speed unknown.")
         mean, name, draft = decode.mean, self.workload.name, self.settings.get("draft")
-        if draft == 0:
+        if draft is not None and not drafter_in(self.settings).drafts:
             return message("{mean:.1f} tokens/s for {name} without MTP.", mean=mean, name=name)
         return message("{mean:.1f} tokens/s for {name}[ with draft {draft}].", mean=mean, name=name, draft=draft)
 

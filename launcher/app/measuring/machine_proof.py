@@ -552,7 +552,7 @@ class MachineProof:
             speed, launch = speeds[name], self._launches.get(name)
             if speed is None or launch is None:
                 continue
-            without = speeds.get(MTP if name == SERVED else SERVED) if launch.options.draft else None
+            without = speeds.get(MTP if name == SERVED else SERVED) if launch.options.drafter.drafts else None
             values = _describe_run(anonymize_environment(environment), launch, runs, self._backend)
             values |= {
                 "model": entry.family or entry.name,
@@ -583,7 +583,7 @@ def _list_measured_settings(model: SweepModel) -> dict[str, dict[str, Value] | N
         SERVED: {},
         CONTEXT: {"ctx": half},
         KV: {"ctx": half, "kv": other_kv},
-        MTP: {DRAFT: 0} if options.draft else with_drafts,
+        MTP: {DRAFT: 0} if options.drafter.drafts else with_drafts,
     }
 
 
@@ -666,7 +666,7 @@ def _describe_run(environment: Environment, launch: Launch, runs: Sequence[Run],
         "kv": options.kv or "f16",
         "ubatch": str(options.ubatch or ""),
         "n_cpu_moe": str(options.n_cpu_moe or ""),
-        "speculation": (options.spec_type or "draft-mtp") if options.draft else "none",
+        "speculation": options.drafter.spec_type,
         "draft": str(options.draft),
         "acceptance": f"{accepted / drafted:.3f}" if drafted else "",
         "prompt_rate": _format_figure(prefill.mean if prefill else None, 1),

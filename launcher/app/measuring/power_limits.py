@@ -12,6 +12,7 @@ from typing import Any
 from launcher.machine.gpu import Gpu
 from launcher.machine.gpus import find_gpus, read_gpu_states
 from launcher.tuning.history import History, history_file
+from launcher.tuning.space import draft_length
 
 LIMIT_KEY = "power_limit_w"
 """Key of a tune's result in the history."""
@@ -72,6 +73,6 @@ def find_limited_tunes(model: str) -> list[LimitedTune]:
 
 
 def _read_result(session_id: str, limit_w: float, result: Mapping[str, Any]) -> LimitedTune:
-    draft = int(result.get("draft") or 0)
+    draft = draft_length(result)
     values = {each["draft"]: each["value"] for each in result.get("forecasts") or ()}
     return LimitedTune(session_id, limit_w, draft, values.get(draft))

@@ -120,8 +120,8 @@ class QualityReport:
 
 def describe_settings(quant: str, options: ServeOptions) -> str:
     """Return the name of settings: quantisation, KV cache type and draft length."""
-    draft = f", draft {options.draft}" if options.draft else ""
-    return f"{quant}, KV {options.kv or REFERENCE_KV}{draft}"
+    drafts = options.drafter.label(options.draft, off="")
+    return ", ".join(filter(None, (quant, f"KV {options.kv or REFERENCE_KV}", drafts)))
 
 
 def describe_published(header: GgufModel, quant: str) -> Message:
@@ -163,7 +163,7 @@ async def prepare_check(
     own_kv = options.kv or REFERENCE_KV
     candidates = [replace(base, kv=kv) for kv in dict.fromkeys(kv_types or (own_kv, *_USUAL_KV))]
     length = options.draft if draft is None else draft
-    if length and (header.has_mtp_head or options.draft_file is not None):
+    if length and options.can_draft(head=header.has_mtp_head):
         candidates.append(replace(candidates[0], draft=length))
     quant = describe_file(header).files[0].quant
     return QualityCheck(
@@ -284,7 +284,7 @@ class _CheckRun:
     def _judge(self, options: ServeOptions, answers: ServerAnswers) -> None:
         kv = options.kv or REFERENCE_KV
         against = self.reference
-        if options.draft:
+        if options.drafter.drafts:
             against = self._without_drafts.get(kv, against)
         else:
             self._without_drafts[kv] = answers
@@ -322,7 +322,7 @@ async def _read_answers(
     options: ServeOptions,
     on_position: Callable[[int, int], object],
 ) -> ServerAnswers:
-    next_tokens = () if options.draft else await read_next_tokens(client, text, on_position)
+    next_tokens = () if options.drafter.drafts else await read_next_tokens(client, text, on_position)
     try:
         tool_call = (await check_server(client)).tool_call
     except LauncherError:  # the context is too small for the check

@@ -93,8 +93,9 @@ async def prepare_model(options: ServeOptions, model_name: str, drafts: Sequence
     check_options(with_longest_draft)
     header = await asyncio.to_thread(check_model, with_longest_draft)
     check_writes_text(header)
-    can_draft = header.has_mtp_head or options.draft_file is not None
-    series = tuple(drafts) or ((0, options.draft or DEFAULT_DRAFT) if can_draft else (0,))
+    can_draft = options.can_draft(head=header.has_mtp_head)
+    longest = options.draft if options.drafter.drafts else DEFAULT_DRAFT
+    series = tuple(drafts) or ((0, longest) if can_draft else (0,))
     context = options.context or fallback_context(header.trained_context)
     return SweepModel(
         replace(options, context=context), model_name, tuple(dict.fromkeys(series)), header.trained_context

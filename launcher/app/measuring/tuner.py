@@ -273,7 +273,7 @@ async def _prepare_mtp_check(model: str, options: ServeOptions, verdict: Verdict
     rates = [run.prefill_rate for trial in verdict.trials for run in trial.runs if run.prefill_rate]
     needle = min(MOST_NEEDLE, round(NEEDLE_S * median(rates))) if rates else DEFAULT_FILL
     check = await prepare_check(options, model, kv_types=(kv,), against=options.model, tokens=0, fill=0, needle=needle)
-    with_mtp = tuple(each for each in check.candidates if each.draft)
+    with_mtp = tuple(each for each in check.candidates if each.drafter.drafts)
     return replace(check, reference=replace(check.reference, kv=kv), candidates=with_mtp)
 
 

@@ -25,7 +25,7 @@ from launcher.machine.gpus import find_gpus, read_gpu_states
 from launcher.machine.surroundings import read_cpu_limit
 from launcher.models.limits import check_writes_text
 from launcher.models.plan import Status
-from launcher.models.server_settings import ROWS, Likely, ServerSetting, Value
+from launcher.models.server_settings import ROWS, VARIED, Likely, ServerSetting, Value
 from launcher.models.speed import bytes_per_token
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.plan_of_trials import TrialPlan, grace_s, plan_trials
@@ -37,8 +37,6 @@ from launcher.tuning.workloads import Workload
 DRAFTS = (1, 2, 3, 4, 5, 6, 7, 8)
 DRAFTS_WITH_P_MIN = (*DRAFTS, 10, 12)
 """Draft lengths to try, and with p-min, which ends drafts early where the head is unsure."""
-VARIED = tuple(name for name, row in ROWS.items() if row.tuned is not None)
-"""Settings that can be varied besides the draft length."""
 _EXPERT_STEPS = 5
 _HOT = 0.6
 """Temperature from which on drafts are worth sampling; below it greedy drafts are nearly always right. llama.cpp's
@@ -243,6 +241,11 @@ class SpaceBuilder:
             "kv": self._kv_types_to_try(baseline["kv"], offloads=offloads, chosen_by_user=vary is not None),
             "n_cpu_moe": expert_layer_counts,
             "threads": self._thread_counts_to_try(baseline["threads"]),
+            "drafter": [
+                value
+                for value in _values_to_try(ROWS["drafter"], baseline["drafter"])
+                if value is None or value in self._basis.drafters
+            ],
         }
         meaningless = set(self._basis.unsupported)
         if not (offloads or self._basis.options.n_cpu_moe):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from launcher.base.errors import LauncherError
 from launcher.base.messages import join_messages, message
+from launcher.models.drafters import MTP
 from launcher.models.file_size import usual_bits
 from launcher.models.plan import leave_out_doubles
 from launcher.models.ranking import lack_of_score
@@ -506,7 +507,7 @@ def _without_quant(stem: str, quant: str | None) -> str:
 def _name_entry(entry: ModelEntry, *, is_only: bool) -> str:
     """Return the name of a model of the catalogue. With `is_only`, no other entry has the same name; a variant with an
     MTP head may."""
-    if is_only or entry.speculation == "mtp":
+    if is_only or entry.speculation == MTP.name:
         return _short_name(entry.name)
     return message("{name} without MTP head", name=entry.name)
 

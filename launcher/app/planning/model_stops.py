@@ -100,7 +100,7 @@ async def _read_situation(model: str, launch: Launch | None) -> Situation:
 
 def _describe_stop(stop: PlanStop, loaded_quant: str | None) -> ModelStop:
     is_loaded = stop.plan.file.quant == loaded_quant
-    has_all = is_loaded and not stop.plan.setting.draft_model_bytes
+    has_all = is_loaded and not stop.plan.setting.draft_bytes
     return ModelStop(stop, list_planned_settings(stop.plan), is_loaded, 0 if has_all else _measure_missing(stop.plan))
 
 

@@ -22,8 +22,8 @@ from launcher.base.errors import (
 from launcher.base.messages import join_messages, message
 from launcher.base.paths import expand_user
 from launcher.machine.cards import find_card, match_card
-from launcher.models.limits import check_rpc, no_head_error
-from launcher.models.plan import Plan, PlanCriteria, check_criteria
+from launcher.models.limits import check_rpc
+from launcher.models.plan import Plan, PlanCriteria
 from launcher.models.server_settings import ROWS, to_fields
 from launcher.models.situation import Situation, describe_machine, describe_unified_machine
 
@@ -295,15 +295,12 @@ def options_for_plan(
     """
     from launcher.engine.arguments import planned_options
     from launcher.engine.serve_options import ServeOptions
-    from launcher.models.catalogue import SPECULATION
 
-    speculation = SPECULATION[plan.entry.speculation or "mtp"]
-    draft = plan.entry.draft if speculation.needs_draft_file else None
     projector = plan.entry.projector if plan.setting.mmproj_bytes else None
     options = ServeOptions(
         file or downloaded_file(plan) or Path(plan.file.file),
-        draft_file=_companion_path(plan, draft),
-        spec_type=speculation.spec_type,
+        draft_file=_companion_path(plan, plan.entry.draft_file),
+        spec_type=plan.entry.drafter.spec_type,
         embeddings=plan.entry.embedding,
         reranking=plan.entry.reranker,
         mmproj=_companion_path(plan, projector),
@@ -634,19 +631,14 @@ def settings_for_model(model: GgufModel, criteria: PlanCriteria, situation: Situ
     ModelHasNoHead for drafts without a head.
     """
     from launcher.engine.serve_options import DEFAULT_DRAFT, fallback_context
-    from launcher.models.gguf import MtpHead
     from launcher.models.memory import PlanSettings
     from launcher.models.plan import plan_file
 
-    check_criteria(criteria)
-    has_head = model.mtp_head is MtpHead.PRESENT and not model.is_embedding
-    if criteria.draft and not has_head:
-        raise no_head_error(model.path.name)
     with suppress(GeometryUnknown):
         return plan_file(model, situation, criteria).setting
     default = PlanSettings(
         context=fallback_context(model.trained_context),
-        draft=DEFAULT_DRAFT if has_head else 0,
+        draft=DEFAULT_DRAFT if model.has_mtp_head and not model.is_embedding else 0,
         backend=situation.backend,
         **situation.memory_fields,
     )
@@ -665,7 +657,7 @@ def estimate_by_formula(source: ModelSource, settings: PlanSettings) -> MemoryEs
     from launcher.models.weights import read_weights
 
     geometry = read_geometry(source.model)
-    draft_model = read_draft_model(describe_file(source.model)) if settings.draft_model_bytes else None
+    draft_model = read_draft_model(describe_file(source.model)) if settings.draft_bytes else None
     return estimate_memory(geometry, read_weights(source.model, geometry), settings, draft_model)
 
 
@@ -691,18 +683,10 @@ def advise_source(
     return advise_fit(
         settings,
         situation,
-        weights.expert_layers(mtp=settings.draft > 0),
+        weights.expert_layers(mtp=settings.drafter.uses_head),
         lambda candidate: estimate_by_formula(source, candidate),
         smaller,
     )
-
-
-def drafts_from_own_file(source: ModelSource, settings: PlanSettings) -> bool:
-    """Return whether drafts come from the model's own file."""
-    from launcher.models.gguf import MtpHead
-
-    from_elsewhere = settings.draft_model_bytes > 0 or settings.ngrams
-    return not from_elsewhere and source.model.mtp_head is MtpHead.PRESENT
 
 
 async def compare_with_engine(
@@ -719,8 +703,8 @@ async def compare_with_engine(
     from launcher.engine.server.launch import choose_build, uses_gpu
     from launcher.machine.machine import read_machine
 
-    if not drafts_from_own_file(source, settings):
-        settings = replace(settings, draft=0, draft_model_bytes=0)
+    if not settings.drafter.is_in_model:
+        settings = replace(settings, draft=0)
     build = await choose_build(ServeOptions(Path(source.model.path), engine=engine))
     gpu = settings.backend != "cpu"
     no_gpu = machine is not None and machine.backend == "cpu"

@@ -18,6 +18,7 @@ from launcher.engine.server.load_times import LoadTime, expected_load_time
 from launcher.engine.server.own_memory import RunningEngine
 from launcher.engine.settings import change_settings, join_extra
 from launcher.models.compute_buffers import Backend
+from launcher.models.drafters import SPEC_TYPES, usable_drafters
 from launcher.models.fitting import HOST_LIMITS, choose_host_limits
 from launcher.models.geometry import Geometry, read_geometry
 from launcher.models.limits import no_head_error, training_warning
@@ -122,9 +123,9 @@ class PreviewBasis:
     uses. `others_mib` is used by other programs, `other_servers_mib` by our other servers, which keep running.
     `situation` is this machine's memory beside those, `read_at` the Unix time of reading it; None if it was not read.
     `own_measured` is True if the server's own memory was measured, not estimated. `draft_bytes` is the size of a
-    separate draft model. `expert_layers` is the number of layers whose experts can be moved to the host. `unsupported`
-    are the settings that the engine does not have. `slot_files` is what its slot files hold, None if that was not
-    tested.
+    separate draft model. `drafters` are those that the model can use. `expert_layers` is the number of layers whose
+    experts can be moved to the host. `unsupported` are the settings that the engine does not have. `slot_files` is what
+    its slot files hold, None if that was not tested.
     """
 
     options: ServeOptions
@@ -135,7 +136,7 @@ class PreviewBasis:
     draft_model: DraftModel | None = None
     draft_bytes: int = 0
     trained_context: int | None = None
-    can_draft: bool = True
+    drafters: tuple[str, ...] = SPEC_TYPES
     expert_layers: int = 0
     kv_types: tuple[str, ...] = ("f16",)
     memory_name: str = ""
@@ -154,7 +155,7 @@ class PreviewBasis:
 
     def slider_values(self, name: str) -> tuple[Value, ...]:
         """Return the values of a slider for the setting `name`, in order. Empty if it has no slider."""
-        row, current = ROWS[name], ROWS[name].value_in(self.plan_settings)
+        row, current = ROWS[name], ROWS[name].effective_in(self.plan_settings)
         if name in self.unsupported or (row.of_experts and not self.expert_layers):
             return (current,)
         match name:
@@ -162,6 +163,8 @@ class PreviewBasis:
                 return self.contexts
             case "draft":
                 return tuple(range(max(LONGEST_DRAFT, self.plan_settings.draft) + 1)) if self.can_draft else (0,)
+            case "drafter":
+                return self.drafters
             case "kv":
                 return self.kv_types
             case "n_cpu_moe":
@@ -170,6 +173,11 @@ class PreviewBasis:
                 return tuple(sorted({*row.steps, current}))
             case _:
                 return tuple(sorted(row.steps))
+
+    @property
+    def can_draft(self) -> bool:
+        """Whether the model can use the drafter that is chosen now."""
+        return self.plan_settings.drafter_if_on.spec_type in self.drafters
 
     @property
     def contexts(self) -> tuple[int, ...]:
@@ -295,7 +303,7 @@ class Previewer:
         server_changes = {name: value for name, value in changes.items() if name not in APPLIES_NOW}
         options = change_settings(basis.options, server_changes)
         settings = self._make_plan_settings(options)
-        if settings.draft and not basis.can_draft:
+        if settings.drafter.drafts and settings.drafter.spec_type not in basis.drafters:
             raise no_head_error(basis.options.model.name)
         before, after = self._estimate_memory(basis.plan_settings), self._estimate_memory(settings)
         described = [change for name in server_changes if (change := self._describe_change(name, options))]
@@ -360,7 +368,7 @@ class Previewer:
             elif value is None:
                 value = row.value_in(running) if row.resolved else row.usual
             values[row.attribute] = value
-        settings = replace(running, **values, draft_model_bytes=self.basis.draft_bytes if options.draft else 0)
+        settings = replace(running, **values, draft_model_bytes=self.basis.draft_bytes)
         return replace(settings, **self._choose_limits(settings)) if resets_limits else settings
 
     def _choose_limits(self, settings: PlanSettings) -> dict[str, Any]:
@@ -389,7 +397,7 @@ def _effective_value(name: str, options: ServeOptions, settings: PlanSettings) -
     if name not in ROWS:
         return join_extra(options.extra) or None
     row = ROWS[name]
-    value: Value = row.value_in(settings if row.memory or row.resolved else options)
+    value: Value = row.effective_in(settings if row.memory or row.resolved else options)
     return value
 
 
@@ -422,6 +430,7 @@ async def read_basis(launch: Launch, *, engine_pid: int | None = None, log: Sequ
 def _make_basis(launch: Launch, situation: Situation | None, engine_pid: int | None) -> PreviewBasis:
     """Return the basis, without the machine's memory if `situation` is None."""
     options, header = launch.options, launch.header
+    drafters = usable_drafters(options.spec_type, head=header.has_mtp_head, file=options.has_draft_file)
     backend: Backend = situation.backend if situation else "cuda"
     geometry: Geometry | None = None
     weights: Weights | None = None
@@ -443,9 +452,8 @@ def _make_basis(launch: Launch, situation: Situation | None, engine_pid: int | N
         draft_model=read_draft_file(options.draft_file),
         draft_bytes=file_bytes(options.draft_file),
         trained_context=header.trained_context,
-        can_draft=not header.is_embedding
-        and (header.has_mtp_head or options.draft_file is not None or settings.ngrams),
-        expert_layers=weights.expert_layers(mtp=settings.draft > 0) if weights and backend != "cpu" else 0,
+        drafters=() if header.is_embedding else drafters,
+        expert_layers=weights.expert_layers(mtp=settings.drafter.uses_head) if weights and backend != "cpu" else 0,
         kv_types=kv_types,
         load=expected_load_time(launch),
         unsupported=unsupported,

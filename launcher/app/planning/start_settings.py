@@ -25,8 +25,9 @@ from launcher.engine.serve_options import ServeOptions, fallback_context
 from launcher.engine.server.launch import check_model, choose_build, file_bytes
 from launcher.engine.server.state import KEPT_REPLACED, NO_HEAD, Notice
 from launcher.engine.settings import Settings, change_settings, load_model_settings
-from launcher.models.catalogue import SPECULATION, Catalogue, ModelEntry
+from launcher.models.catalogue import Catalogue, ModelEntry
 from launcher.models.catalogue_load import load_catalogue
+from launcher.models.drafters import drafter_in
 from launcher.models.library import find_companion
 from launcher.models.locate import (
     ModelSelection,
@@ -360,8 +361,8 @@ async def resolve_start(
     own = await read_own_settings(base, use_kept=use_kept, use_tuned=use_tuned)
     unused_kept = {} if use_kept else await asyncio.to_thread(load_model_settings, base.model)
     build, situation = await _read_engine_and_memory(base, ending)
-    has_draft_source = header.has_mtp_head or base.draft_file is not None or base.drafts_repeats
-    can_draft = has_draft_source and not header.is_embedding
+    drafting = change_settings(base, {"drafter": asked.get("drafter", own.kept.get("drafter"))})
+    can_draft = drafting.can_draft(head=header.has_mtp_head) and not header.is_embedding
     unusable = _find_unusable(own.kept, build, can_draft=can_draft)
     unusable_tuned = _find_unusable(own.tuned, build, can_draft=True)
     own = replace(own, kept=_leave_out(own.kept, unusable), tuned=_leave_out(own.tuned, unusable_tuned))
@@ -483,17 +484,14 @@ def _select_named_model(
 
 
 def _choose_drafting(options: ServeOptions, entry: ModelEntry) -> ServeOptions:
-    """Return the options for a model without an MTP head: with n-gram drafts, its draft model, or no drafts."""
-    speculation = SPECULATION[entry.speculation] if entry.speculation else None
-    if speculation is None or entry.embedding:
+    """Return the options for a model without an MTP head: with the drafter of its entry, or no drafts."""
+    drafter = entry.drafter
+    draft_file = find_companion(entry, entry.draft_file) if entry.draft_file else None
+    if entry.embedding or not drafter.can_draft(head=False, file=draft_file is not None):
         return replace(options, draft=0)
-    if speculation.spec_type.startswith("ngram"):
-        return replace(options, spec_type=speculation.spec_type)
-    draft_file = find_companion(entry, entry.draft) if speculation.needs_draft_file and entry.draft else None
-    if draft_file is None:
-        return replace(options, draft=0)
-    refuse_damaged(draft_file)
-    return replace(options, draft_file=draft_file, spec_type=speculation.spec_type)
+    if draft_file is not None:
+        refuse_damaged(draft_file)
+    return replace(options, draft_file=draft_file, spec_type=drafter.spec_type)
 
 
 async def _drop_foreign_kv_type(own: OwnSettings, path: Path) -> OwnSettings:
@@ -527,7 +525,7 @@ async def _read_engine_and_memory(
 def _find_unusable(kept: Settings, build: EngineBuild | None, *, can_draft: bool) -> dict[str, Value]:
     """Return the kept settings that the file or the engine no longer supports."""
     unusable: dict[str, Value] = {}
-    if kept.get("draft") and not can_draft:
+    if not can_draft and drafter_in(kept).drafts:
         unusable["draft"] = kept["draft"]
     kv_types = build.kv_types if build else ()
     if "kv" in kept and kv_types and kept["kv"] not in kv_types:

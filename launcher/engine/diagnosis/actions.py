@@ -18,7 +18,7 @@ LEAST_CONTEXT = 2_048
 """Shortest context in tokens that a fix sets."""
 _LEAST_UBATCH = 32
 _USUAL_UBATCH = int(ROWS["ubatch"].usual or 0)
-_NO_DRAFTS: Mapping[str, Any] = {"draft": 0, "draft_file": None}
+_NO_DRAFTS: Mapping[str, Any] = {"draft": 0}
 _REMOVALS: Mapping[str, Mapping[str, Any]] = {
     **{flag: {row.attribute: None} for row in ROWS.values() for flag in row.flags if row.can_be_open},
     "--parallel": {"slots": 1},
@@ -105,7 +105,7 @@ def _shrink_ubatch(values: Values, options: ServeOptions, _context: int | None) 
 
 
 def _turn_draft_off(_values: Values, options: ServeOptions, _context: int | None) -> ServeOptions | None:
-    return replace(options, draft=0, draft_file=None)
+    return replace(options, draft=0)
 
 
 def _move_experts(values: Values, options: ServeOptions, _context: int | None) -> ServeOptions | None:

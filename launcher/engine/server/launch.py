@@ -85,19 +85,19 @@ def check_model(options: ServeOptions) -> GgufModel:
     """
     header = _read_header(options.model)
     check_complete(*header.parts)
-    if options.draft and header.is_embedding:
+    if options.drafter.drafts and header.is_embedding:
         raise ModelHasNoHead(
             message("{name} generates no text, so there is nothing to draft.", name=options.model.name),
             message("Start it with --draft 0.", window="Turn MTP off."),
             path=str(options.model),
         )
-    if options.draft and options.draft_file is None and not options.drafts_repeats and not header.has_mtp_head:
+    if options.drafter.drafts and not options.can_draft(head=header.has_mtp_head):
         why = (
             message("its metadata lists one, but the tensors are missing")
             if header.promised_heads
             else message("no MTP tensors")
         )
-        raise no_head_error(options.model.name, why=why, path=str(options.model))
+        raise no_head_error(options.model.name, options.drafter, why=why, path=str(options.model))
     return header
 
 
@@ -158,8 +158,8 @@ def plan_settings_of(options: ServeOptions, backend: Backend) -> PlanSettings:
         **values,
         backend=backend,
         mmproj_bytes=file_bytes(options.mmproj),
-        draft_model_bytes=file_bytes(options.draft_file) if options.draft else 0,
-        ngrams=options.drafts_repeats,
+        draft_model_bytes=file_bytes(options.draft_file),
+        spec_type=options.spec_type,
     )
 
 
@@ -194,7 +194,7 @@ def _choose_host_limits(
     try:
         geometry = read_geometry(header)
         settings = replace(plan_settings_of(options, backend), **left_open)  # type: ignore[arg-type]
-        draft_model = read_draft_file(options.draft_file) if options.draft else None
+        draft_model = read_draft_file(options.draft_file)
         estimate = estimate_memory(geometry, read_weights(header, geometry), settings, draft_model)
         host_mib = situation.host_beside_mib(estimate.required_mib)
         return {} if host_mib is None else choose_host_limits(estimate, host_mib)
@@ -249,7 +249,7 @@ async def prepare_launch(
     environment = engine_environment(api_key=endpoint.api_key, reports_loading=True) | dict(build.environment)
     command = EngineCommand((*build.command, *arguments), environment, folder)
     slot_context = plan_settings_of(resolved, backend).slot_context
-    fault_note = _known_fault_note(build, options, header) if options.draft else ""
+    fault_note = _known_fault_note(build, options, header) if options.drafter.drafts else ""
     note = join_messages(training_warning(header.trained_context, slot_context), fault_note)
     return Launch(command, build, header, context, options, note, limits)
 

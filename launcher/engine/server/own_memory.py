@@ -174,10 +174,13 @@ def _estimate_gpu_memory(
     inputs = engine.formula_inputs
     draft_file = inputs.get("draft_file")
     try:
+        stored = dict(inputs["setting"])
+        if stored.pop("ngrams", False):  # a server of version 0.1.0
+            stored["spec_type"] = "ngram-mod"
         header = read_model(Path(inputs["model"]))
         geometry = read_geometry(header)
         setting = replace(
-            PlanSettings(**inputs["setting"]),
+            PlanSettings(**stored),
             backend=backend,
             gpus=len(overheads_mib),
             gpu_free_mib=(),

@@ -244,10 +244,11 @@ async def check_first_reply(
                 "The engine is ready, but its first vector took longer than {limit_s:.0f} s.", limit_s=limit_s
             )
         raise EngineFailed(title, hint) from None
-    if not options.draft:
+    if not options.drafter.drafts:
         return
     speculative = await client.drafts_tokens()
-    if not speculative or timings is None or not timings.draft_n:
+    finds_none = options.drafter.source == "text"  # a short reply repeats nothing
+    if not speculative or timings is None or not (timings.draft_n or finds_none):
         raise DraftsInert(
             message("The engine runs, but MTP drafts no tokens."),
             message(

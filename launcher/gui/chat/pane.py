@@ -377,7 +377,7 @@ class ChatPane(ChatFrame):
     def _show_view(self, view: View) -> None:
         self.enable_actions(can_ask=view.can_ask, replying=view.replying, hint=view.prompt_hint)
         launch = self._controller.launch
-        drafts = launch is not None and launch.options.draft > 0
+        drafts = launch is not None and launch.options.drafter.drafts
         self.column.suggest_for(self._controller.served_name if view.can_ask else None, drafts=drafts)
         if self.prompts.active and self._can_ask and self._reply_view is None:
             self._next_prompt()

@@ -543,7 +543,7 @@ class RestartFields(QWidget):
         basis, requested = preview.basis, preview.plan_settings
         changed = {change.name: change for change in preview.changes}
         for name, field in self.fields.items():
-            value = ROWS[name].value_in(requested)
+            value = ROWS[name].effective_in(requested)
             if field.value != value:
                 field.set_value(value)
             change = changed.get(name)

@@ -197,7 +197,7 @@ class LiveColumn(Card):
         state = self._plots.state
         has_gpu = state is not None and any(name in state.samples.names for name in GPU_NAMES)
         launch = self._controller.launch
-        drafts = launch is None or launch.options.draft > 0
+        drafts = launch is None or launch.options.drafter.drafts
         for figure in self.figures:
             figure.setVisible(figure.plot.with_gpu in (None, has_gpu) and (drafts or figure.plot.name != "acceptance"))
             figure.show_state(state, self._plots.absence_of(figure.plot))

@@ -439,7 +439,7 @@ class DetailPanel(Card):
         if plan is None or forecast is None:
             return
         self.speed.setText(f"{forecast.tokens_per_second:,.0f}")
-        self.speed_range.show_forecast(forecast, drafts=plan.setting.draft > 0)
+        self.speed_range.show_forecast(forecast, drafts=plan.setting.drafter.drafts)
         if plan.evidence:
             source = tr("Nearest published run: {run}.", run=evidence_text(plan))
         elif forecast.near:
@@ -541,7 +541,7 @@ def needs_text(needed_mib: int, situation: Situation, setting: PlanSettings) -> 
     from launcher.gui.start.text import count_stopping_servers
 
     values = {"needed": f"{needed_mib:,}", "free": f"{situation.free_mib:,}", "context": f"{setting.context:,}"}
-    mtp = tr("draft {count}", count=setting.draft) if setting.draft else tr("MTP off")
+    mtp = render(setting.drafter.label(setting.draft))
     text = tr("Needs {needed} of {free} MiB free, with a context of {context} tokens, {mtp}.", mtp=mtp, **values)
     if stopping := count_stopping_servers(situation):
         text = ntr(
@@ -570,12 +570,12 @@ def _plan_facts(file: LibraryFile | None) -> _Facts:
     if trained:
         context = tr("{tokens} of {trained} trained", tokens=context, trained=format_context_length(trained))
     rows = [(tr("Context"), context, tr("{count} tokens", count=f"{plan.setting.context:,}"))]
-    if plan.setting.draft and entry.draft is not None:
-        head = tr("in a file of its own, draft {count}", count=plan.setting.draft)
-    elif plan.setting.draft:
-        head = tr("in the file, draft {count}", count=plan.setting.draft)
-    else:
-        head = tr("in the file, not used") if entry.has_head(plan.file) else tr("none")
+    head = tr("in the file, not used") if entry.has_head(plan.file) else tr("none")
+    match plan.setting.drafter.source:
+        case "file":
+            head = tr("in a file of its own, draft {count}", count=plan.setting.draft)
+        case "head":
+            head = tr("in the file, draft {count}", count=plan.setting.draft)
     rows.append((tr("Draft head"), head, ""))
     rows.append((tr("Reads"), _senses_text(plan), ""))
     if entry.licence:

@@ -307,12 +307,12 @@ def _first_remark(plan: Plan) -> str:
         free = (plan.free_mib - plan.needed_mib) / _GIB_MIB
         return tr("Leaves only {size:.1f} GiB free", size=free)
     if (
-        plan.setting.draft
+        plan.setting.drafter.drafts
         and forecast is not None
         and forecast.tokens_per_second >= _MUCH_FASTER * forecast.without_mtp
     ):
         return tr("Drafts: {ratio:.1f} times as fast", ratio=forecast.tokens_per_second / forecast.without_mtp)
-    if plan.setting.draft:
+    if plan.setting.drafter.drafts:
         return tr("Drafts {count} ahead", count=plan.setting.draft)
     has_head = plan.entry.has_head(plan.file)
     return tr("Faster without drafts") if has_head else tr("No MTP head")

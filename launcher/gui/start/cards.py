@@ -442,7 +442,7 @@ def _plan_columns() -> tuple[Column[Plan], ...]:
         make_column(
             tr("Draft"),
             tr("Draft length: tokens that the MTP head drafts per step (--spec-draft-n-max)"),
-            lambda plan: str(plan.setting.draft) if plan.setting.draft else tr("off"),
+            lambda plan: str(plan.setting.draft) if plan.setting.drafter.drafts else tr("off"),
             right=True,
             spare=3,
         ),

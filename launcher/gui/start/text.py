@@ -108,7 +108,9 @@ def speed_text(plan: Plan) -> str:
     if plan.status is Status.TOO_BIG:
         return ""
     if plan.forecast is not None:
-        return tr("Expected: {speed}.", speed=render(describe_forecast(plan.forecast, drafts=plan.setting.draft > 0)))
+        return tr(
+            "Expected: {speed}.", speed=render(describe_forecast(plan.forecast, drafts=plan.setting.drafter.drafts))
+        )
     return tr("Expected: {speed}.", speed=render(describe_reading(plan.reading))) if plan.reading is not None else ""
 
 

@@ -11,6 +11,7 @@ from launcher.gui.duration import format_duration
 from launcher.gui.labels import UNKNOWN
 from launcher.gui.translation import chosen_language, join_sentences, ntr, render, tr
 from launcher.gui.tune.view_data import VerdictText, WorkloadAnswer
+from launcher.models.drafters import drafter_in, drafter_of
 
 if TYPE_CHECKING:
     from launcher.app.measuring.tuner_space import PreparedTune
@@ -81,7 +82,7 @@ def clients_texts(view: "TuneView") -> tuple[str, str, str]:
 
 def answer_label(draft: int) -> str:
     """Return the label of the button that serves a likely answer before the measurement has ended."""
-    return tr("Use draft {draft} now", draft=draft) if draft else tr("Use these settings now")
+    return tr("Use draft {draft} now", draft=draft) if drafter_of(draft).drafts else tr("Use these settings now")
 
 
 def pausing_texts() -> tuple[str, str, str]:
@@ -143,7 +144,7 @@ def workload_answer(answer: Mapping[str, Any], baseline: Mapping[str, Any]) -> W
     title = workload_title(str(answer["workload"]))
     settings = tr("not clear yet")
     if answer["mtp"] != "undecided":
-        settings = describe_settings(answer["settings"], baseline) if answer["draft"] else tr("MTP off")
+        settings = describe_settings(answer["settings"], baseline) if drafter_in(answer).drafts else tr("MTP off")
     low, high, likely = (answer.get(key) for key in ("ci_low", "ci_high", "likely"))
     change = UNKNOWN if low is None or high is None else f"{_percent_change(low)} … {_percent_change(high)}"
     chance = UNKNOWN if likely is None else tr("over 99 %") if likely > 0.99 else f"{100 * likely:.0f} %"
@@ -208,7 +209,7 @@ def keep_label(view: "TuneView") -> str:
     if changes_answers(view.verdict or {}):
         return tr("Use these settings although the answers change")
     draft = int((view.verdict or {}).get("draft", 0))
-    if draft:
+    if drafter_of(draft).drafts:
         return tr("Use draft {draft} on this computer", draft=draft)
     return tr("Keep MTP off on this computer")
 

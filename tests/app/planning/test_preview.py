@@ -144,9 +144,7 @@ def test_contexts_are_powers_of_two_and_midpoints_up_to_the_trained_length() -> 
 
 
 def test_settings_that_no_engine_accepts_are_refused() -> None:
-    previewer = Previewer(
-        replace(describe_server(), can_draft=False, plan_settings=PlanSettings(context=8_192, draft=0))
-    )
+    previewer = Previewer(replace(describe_server(), drafters=(), plan_settings=PlanSettings(context=8_192, draft=0)))
     with pytest.raises(BadOption, match="out of range"):
         previewer.preview({"ctx": 1})
     with pytest.raises(BadOption, match="--port cannot be passed"):

@@ -345,7 +345,7 @@ class TestFilesBesideTheModel:
         start = await resolve_start("own", {"draft": 2})
         assert (start.options.spec_type, start.options.draft) == ("ngram-mod", 2)
         assert start.plan is not None
-        assert start.plan.setting.ngrams
+        assert start.plan.setting.drafter.source == "text"
         planned = options_for_plan(start.plan)
         assert (planned.spec_type, planned.draft) == ("ngram-mod", 2)
         check_model(replace(start.options, model=path))

@@ -1,0 +1,129 @@
+"""The table of drafters: the ways in which an engine proposes tokens ahead of a model, each declared once, as a row.
+
+Arguments, memory estimates, forecasts, plans, tunes, the catalogue, exports and both faces ask the row.
+"""
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from functools import cache, partial
+from typing import TYPE_CHECKING, Literal
+
+from launcher.base.messages import Message, as_message, mark, message
+
+Source = Literal["", "head", "file", "text"]
+"""Where drafts come from: nowhere, a head in the model's own file, a file beside it, or earlier text."""
+MTP_OFF = mark("MTP off")
+_ACCEPTED = (0.885, 0.79, 0.725, 0.645, 0.59, 0.535, 0.49, 0.46)
+"""Usual share of accepted drafts by draft length, from 1: the medians of published runs of Qwen3.6 and 3.8."""
+_NGRAM_OUTPUTS = 49
+"""Rows of logits per slot with n-gram drafts: one token and the up to 48 drafted ones (--spec-ngram-mod-n-min)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drafter:
+    """One way to draft tokens.
+
+    `name` is the catalogue's word, `spec_type` that of --spec-type (llama.cpp b11434: common/speculative.cpp).
+    `source` says what it needs of a model and what memory it takes. `uses_head`: a head in the model's file is loaded
+    for it. `takes_length`: the draft length limits it. `outputs` are the rows of logits for each slot; 0: by the draft
+    length. `accepted` is the usual share of accepted drafts by draft length; empty if no runs were published. `tried`:
+    a tune tries it besides the model's own.
+    """
+
+    name: str
+    spec_type: str
+    source: Source
+    summary: str = ""
+    _: KW_ONLY
+    uses_head: bool = False
+    takes_length: bool = True
+    outputs: int = 0
+    accepted: tuple[float, ...] = ()
+    tried: bool = False
+
+    @property
+    def drafts(self) -> bool:
+        """Whether tokens are drafted at all."""
+        return self.source != ""
+
+    @property
+    def is_in_model(self) -> bool:
+        """Whether an engine that is given the model's file alone has all of it."""
+        return self.source in ("", "head")
+
+    def can_draft(self, *, head: bool, file: bool) -> bool:
+        """Return whether it has what it needs: a model with a `head`, or a `file` beside the model."""
+        return {"head": head, "file": file}.get(self.source, True)
+
+    def known_length(self, length: int) -> int:
+        """Return the draft length to forecast with: 0, as if nothing were drafted, if no runs were published."""
+        return length if self.accepted else 0
+
+    def tokens_per_pass(self, length: int) -> float:
+        """Return the tokens that a pass yields with a draft length."""
+        return 1.0 + length * self.accepted[min(length, len(self.accepted)) - 1] if length else 1.0
+
+    def label(self, length: int, *, off: str = MTP_OFF) -> Message:
+        """Return how tokens are drafted in a few words, such as "draft 3"; `off` if none are."""
+        if not self.drafts:
+            return as_message(off)
+        return message("draft {draft}", draft=length) if self.takes_length else message("drafts from repeats")
+
+    def describe(self, length: int, *, mode: bool = False) -> Message:
+        """Return the same with more words: "draft length 3", or with `mode` "MTP on, draft length 3"."""
+        if not self.drafts or not self.takes_length:
+            return self.label(length)
+        in_full = message("draft length {draft}", draft=length)
+        return message("MTP on, {drafts}", drafts=in_full) if mode else in_full
+
+
+NONE = Drafter("none", "none", "")
+MTP = Drafter("mtp", "draft-mtp", "head", "MTP head inside the model's file", uses_head=True, accepted=_ACCEPTED)
+_REPEATS = partial(
+    Drafter, source="text", summary="repeats of earlier text, no file", takes_length=False, outputs=_NGRAM_OUTPUTS
+)
+_ROWS = (
+    MTP,
+    Drafter("draft-file", "draft-mtp", "file", "MTP head in a file of its own", uses_head=True, accepted=_ACCEPTED),
+    Drafter("draft-model", "draft-simple", "file", "smaller model of the same vocabulary", accepted=_ACCEPTED),
+    _REPEATS("ngram-simple", "ngram-simple", tried=True),
+    _REPEATS("ngram-map-k", "ngram-map-k"),
+    _REPEATS("ngram-map-k4v", "ngram-map-k4v"),
+    _REPEATS("ngram-mod", "ngram-mod"),
+    _REPEATS("ngram-cache", "ngram-cache"),
+)
+DRAFTERS: Mapping[str, Drafter] = {row.name: row for row in _ROWS}
+"""All drafters by their word in the catalogue, in the order in which they are listed."""
+SPEC_TYPES = tuple(dict.fromkeys(row.spec_type for row in _ROWS))
+"""What can be chosen. Whether a head is in a file of its own depends on the model."""
+if TYPE_CHECKING:
+    DrafterName = str
+else:
+    DrafterName = Literal[tuple(DRAFTERS)]
+
+
+@cache
+def find_drafter(spec_type: str, *, has_file: bool = False) -> Drafter:
+    """Return the drafter that --spec-type calls `spec_type`: with a file beside the model, or without one.
+
+    One that only a later version has, as in its history, is taken for a head.
+    """
+    rows = [row for row in _ROWS if row.spec_type == spec_type] or [MTP]
+    return next((row for row in rows if (row.source == "file") == has_file), rows[0])
+
+
+@cache
+def usable_drafters(own: str, *, head: bool, file: bool) -> tuple[str, ...]:
+    """Return what can be chosen for a model with a `head`, or with a `file` for its `own` drafter."""
+    usable = (row for row in _ROWS if row.can_draft(head=head, file=file and row.spec_type == own))
+    return tuple(dict.fromkeys(row.spec_type for row in usable))
+
+
+def drafter_of(length: object, drafter: Drafter = MTP) -> Drafter:
+    """Return `drafter` if it drafts with that length, else NONE."""
+    return drafter if length else NONE
+
+
+def drafter_in(settings: Mapping[str, object]) -> Drafter:
+    """Return the drafter of settings by name, such as those of a run."""
+    return drafter_of(settings.get("draft"), find_drafter(str(settings.get("drafter") or MTP.spec_type)))
