@@ -76,10 +76,9 @@ def explain_preset(file: ModelFile, preset: Preset, intent: str, situation: Situ
     """Return the reason for a preset's file. It names this machine's memory, which may differ from the preset's."""
     if preset.quant != file.quant:
         return message("{quant} is your choice.", quant=file.quant)
-    here = f"{max(1, round(situation.nominal_gb))} GB"
-    size: str = here if preset.memory_gb and intent != "as-published" else message("any memory")
-    if preset.memory_gb and intent == "as-published":
-        size = f"{preset.memory_gb} GB"
+    size: str = message("any memory")
+    if preset.memory_gb:
+        size = f"{preset.memory_gb if intent == 'as-published' else max(1, round(situation.nominal_gb))} GB"
     basis = _MARKS[preset.mark]
     if intent == "as-published":
         return message("{quant} as it was published for {size} ({basis}).", quant=file.quant, size=size, basis=basis)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.base.paths import state_dir
 from launcher.models.load_history import read_overhead_mib, record_load
 from tests.machine.conftest import compile_driver
 
@@ -33,6 +34,11 @@ record_load_memory(launch, pid, log if backend else [])
 
 
 def test_nothing_is_known_before_the_first_load(home: Path) -> None:
+    assert read_overhead_mib("GPU-1", "cuda") is None
+
+
+def test_a_history_that_cannot_be_read_is_none(home: Path) -> None:
+    (state_dir() / "measured-memory.json").mkdir(parents=True)
     assert read_overhead_mib("GPU-1", "cuda") is None
 
 

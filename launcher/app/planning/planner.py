@@ -434,7 +434,7 @@ class LoadMemory:
 
 
 def measure_load_memory(
-    launch: Launch, engine_pid: int, log: Sequence[str], *, has_read_prompt: bool = False
+    launch: Launch, engine_pid: int, log: Sequence[str], *, has_read_prompt: bool
 ) -> LoadMemory | None:
     """Return the measured and the estimated GPU memory of a running engine, None if they cannot be compared.
 

@@ -133,6 +133,7 @@ async def test_the_demo_needs_no_download(session: ServerSession, recorder: Step
     assert percents == sorted(percents)
     assert len(set(percents)) > 5, "a slow model shows that it goes on"
     assert percents[-1] <= 100
+    assert max(each.percent for each in recorder.all if each.step is Step.LOAD and each.percent is not None) == 100
 
 
 @pytest.mark.thorough
