@@ -473,7 +473,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     """Return the texts and lists of texts at the top level of a YAML file, which is all that Jan's need."""
     values: dict[str, Any] = {}
     key = ""
-    for line in (_read_text(path)).splitlines():
+    for line in (_read_text(path) or "").splitlines():
         if line.lstrip().startswith("- ") and isinstance(values.get(key), list):
             values[key].append(_unquote(line.lstrip()[2:]))
         elif line[:1].strip() and line[0] != "#" and ":" in line:
