@@ -8,17 +8,18 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from launcher.base.action import Action, ActionKind, Value
+from launcher.base.action import Action
+from launcher.base.codec import decode_json, encode_json
 from launcher.base.errors import LauncherError, ModelMissing
 from launcher.base.files import make_private_folder, write_atomically
 from launcher.base.kept_files import KeptFile
 from launcher.base.messages import message
 from launcher.base.paths import expand_user, state_dir
-from launcher.base.validation import BaseModel, ConfigDict
 from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions
@@ -107,34 +108,13 @@ def quote_command(words: tuple[str, ...]) -> str | None:
     return subprocess.list2cmdline(words) if sys.platform == "win32" else shlex.join(words)
 
 
-class _SavedAction(BaseModel):
-    """A suggested fix as it is saved."""
-
-    kind: ActionKind
-    label: str
-    parameters: dict[str, Value] = {}
-
-
-class _SavedError(BaseModel):
-    """An error as it is saved."""
+@dataclass(frozen=True, slots=True)
+class SavedError:
+    """The error that the user saw, as it is saved."""
 
     code: str
     title: str
     hint: str
-
-
-class _LastStartFile(BaseModel):
-    """The content of last-start.json."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
-    start: RepeatableStart | None = None
-    log: Path | None = None
-    exit_code: int | None = None
-    diagnosis: str | None = None
-    actions: list[_SavedAction] = []
-    why: _SavedError | None = None
-    stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +122,7 @@ class LastStart:
     """The last start that was tried, with its log and the reason if it failed.
 
     `start` is None if the user named no model. `log` is None if the start failed before an engine ran. `diagnosis` is
-    the code of the cause found in the log. `error` is the one that the user saw, `actions` are its suggested fixes.
+    the code of the cause found in the log. `why` is the error that the user saw, `actions` are its suggested fixes.
     `stopped`: the user has ended that server, or the program has.
     """
 
@@ -151,13 +131,22 @@ class LastStart:
     exit_code: int | None = None
     diagnosis: str | None = None
     actions: tuple[Action, ...] = ()
-    error: LauncherError | None = None
+    why: SavedError | None = None
     stopped: bool = False
+
+    @property
+    def error(self) -> LauncherError | None:
+        """The error that the user saw."""
+        if self.why is None:
+            return None
+        error = LauncherError(self.why.title, self.why.hint)
+        error.code = self.why.code
+        return error
 
     @property
     def explained_by_log(self) -> bool:
         """Whether the log can explain the failure: the engine ended, or its log names the cause."""
-        return self.log is not None and (self.error is None or self.diagnosis is not None or self.exit_code is not None)
+        return self.log is not None and (self.why is None or self.diagnosis is not None or self.exit_code is not None)
 
 
 def save_last_start(
@@ -168,18 +157,18 @@ def save_last_start(
     Logs a warning if it cannot be written.
     """
     facts: Mapping[str, Any] = error.facts if error else {}
-    content = _LastStartFile(
+    content = LastStart(
         start=start,
         log=log,
         exit_code=facts.get("exit_code"),
         diagnosis=facts.get("diagnosis"),
-        actions=[_SavedAction.model_validate(asdict(action)) for action in error.actions] if error else [],
-        why=_SavedError(code=error.code, title=error.title, hint=error.hint) if error else None,
+        actions=error.actions if error else (),
+        why=SavedError(error.code, error.title, error.hint) if error else None,
         stopped=stopped,
     )
     try:
         make_private_folder(state_dir())
-        _FILE.save(_last_start_file(), content.model_dump_json().encode("utf-8", "surrogateescape"))
+        _FILE.save(_last_start_file(), encode_json(content))
     except (OSError, ValueError) as failed:
         reason = getattr(failed, "strerror", None) or failed
         _log.warning("Cannot save the last start (%s): %s.", _last_start_file(), reason)
@@ -191,21 +180,13 @@ def load_last_start() -> LastStart | None:
     A damaged file is set aside, and its backup copy is used.
     """
     try:
-        content = _FILE.load(_last_start_file())
+        return _FILE.load(_last_start_file())
     except OSError:
         return None
-    if content is None:
-        return None
-    actions = tuple(Action(each.kind, each.label, each.parameters) for each in content.actions)
-    error = None
-    if content.why is not None:
-        error = LauncherError(content.why.title, content.why.hint)
-        error.code = content.why.code
-    return LastStart(content.start, content.log, content.exit_code, content.diagnosis, actions, error, content.stopped)
 
 
-_FILE: KeptFile[_LastStartFile | None] = KeptFile(
-    "The record of the last start", _LastStartFile.model_validate_json, lambda: None, private=True, has_second_copy=True
+_FILE: KeptFile[LastStart | None] = KeptFile(
+    "The record of the last start", partial(decode_json, LastStart), lambda: None, private=True, has_second_copy=True
 )
 
 
