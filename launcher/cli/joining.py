@@ -15,7 +15,7 @@ from launcher.cli.machine_options import given_settings, make_serve_options
 from launcher.cli.output import Note, Result, print_result
 
 if TYPE_CHECKING:
-    from launcher.app.serving.model_pool import StartRequest
+    from launcher.app.serving.model_pool import JoinRequest
     from launcher.engine.server.registry import ServerEntry
 
 
@@ -53,8 +53,8 @@ async def join_running_server(entry: ServerEntry, model: str, options: argparse.
     return 1
 
 
-def _make_request(model: str, options: argparse.Namespace) -> StartRequest:
-    from launcher.app.serving.model_pool import StartRequest
+def _make_request(model: str, options: argparse.Namespace) -> JoinRequest:
+    from launcher.app.serving.model_pool import JoinRequest
     from launcher.base.paths import expand_user
 
     def locate(path: Path | None) -> Path | None:
@@ -69,7 +69,7 @@ def _make_request(model: str, options: argparse.Namespace) -> StartRequest:
         mmproj=locate(base.mmproj),
         chat_template_file=locate(base.chat_template_file),
     )
-    return StartRequest(
+    return JoinRequest(
         model,
         given_settings(options),
         base,

@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Self
 
 from launcher.base.errors import BadOption
 from launcher.base.messages import message
@@ -101,6 +102,11 @@ class ServeOptions(ServerSettings):
         if self.reranking:
             return "/v1/rerank"
         return "/v1/embeddings" if self.embeddings else ""
+
+    def with_absolute_paths(self) -> Self:
+        """Return the same options for another process, which may have another current folder."""
+        values = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return replace(self, **{name: value.absolute() for name, value in values if isinstance(value, Path)})
 
     @property
     def drafts_repeats(self) -> bool:

@@ -6,6 +6,7 @@ from launcher.app.serving.serving_session import MeasuredSession
 from launcher.base.errors import BadOption, ServerNotFound, Superseded
 from launcher.base.messages import message
 from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import SERVING
 from launcher.engine.settings import change_settings
 from launcher.models.server_settings import ROWS
@@ -58,7 +59,7 @@ class SessionBench:
         await self.session.stop()
         self._check_not_superseded()
         self._expected_changes += 1
-        await self.session.start(options, model_name=self._model_name)
+        await self.session.start(StartRequest(options, model_name=self._model_name))
         self._check_not_superseded()
         self._settings, self._served = dict(settings), options
         return self.now_s() - began_s

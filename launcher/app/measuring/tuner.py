@@ -19,6 +19,7 @@ from launcher.base.errors import LauncherError, NothingMeasured, Superseded
 from launcher.base.messages import join_messages, message
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.launch import Launch
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.settings import load_model_settings, save_model_settings
 from launcher.models.server_settings import ROWS, Value
 from launcher.tuning.goal import Aim
@@ -101,9 +102,8 @@ async def serve_winner(session: ServingSession, model: str, options: ServeOption
 
     `options` are those of the tune.
     """
-    await session.start(
-        options_with_settings(options, settings), chosen=select_server_settings(settings), model_name=model
-    )
+    winner = options_with_settings(options, settings)
+    await session.start(StartRequest(winner, chosen=select_server_settings(settings), model_name=model))
     await asyncio.to_thread(save_winner, options, settings)
 
 
@@ -291,7 +291,7 @@ async def _restore_server(session: ServingSession, previous: ServeOptions | None
     if previous is None:
         await session.stop()
     else:
-        await session.start(previous)
+        await session.start(StartRequest(previous))
 
 
 class _TuneRecorder:

@@ -25,6 +25,7 @@ from launcher.engine.server.client import ChatRequest, Delta, EngineClient
 from launcher.engine.server.launch import api_model_name
 from launcher.engine.server.logs import read_last_lines
 from launcher.engine.server.registry import ServerEntry
+from launcher.engine.server.start_request import StartRequest
 from launcher.monitor.monitor import Monitor
 from launcher.monitor.reply import OnDelta, Reply
 from launcher.tuning.records import Prompt, Run
@@ -114,11 +115,11 @@ class BorrowedSession:
         """Count the seconds of a reply that gave way to a client as time of waiting."""
         self._waited_s += seconds
 
-    async def start(self, options: ServeOptions, *, model_name: str | None = None) -> None:  # noqa: ARG002 -- the model cannot change
+    async def start(self, request: StartRequest) -> None:
         """Restart the server with other settings, once it is idle. Raises what a start raises."""
         self.change_count += 1
         await self.wait_until_idle()
-        await self._restart(options)
+        await self._restart(request.options)
 
     async def _restart(self, options: ServeOptions) -> None:
         fields = add_message_data({"options": options_to_json(options)})

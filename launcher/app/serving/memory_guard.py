@@ -12,8 +12,8 @@ from launcher.app.settings_declared import MEMORY_GUARD, VALUE_RESTART
 from launcher.base.action import ActionKind
 from launcher.base.errors import LauncherError
 from launcher.base.messages import message
-from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.own_memory import private_mib
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import SERVING, Notice
 from launcher.engine.server.supervisor import Supervisor
 from launcher.monitor.failing_replies import FailingRepliesDetector
@@ -42,7 +42,7 @@ class GuardedSession(Protocol):
     def supervisor(self) -> Supervisor:
         """See ServerSession.supervisor."""
 
-    async def start(self, options: ServeOptions, *, again: bool = False, drain_s: float = 0.0) -> None:
+    async def start(self, request: StartRequest) -> None:
         """See ServerSession.start."""
 
 
@@ -82,7 +82,7 @@ class MemoryGuard:
                 return
             # Replies that cannot go on get a part of the time that is left.
             drain_s = min(_LONGEST_DRAIN_S, float(evidence["left_s"]) / 4)
-            await self._session.start(options, again=True, drain_s=drain_s)
+            await self._session.start(StartRequest(options, again=True, drain_s=drain_s))
             pid = supervisor.engine_pid
             after_mib = await asyncio.to_thread(private_mib, pid) if pid is not None else None
         except LauncherError as error:
@@ -104,8 +104,8 @@ class _PooledServer:
     def __init__(self, supervisor: Supervisor) -> None:
         self.supervisor = supervisor
 
-    async def start(self, options: ServeOptions, *, again: bool = False, drain_s: float = 0.0) -> None:
-        await self.supervisor.become(options, again=again, drain_s=drain_s)
+    async def start(self, request: StartRequest) -> None:
+        await self.supervisor.become(request.options, again=request.again, drain_s=request.drain_s)
 
 
 class _WatchedModel:

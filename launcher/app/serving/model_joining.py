@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from launcher.app.planning.start_settings import ResolvedStart, SettingOrigin
-from launcher.app.serving.model_pool import ModelPool, PooledModel, StartRequest
+from launcher.app.serving.model_pool import JoinRequest, ModelPool, PooledModel
 from launcher.base.control import send_request
 from launcher.base.errors import BadOption, LauncherError
 from launcher.base.messages import message
@@ -20,7 +20,7 @@ from launcher.engine.server.state import Notice, ServerState
 from launcher.engine.settings import launched_settings, save_model_settings
 from launcher.models.server_settings import format_settings
 
-_REQUEST = TypeAdapter(StartRequest)
+_REQUEST = TypeAdapter(JoinRequest)
 _ANSWER_S = 5.0
 
 
@@ -46,7 +46,7 @@ def _find_default_server() -> ServerEntry | None:
     return None
 
 
-async def join_server(entry: ServerEntry, request: StartRequest) -> AsyncGenerator[Mapping[str, Any]]:
+async def join_server(entry: ServerEntry, request: JoinRequest) -> AsyncGenerator[Mapping[str, Any]]:
     """Load a model at a server, and keep it there until the caller closes this generator.
 
     Yield the states of the model, then a description of its server, then its end. Raises what a start raises, and

@@ -74,7 +74,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class StartRequest:
+class JoinRequest:
     """A start as another program of this user asks for it: see resolve_start.
 
     `base` are options for any model. `keeps_others`: no other model is unloaded for it.
@@ -738,7 +738,7 @@ class ModelPool:
 
     # Models that other starts by a person bring.
 
-    async def join_model(self, request: StartRequest) -> tuple[PooledModel, ResolvedStart]:
+    async def join_model(self, request: JoinRequest) -> tuple[PooledModel, ResolvedStart]:
         """Take the model of another start, to be loaded by `load_model` and given back by `leave_model`.
 
         Raises LauncherError.

@@ -26,6 +26,7 @@ from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import Launch, api_model_name
 from launcher.engine.server.own_memory import make_formula_inputs
 from launcher.engine.server.registry import Registration, hash_command
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import SERVING, EngineStarted, ServerEvent, ServerState, ServerStatus
 from launcher.engine.server.supervisor import Supervisor
 from launcher.engine.settings import Settings, change_settings, changes_between, launched_settings, parse_settings
@@ -68,14 +69,7 @@ class ControllableSession(Protocol):
     async def foresee_handover(self) -> HandoverOutlook | None:
         """The outlook for a restart now. See ServerSession.foresee_handover."""
 
-    async def start(
-        self,
-        options: ServeOptions,
-        *,
-        again: bool = False,
-        drain_s: float = 0.0,
-        chosen: Mapping[str, Value] | None = None,
-    ) -> None:
+    async def start(self, request: StartRequest) -> None:
         """Start a server. See ServerSession.start."""
 
     async def stop(self, *, drain_s: float = 0.0) -> None:
@@ -212,7 +206,7 @@ class RemoteControl:
         chosen = {**pending, **chosen}
         options = change_settings(options, await _resolve_context(options, chosen, supervisor.engine_pid))
         drain_s = _parse_drain_s(fields)
-        starting = partial(self._session.start, options, again=True, drain_s=drain_s, chosen=chosen)
+        starting = partial(self._session.start, StartRequest(options, again=True, drain_s=drain_s, chosen=chosen))
         try:
             async for each in self._run_and_report(starting):
                 yield each

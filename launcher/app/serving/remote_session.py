@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 from typing import Any
@@ -22,9 +23,9 @@ from launcher.app.serving.session_json import (
     launch_from_json,
     models_from_json,
     options_from_json,
-    options_to_json,
 )
 from launcher.base.action import Action
+from launcher.base.codec import to_json
 from launcher.base.control import send_request
 from launcher.base.errors import EngineFailed, LauncherError, ServerNotFound, Superseded, Unreachable
 from launcher.base.heap import fix_mmap_threshold
@@ -38,20 +39,19 @@ from launcher.engine.server.client import ChatRequest, EngineClient
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.logs import LogBook
 from launcher.engine.server.reread import Reread
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import (
     SERVING,
     FailedReplies,
     Listener,
     LogAdded,
     ModelsChanged,
-    Notice,
     ReplyProgress,
     ServerEvent,
     ServerState,
     ServerStatus,
 )
 from launcher.gateway.exchange import HandoverOutlook
-from launcher.models.server_settings import Value
 from launcher.monitor.health_event import HealthEvent
 from launcher.monitor.monitor import Monitor, MonitorSnapshot
 from launcher.monitor.reply import OnDelta, Reply
@@ -315,30 +315,10 @@ class RemoteSession:
         if self._link is None:
             self._begin_connecting()
 
-    async def start(
-        self,
-        options: ServeOptions,
-        *,
-        again: bool = False,
-        settles: bool = False,
-        drain_s: float = 0.0,
-        chosen: Mapping[str, Value] | None = None,
-        set_aside: Mapping[str, Value] | None = None,
-        model_name: str | None = None,
-        notices: Sequence[Notice] = (),
-    ) -> None:
+    async def start(self, request: StartRequest) -> None:
         """See ServerSession. Raises EngineFailed if the server process ends."""
-        await self._change(
-            "start",
-            drain_s,
-            options=options_to_json(options),
-            again=again,
-            settles=settles,
-            chosen=None if chosen is None else dict(chosen),
-            set_aside=None if set_aside is None else dict(set_aside),
-            model_name=model_name,
-            notices=[{"code": notice.code, "text": notice.text} for notice in notices],
-        )
+        options = request.options.with_absolute_paths()
+        await self._change("start", 0.0, start=to_json(replace(request, options=options)))
 
     async def stop(self, *, drain_s: float = 0.0) -> None:
         """See ServerSession."""

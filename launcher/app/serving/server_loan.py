@@ -13,6 +13,7 @@ from launcher.app.serving.session_json import Json, options_to_json
 from launcher.base.errors import LauncherError, Superseded
 from launcher.base.messages import message
 from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import SERVING
 from launcher.engine.server.supervisor import Supervisor
 from launcher.gateway.request_log import RequestLog
@@ -37,8 +38,8 @@ class LendingSession(Protocol):
     def model_name(self) -> str:
         """The served model as the user named it."""
 
-    async def start(self, options: ServeOptions, *, again: bool = False, drain_s: float = 0.0) -> None:
-        """Serve `options`. See ServerSession.start."""
+    async def start(self, request: StartRequest) -> None:
+        """Serve other options. See ServerSession.start."""
 
     def set_measurement_key(self, key: str | None) -> None:
         """Accept a measurement's requests with a key of their own. See Gateway.set_measurement_key."""
@@ -87,7 +88,7 @@ class ServerLoan:
         if self.is_over:
             raise Superseded(message("The server was stopped or restarted with other settings."))
         self._changes_itself = True
-        await self._session.start(options, again=True, drain_s=_DRAIN_S)
+        await self._session.start(StartRequest(options, again=True, drain_s=_DRAIN_S))
         return self._session.supervisor.engine_pid
 
     def note_change(self) -> None:
@@ -105,7 +106,7 @@ class ServerLoan:
         if keep or self._previous is None or not self._is_changed():
             return
         with suppress(LauncherError):  # the server's status shows the error
-            await self._session.start(self._previous, drain_s=_DRAIN_S)
+            await self._session.start(StartRequest(self._previous, drain_s=_DRAIN_S))
 
     def _is_changed(self) -> bool:
         """Return whether the server has other settings than before, or is being given some."""

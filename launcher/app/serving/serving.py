@@ -14,6 +14,7 @@ from launcher.engine.server import registry
 from launcher.engine.server.address import ServerAddress, parse_address
 from launcher.engine.server.client import ChatRequest, EngineClient
 from launcher.engine.server.listener import verified_api_key
+from launcher.engine.server.start_request import StartRequest
 from launcher.models.limits import no_text_error
 from launcher.models.server_settings import Value
 from launcher.monitor.meter import ReplyMeter
@@ -35,14 +36,14 @@ async def serve(
     """Run a server within the block, and stop it however the block is left.
 
     `shared` lets other computers of the network use this server with its key, `direct` leaves the gateway out. `chosen`
-    are the settings to keep for the model's next start: see ServerSession.start. Raises the LauncherError of a failed
+    are the settings to keep for the model's next start: see StartRequest. Raises the LauncherError of a failed
     start.
     """
     session = ServerSession(
         port=port, shared=shared, direct=direct, on_event=on_event, on_snapshot=on_snapshot, on_health=on_health
     )
     try:
-        await session.start(options, chosen=chosen)
+        await session.start(StartRequest(options, chosen=chosen))
         yield session
     finally:
         await session.stop()

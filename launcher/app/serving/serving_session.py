@@ -1,7 +1,7 @@
 """The interface of a session for the window, the command line and measurements, in this process or another one."""
 
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Protocol
 
@@ -10,9 +10,9 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest, Delta
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.logs import LogBook
-from launcher.engine.server.state import Listener, Notice, ServerState, ServerStatus
+from launcher.engine.server.start_request import StartRequest
+from launcher.engine.server.state import Listener, ServerState, ServerStatus
 from launcher.gateway.exchange import HandoverOutlook
-from launcher.models.server_settings import Value
 from launcher.monitor.monitor import Monitor, MonitoredServer
 from launcher.monitor.reply import OnDelta, Reply, read_reply
 
@@ -69,8 +69,8 @@ class MeasuredSession(Protocol):
     def is_idle(self) -> bool:
         """True if nothing is served or starting."""
 
-    async def start(self, options: ServeOptions, *, model_name: str | None = None) -> None:
-        """Serve `options`. See ServerSession.start."""
+    async def start(self, request: StartRequest) -> None:
+        """Serve other options. See ServerSession.start."""
 
     async def stop(self) -> None:
         """Stop the server. See ServerSession.stop."""
@@ -101,20 +101,6 @@ class ServingSession(MeasuredSession, Protocol):
 
     def listening(self, listener: Listener) -> AbstractContextManager[None]:
         """Also call `listener` for every event within the block."""
-
-    async def start(
-        self,
-        options: ServeOptions,
-        *,
-        again: bool = False,
-        settles: bool = False,
-        drain_s: float = 0.0,
-        chosen: Mapping[str, Value] | None = None,
-        set_aside: Mapping[str, Value] | None = None,
-        model_name: str | None = None,
-        notices: Sequence[Notice] = (),
-    ) -> None:
-        """Serve `options`. See ServerSession.start."""
 
     async def stop(self, *, drain_s: float = 0.0) -> None:
         """Stop the server. See ServerSession.stop."""

@@ -42,6 +42,7 @@ from launcher.engine.server.load_times import LoadTimer, save_load_time
 from launcher.engine.server.logs import LogBook
 from launcher.engine.server.registry import ServedModel
 from launcher.engine.server.reread import DroppedPrompts
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import (
     ADDRESS_CHANGED,
     SERVING,
@@ -83,7 +84,7 @@ OnHealth = Callable[[HealthEvent], None]
 
 
 class _ServedStart(NamedTuple):
-    """The last start that succeeded, with the user's choices: see ServerSession.start."""
+    """The last start that succeeded, with the user's choices: see StartRequest."""
 
     start: RepeatableStart
     chosen: dict[str, Value]
@@ -142,7 +143,7 @@ class ServerSession:
         self._change_count = 0
         self._supervisor: Supervisor | None = None
         self._published: PublishedServer | None = None
-        # The newest start, whether it succeeds or not. For `chosen` and `set_aside` see `start`.
+        # The newest start, whether it succeeds or not. For `chosen` and `set_aside` see StartRequest.
         self._newest_start: RepeatableStart | None = None
         self._chosen: dict[str, Value] = {}
         self._set_aside: dict[str, Value] | None = None
@@ -190,41 +191,23 @@ class ServerSession:
         finally:
             self._extra_listeners.remove(listener)
 
-    async def start(
-        self,
-        options: ServeOptions,
-        *,
-        again: bool = False,
-        settles: bool = False,
-        drain_s: float = 0.0,
-        chosen: Mapping[str, Value] | None = None,
-        set_aside: Mapping[str, Value] | None = None,
-        model_name: str | None = None,
-        notices: Sequence[Notice] = (),
-    ) -> None:
-        """Serve `options` instead of what is served now. See Supervisor.become.
-
-        With `settles` a running server is changed only after `_SETTLE_S` seconds without another change, so that
-        clients meet one restart and not several.
-
-        `chosen` are the settings that the user chose (None: the kept settings stay). Once served, they are kept
-        for the model's next start, together with `set_aside`: earlier choices that are not used this time, but stay
-        kept (None: all earlier choices). `notices` go to the listeners first. `model_name` is the model as the user
-        named it, for commands that start it again (None: its path).
+    async def start(self, request: StartRequest) -> None:
+        """Serve other options instead of what is served now. See Supervisor.become.
 
         A port that the user did not choose is changed if another program takes it before the engine does. The error of
         a failed start has its possible fixes as `actions`, for `apply_fix` or `command_for_action`.
         """
         self._proposed_fixes = ()
-        for notice in notices:
+        for notice in request.notices:
             self._notify_listeners(notice)
+        options, chosen, model_name = request.options, request.chosen, request.model_name
         if self._newest_start is not None:
             if self._newest_start.options.model != options.model:
                 self._chosen, self._set_aside = {}, None
             elif model_name is None:
                 model_name = self._newest_start.model
-        if chosen is not None and set_aside is not None:
-            self._set_aside = dict(set_aside)
+        if chosen is not None and request.set_aside is not None:
+            self._set_aside = dict(request.set_aside)
         self._newest_start = this_start = RepeatableStart.from_options(
             options,
             model_name=model_name,
@@ -234,9 +217,9 @@ class ServerSession:
         )
         change_number = self._count_change()
         try:
-            if settles and self._is_serving:
+            if request.settles and self._is_serving:
                 await self._settle_change(change_number)
-            await self._start_on_free_port(options, change_number, again=again, drain_s=drain_s)
+            await self._start_on_free_port(request, change_number)
         except LauncherError as error:
             attach_fixes(error, options)
             if self._newest_start is this_start:  # the start failed before it ran an engine
@@ -277,7 +260,7 @@ class ServerSession:
             self._port, self._may_change_port = None, True
         elif action.kind is not ActionKind.RESTART:
             base = base.with_options(apply_action(action, base.options, context=base.context))
-        await self.start(base.options, again=True, drain_s=drain_s, chosen=base.settings, model_name=base.model)
+        await self.start(StartRequest(base.options, True, drain_s=drain_s, chosen=base.settings, model_name=base.model))
 
     @property
     def requested_options(self) -> ServeOptions | None:
@@ -419,7 +402,7 @@ class ServerSession:
         options = self._supervisor.options if self._supervisor is not None else None
         base = self._newest_start.with_options(options) if options is not None else self._newest_start
         await self.stop(drain_s=drain_s)
-        await self.start(base.options, chosen=base.settings, model_name=base.model)
+        await self.start(StartRequest(base.options, chosen=base.settings, model_name=base.model))
 
     def command_for_action(self, action: Action) -> FixCommand:
         """Return the command that applies an action, or the link to open; neither when only the user can do it."""
@@ -489,14 +472,12 @@ class ServerSession:
             raise
         self._check_not_superseded(change_number)
 
-    async def _start_on_free_port(
-        self, options: ServeOptions, change_number: int, *, again: bool, drain_s: float
-    ) -> None:
-        check_options(options)
-        await asyncio.to_thread(check_model, options)  # fail before a port is claimed
+    async def _start_on_free_port(self, request: StartRequest, change_number: int) -> None:
+        check_options(request.options)
+        await asyncio.to_thread(check_model, request.options)  # fail before a port is claimed
         for moves_left in reversed(range(_MAX_PORTS if self._may_change_port else 1)):
             try:
-                await self._start_supervisor(options, change_number, moves_left, again=again, drain_s=drain_s)
+                await self._start_supervisor(request, change_number, moves_left)
             except PortBusy:
                 if not moves_left:
                     raise
@@ -504,9 +485,8 @@ class ServerSession:
             else:
                 break
 
-    async def _start_supervisor(
-        self, options: ServeOptions, change_number: int, moves_left: int, *, again: bool, drain_s: float
-    ) -> None:
+    async def _start_supervisor(self, request: StartRequest, change_number: int, moves_left: int) -> None:
+        options = request.options
         try:
             async with self._lifecycle_lock:  # else a clean-up would end the new monitor and control socket, too
                 self._check_not_superseded(change_number)
@@ -518,7 +498,7 @@ class ServerSession:
                     await self.pool.reopen()
                     await self.pool.yield_model(options.model)
             self._check_not_superseded(change_number)
-            await supervisor.become(options, again=again, drain_s=drain_s)
+            await supervisor.become(options, again=request.again, drain_s=request.drain_s)
         except BaseException:
             await self._clean_up_shielded()
             raise

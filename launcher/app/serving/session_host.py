@@ -31,10 +31,10 @@ from launcher.app.serving.session_json import (
     event_to_json,
     launch_to_json,
     models_to_json,
-    options_from_json,
     options_to_json,
 )
 from launcher.app.serving.use_counting import UseCounting
+from launcher.base.codec import from_json
 from launcher.base.control import ControlAddress, ControlServer
 from launcher.base.errors import BadOption, LauncherError, Superseded
 from launcher.base.files import make_private_folder, write_atomically
@@ -44,7 +44,8 @@ from launcher.base.paths import runtime_dir
 from launcher.base.running_mark import mark_running
 from launcher.engine.server.launch import Launch
 from launcher.engine.server.logs import LogLine
-from launcher.engine.server.state import LogAdded, Notice, ReplyProgress, ServerEvent, ServerState
+from launcher.engine.server.start_request import StartRequest
+from launcher.engine.server.state import LogAdded, ReplyProgress, ServerEvent, ServerState
 from launcher.engine.server.supervisor import Supervisor
 from launcher.gateway.request_log import RequestRecord
 from launcher.monitor.monitor import UNSEEN
@@ -404,17 +405,7 @@ class SessionHost:
         session, drain_s = self.session, float(fields["drain_s"])
         match verb:
             case "start":
-                return partial(
-                    session.start,
-                    options_from_json(fields["options"]),
-                    again=bool(fields["again"]),
-                    settles=bool(fields.get("settles")),
-                    drain_s=drain_s,
-                    chosen=fields["chosen"],
-                    set_aside=fields["set_aside"],
-                    model_name=fields["model_name"],
-                    notices=[Notice(each["code"], each["text"]) for each in fields["notices"]],
-                )
+                return partial(session.start, from_json(StartRequest, fields["start"]))
             case "share":
                 encrypted = bool(fields["encrypted"])
                 return partial(session.set_shared, bool(fields["shared"]), encrypted=encrypted, drain_s=drain_s)

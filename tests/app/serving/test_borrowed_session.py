@@ -22,6 +22,7 @@ from launcher.base.control import ControlAddress, send_request
 from launcher.base.errors import ActionImpossible, BadOption, Superseded
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import ServerState
 from launcher.gateway.engine_link import EngineLink
 from launcher.tuning.goal import Goal
@@ -45,7 +46,7 @@ async def serve_demo(
 ) -> AsyncIterator[tuple[ServerSession, httpx.AsyncClient]]:
     session = ServerSession(direct=direct)
     try:
-        await session.start(options, model_name="demo")
+        await session.start(StartRequest(options, model_name="demo"))
         endpoint = session.supervisor.endpoint
         headers = {"Authorization": f"Bearer {endpoint.api_key}"}
         async with httpx.AsyncClient(base_url=endpoint.url, headers=headers, timeout=60, trust_env=False) as client:
@@ -176,7 +177,7 @@ async def test_a_restart_while_a_conversation_is_restored_does_not_lose_it(
         nonlocal changing
         if path.endswith("restore") and changing is None:
             before = session.last_handover
-            changing = asyncio.create_task(session.start(replace(options, draft=1)))
+            changing = asyncio.create_task(session.start(StartRequest(replace(options, draft=1))))
             while session.last_handover is before:
                 await asyncio.sleep(0.01)
             answer = await self.count_prompt({"messages": [{"role": "user", "content": "Hi"}]})  # takes some time
@@ -217,7 +218,7 @@ async def test_a_change_by_another_client_ends_the_measurement_and_stays(options
         measuring = asyncio.create_task(bench.run(LONG, seed=1))
         while not await session.supervisor.client.count_working_slots():
             assert not measuring.done()
-        await session.start(replace(options, draft=1))
+        await session.start(StartRequest(replace(options, draft=1)))
         with pytest.raises(Superseded):
             await measuring
         with pytest.raises(Superseded):

@@ -20,6 +20,7 @@ from launcher.base.errors import BadOption, LauncherError, ServerNotFound, Setti
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
 from launcher.engine.server.client import ChatRequest
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import ServerEvent, ServerState, ServerStatus
 from launcher.engine.settings import load_model_settings
 
@@ -35,7 +36,7 @@ async def serve_demo(
 ) -> AsyncIterator[ServerSession]:
     session = ServerSession(on_event=None if seen is None else seen.append, direct=direct)
     try:
-        await session.start(options)
+        await session.start(StartRequest(options))
         yield session
     finally:
         await session.stop()
@@ -74,7 +75,7 @@ async def test_settings_that_fail_are_undone_and_the_reason_is_reported(
     async with serve_demo(options, seen) as session:
         monkeypatch.setenv("FAKE_FAULTS", "dies-loading")
         with pytest.raises(SettingsFailed, match="the previous ones were restored") as raised:
-            await session.start(replace(options, engine=fake_engine, built_in=False))
+            await session.start(StartRequest(replace(options, engine=fake_engine, built_in=False)))
         assert raised.value.reason.title in raised.value.title
         assert session.supervisor.status.state is ServerState.READY
         assert session.supervisor.options == options
@@ -160,7 +161,7 @@ async def test_the_server_is_stopped_and_its_program_goes_on(options: ServeOptio
         await running_servers.stop_server(None)
         assert await asyncio.wait_for(ended, 120) is None
         assert registry.list_entries() == ()
-        await session.start(options)
+        await session.start(StartRequest(options))
         assert session.supervisor.status.state is ServerState.READY
 
 
@@ -196,7 +197,7 @@ async def test_a_drain_has_a_time_limit(options: ServeOptions) -> None:
 async def test_two_sessions_never_share_a_port_or_a_key_and_see_each_other(options: ServeOptions) -> None:
     sessions = [ServerSession() for _ in range(3)]
     try:
-        await asyncio.gather(*(session.start(options) for session in sessions))
+        await asyncio.gather(*(session.start(StartRequest(options)) for session in sessions))
         result = await running_servers.read_running_servers()
         assert len({server.entry.port for server in result}) == len({server.entry.api_key for server in result}) == 3
         assert {server.state for server in result} == {"ready"}
