@@ -129,7 +129,7 @@ def _run_server(*words: str) -> Iterator[_Served]:
             yield _Served(
                 ready["url"],
                 ready["api_key"],
-                entry.engine_port or entry.port,
+                entry.first.engine_port or entry.port,
                 [each for each in family if each.pid not in engines],
             )
         finally:

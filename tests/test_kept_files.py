@@ -186,7 +186,7 @@ KINDS = {
     "answers about releases": Kind("cache/releases/*.json", fetch_tags, fetch_tags),
     "running server": Kind(
         "state/run/*/server-*.json",
-        lambda _: registry.register_server(None, model="m", engine="e", draft=0),
+        lambda _: registry.register_server(None, registry.ServedModel(model="m", engine="e", draft=0)),
         lambda _: [each.model for each in registry.list_entries()],
     ),
     "downloads": Kind(

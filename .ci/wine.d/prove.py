@@ -30,7 +30,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import prepare_launch
 from launcher.engine.server.process import EngineCommand, ProcessExit, start_process
-from launcher.engine.server.registry import list_entries, register_server
+from launcher.engine.server.registry import ServedModel, list_entries, register_server
 
 sys.path.insert(0, str(Path(__file__).parent))  # Python's embeddable build leaves it out
 sys.path.append(str(Path(sys.argv[1]).resolve().parents[1] / "updates"))
@@ -485,7 +485,7 @@ def _utf8() -> str:
 
 @proof("readers and writers of the registry do not disturb each other")
 def _registry() -> str:
-    _, registration = register_server(None, model="none", engine="none", draft=0)
+    _, registration = register_server(None, ServedModel(model="none", engine="none", draft=0))
     missing = rounds = 0
     lost = []
     ended = threading.Event()
@@ -494,7 +494,7 @@ def _registry() -> str:
         nonlocal rounds
         while not ended.is_set():
             rounds += 1
-            registration.update(engine_pid=rounds)
+            registration.update_first(engine_pid=rounds)
             settled = registration.wait_written(30.0)
             listed = [each.engine_pid for each in list_entries()]
             if not settled or listed != [rounds]:

@@ -207,9 +207,10 @@ async def _check_no_changes(server: ServerEntry, options: argparse.Namespace) ->
             f"A server runs at {server.url} and is measured as it is: --set and --engine do not apply to it.",
             "Change its settings with `mtp-launcher restart --set`, or stop it first.",
         )
-    if options.model is not None and await asyncio.to_thread(_read_model_name, options) != server.model:
+    served = server.first
+    if options.model is not None and await asyncio.to_thread(_read_model_name, options) != served.model:
         raise BadOption(
-            f"The server at {server.url} has {one_line(server.model)}, and no other model can be measured beside it.",
+            f"The server at {server.url} has {one_line(served.model)}, and no other model can be measured beside it.",
             "Leave the model out to measure that one, or stop it first: `mtp-launcher stop`.",
         )
 

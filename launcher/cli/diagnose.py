@@ -247,7 +247,7 @@ def _find_server_of_log(log: Path | None) -> ServerEntry | None:
     from launcher.engine.server.logs import log_path
 
     entry = next((each for each in registry.list_entries() if log_path(each.port) == log), None)
-    if entry is not None and entry.state not in _STARTING_STATES:
+    if entry is not None and entry.first.state not in _STARTING_STATES:
         return registry.find_server(None)
     return entry
 

@@ -57,7 +57,7 @@ async def test_embedding_works_and_completions_are_refused(session: ServerSessio
     with pytest.raises(ModelWritesNoText, match="generates none"):
         await session.send_request(QUESTION)
     (entry,) = registry.list_entries()
-    assert entry.embeddings
+    assert entry.first.embeddings
 
 
 async def test_vectors_of_tokens_are_served_if_the_arguments_ask_for_them(
@@ -69,7 +69,7 @@ async def test_vectors_of_tokens_are_served_if_the_arguments_ask_for_them(
         StartRequest(ServeOptions(demo_model, built_in=True, draft=0, threads=1, alias="demo", extra=extra))
     )
     (entry,) = registry.list_entries()
-    assert (entry.embeddings, entry.model) == (True, "vectors")
+    assert (entry.first.embeddings, entry.first.model) == (True, "vectors")
     endpoint = session.supervisor.endpoint
     headers = {"Authorization": f"Bearer {endpoint.api_key}"}
     async with httpx.AsyncClient(base_url=endpoint.url, headers=headers, trust_env=False, timeout=60) as client:
@@ -92,7 +92,7 @@ async def test_a_text_model_can_replace_an_embedding_model(
     await session.start(StartRequest((await resolve_start(str(demo_model))).options))
     assert (await session.send_request(QUESTION)).reasoning
     (entry,) = registry.list_entries()
-    assert not entry.embeddings
+    assert not entry.first.embeddings
 
 
 async def test_a_reranker_ranks_texts(session: ServerSession, reranker: Path) -> None:
@@ -105,7 +105,7 @@ async def test_a_reranker_ranks_texts(session: ServerSession, reranker: Path) ->
     with pytest.raises(ModelWritesNoText, match="it ranks texts, but generates none"):
         await session.send_request(QUESTION)
     (entry,) = registry.list_entries()
-    assert entry.reranking
+    assert entry.first.reranking
 
 
 async def test_drafts_are_refused(embedding_model: Path) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.app import settings
 from launcher.app.serving.model_names import ModelAlias, names_path, read_model_names
+from launcher.app.serving.published_server import describe_model
 from launcher.app.settings_declared import MEMORY_LIMIT, UNKNOWN_MODEL, UNLOAD_AFTER, VALUE_NONE, VALUE_REFUSE
 from launcher.base.errors import LauncherError, ModelMissing, ModelUnknown, NothingFits, ServerNotFound, Superseded
 from launcher.base.messages import message
@@ -25,8 +26,7 @@ from launcher.engine.server.last_start import save_last_use
 from launcher.engine.server.launch import api_model_name, check_model, other_names, plan_settings_of, read_draft_file
 from launcher.engine.server.load_times import expected_load_time, save_load_time
 from launcher.engine.server.logs import LogBook, logs_dir
-from launcher.engine.server.own_memory import make_formula_inputs
-from launcher.engine.server.registry import ServedModel, hash_command
+from launcher.engine.server.registry import ServedModel
 from launcher.engine.server.state import (
     MAIN_UNLOADED,
     SERVING,
@@ -38,7 +38,7 @@ from launcher.engine.server.state import (
     ServerStatus,
 )
 from launcher.engine.server.supervisor import Supervisor
-from launcher.engine.settings import Settings, change_settings, launched_settings
+from launcher.engine.settings import Settings, change_settings
 from launcher.gateway.client_side import GateClientSide, GatewayClientSide
 from launcher.gateway.request_log import RequestLog
 from launcher.models.server_settings import ROWS, Value
@@ -157,7 +157,6 @@ class PooledModel:
         self.failure: tuple[float, LauncherError] | None = None
         self.load_s: float | None = None
         self.ended = asyncio.Event()
-        self.engine_created_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -865,7 +864,6 @@ class ModelPool:
         if isinstance(event, Notice):
             self._on_notice(event)
         elif isinstance(event, EngineStarted):
-            model.engine_created_s = event.created_s
             self._note_change()
         elif isinstance(event, ServerStatus):
             # A crash, because nobody has unloaded it.
@@ -903,23 +901,7 @@ def _has_engine(model: PooledModel) -> bool:
 
 
 def _describe_served(model: PooledModel) -> ServedModel:
-    supervisor, pid = model.supervisor, model.supervisor.engine_pid
-    launch = supervisor.launch
-    return ServedModel(
-        model=model.name,
-        state=supervisor.status.state.value,
-        by_request=not model.owners,
-        engine=launch.build.name if launch else "",
-        draft=launch.options.draft if launch else 0,
-        embeddings=bool(launch and launch.options.embeddings),
-        reranking=bool(launch and launch.options.reranking),
-        engine_pid=pid,
-        engine_created_s=model.engine_created_s if pid else None,
-        engine_port=supervisor.engine_endpoint.port,
-        command_hash=hash_command(pid) if pid else None,
-        settings=launched_settings(launch) if launch else {},
-        formula_inputs=make_formula_inputs(launch) if launch else {},
-    )
+    return describe_model(model.supervisor, None, name=model.name, by_request=not model.owners)
 
 
 def _describe_model(model: PooledModel, local: ServableModel | None) -> dict[str, Any]:

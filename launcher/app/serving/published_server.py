@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
@@ -25,7 +25,7 @@ from launcher.engine.server import registry
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import Launch, api_model_name
 from launcher.engine.server.own_memory import make_formula_inputs
-from launcher.engine.server.registry import Registration, hash_command
+from launcher.engine.server.registry import Registration, ServedModel, hash_command
 from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import SERVING, EngineStarted, ServerEvent, ServerState, ServerStatus
 from launcher.engine.server.supervisor import Supervisor
@@ -434,9 +434,7 @@ class PublishedServer:
             asyncio.to_thread(
                 registry.register_server,
                 port,
-                model=api_model_name(options),
-                engine=_engine_name(options),
-                draft=options.draft,
+                ServedModel(model=api_model_name(options), engine=_engine_name(options), draft=options.draft),
                 shared=shared,
             )
         )
@@ -451,33 +449,16 @@ class PublishedServer:
 
     def update_entry(self, event: ServerEvent, supervisor: Supervisor) -> None:
         """Update the registry entry from an event."""
-        if isinstance(event, EngineStarted):
-            self.registration.update(
-                engine_pid=event.pid,
-                engine_created_s=event.created_s,
-                engine_port=supervisor.engine_endpoint.port,
-                command_hash=None,
-            )
-        # Requests alone do not change the entry: it says READY also while the server is BUSY.
-        elif isinstance(event, ServerStatus) and event.state not in (
-            ServerState(self.registration.entry.state),
-            ServerState.BUSY,
-        ):
-            launch, pid = supervisor.launch, supervisor.engine_pid
-            options = launch.options if launch else self._options
-            self.registration.update(
-                state=event.state.value,
-                engine_pid=pid,
-                engine=launch.build.name if launch else _engine_name(options),
-                model=api_model_name(options),
-                draft=options.draft,
-                embeddings=options.embeddings,
-                reranking=options.reranking,
-                health=(),
-                settings=launched_settings(launch) if launch else {},
-                formula_inputs=make_formula_inputs(launch) if launch else {},
-                command_hash=hash_command(pid) if pid else None,
-            )
+        entry, is_status = self.registration.entry, isinstance(event, ServerStatus)
+        if isinstance(event, EngineStarted) or is_status:
+            first = describe_model(supervisor, self._options)
+            if is_status and first.state == entry.first.state:
+                return
+            self.registration.update(models=(first, *entry.models[1:]), health=() if is_status else entry.health)
+
+    def update_others(self, models: Sequence[ServedModel]) -> None:
+        """Update the models besides the first one."""
+        self.registration.update(models=(self.registration.entry.first, *models))
 
     async def withdraw(self) -> None:
         """Remove the registry entry and close the control socket."""
@@ -518,6 +499,32 @@ class PublishedServer:
 
     def _entry_fields(self) -> Mapping[str, object]:
         return self.registration.entry.model_dump(mode="json", include=registry.LIVE_FIELDS)
+
+
+def describe_model(
+    supervisor: Supervisor, options: ServeOptions | None, *, name: str | None = None, by_request: bool = False
+) -> ServedModel:
+    """Return a model as the registry lists it. `options` are those of a start that has not got to its engine yet."""
+    launch, process, state = supervisor.launch, supervisor.process, supervisor.status.state
+    options = launch.options if launch else options
+    pid = process.identity.pid if process else None
+    return ServedModel(
+        model=name or (api_model_name(options) if options else ""),
+        # Requests alone do not change the entry: it says READY also while the server is BUSY.
+        state=(ServerState.READY if state is ServerState.BUSY else state).value,
+        by_request=by_request,
+        engine=launch.build.name if launch else _engine_name(options) if options else "",
+        draft=options.draft if options else 0,
+        embeddings=bool(options and options.embeddings),
+        reranking=bool(options and options.reranking),
+        engine_pid=pid,
+        engine_created_s=process.identity.created_s if process else None,
+        engine_port=supervisor.engine_endpoint.port,
+        # A process that was just started may still have the command line of the one that started it.
+        command_hash=hash_command(pid) if pid and state is not ServerState.LOADING else None,
+        settings=launched_settings(launch) if launch else {},
+        formula_inputs=make_formula_inputs(launch) if launch else {},
+    )
 
 
 def _engine_name(options: ServeOptions) -> str:

@@ -69,7 +69,7 @@ async def _read_status(entry: ServerEntry) -> RegisteredServer:
             async with asyncio.timeout(_STATUS_TIMEOUT_S):
                 reply = await _query_last(entry.control_address, "status")
     entry = _with_reported_values(entry, reply)
-    state = str(reply.get("state") or entry.state)
+    state = str(reply.get("state") or entry.first.state)
     if state in _SERVING_STATES:
         async with EngineClient(entry.url, None) as client:  # /health needs no key
             state = state if await client.is_healthy() else _SILENT
@@ -104,29 +104,26 @@ def _with_reported_values(entry: ServerEntry, reply: Mapping[str, Any]) -> Serve
     if not isinstance(entry_fields, dict):  # the launcher is an older version
         return entry
     try:
-        return ServerEntry.model_validate(
-            entry.model_dump() | {name: entry_fields[name] for name in registry.LIVE_FIELDS & entry_fields.keys()}
-        )
+        return ServerEntry.model_validate(entry.model_dump() | entry_fields)
     except ValidationError:
         return entry
 
 
 def suspended_engine_error(entry: ServerEntry) -> Unreachable | None:
     """Return an error if a server's engine is suspended, else None."""
-    if entry.engine_pid is None or entry.engine_created_s is None:
-        return None
-    if not ProcessId(entry.engine_pid, entry.engine_created_s).is_suspended():
+    engine = entry.first.engine_process
+    if engine is None or not engine.is_suspended():
         return None
     return Unreachable(
         message(
             "The engine of {url} (process {engine_pid}) is suspended by SIGSTOP or a debugger, so it does not respond.",
             url=entry.url,
-            engine_pid=entry.engine_pid,
+            engine_pid=engine.pid,
         ),
         message(
             "{go_on}; `mtp-launcher restart` restarts the engine.",
             window="{go_on}; a restart replaces the engine.",
-            go_on=_resume_hint(entry.engine_pid),
+            go_on=_resume_hint(engine.pid),
         ),
     )
 
@@ -191,9 +188,7 @@ async def stop_server(url: str | None, *, drain_s: float = 0.0) -> ServerEntry:
                     kill=_KILL.format(entry.pid),
                 ),
             )
-    engine = None
-    if entry.engine_pid and entry.engine_created_s:  # the pid of an old entry may belong to another process by now
-        engine = ProcessId(entry.engine_pid, entry.engine_created_s)
+    engine = entry.first.engine_process
     stopped = False
     if entry.control_address is not None:
         with suppress(Unreachable, TimeoutError):
@@ -226,7 +221,7 @@ async def stop_model(model: str, url: str | None, *, drain_s: float = 0.0) -> tu
     it is not loaded, ServerNotFound, SeveralServers, or Unreachable when its launcher does not answer.
     """
     entries = await asyncio.to_thread(registry.list_entries)
-    holding = [each for each in entries if model in [other.model for other in each.every_model]]
+    holding = [each for each in entries if model in [other.model for other in each.models]]
     if url is None and len(holding) == 1:
         url = holding[0].url
     entry = await asyncio.to_thread(registry.find_server, url)

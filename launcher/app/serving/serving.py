@@ -62,8 +62,8 @@ async def request_reply(
         if url is None:
             raise
         return await _chat_with_other_server(request, parse_address(url), api_key, on_delta, error)
-    if entry.embeddings:
-        raise no_text_error(entry.model, is_reranker=entry.reranking)
+    if entry.first.embeddings:
+        raise no_text_error(entry.first.model, is_reranker=entry.first.reranking)
     if suspended := await asyncio.to_thread(suspended_engine_error, entry):
         raise suspended
     key = await asyncio.to_thread(verified_api_key, entry)

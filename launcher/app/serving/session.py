@@ -614,7 +614,7 @@ class ServerSession:
                 self._notify_listeners(event)
 
         def change_models(models: tuple[ServedModel, ...]) -> None:
-            published.registration.update(models=models)
+            published.update_others(models)
             self._notify_listeners(ModelsChanged(self.model_statuses))
 
         try:

@@ -45,8 +45,12 @@ async def serve_demo(
 async def test_the_program_itself_reports_its_status(options: ServeOptions) -> None:
     async with serve_demo(options) as session:
         (result,) = await running_servers.read_running_servers()
-        assert (result.state, result.entry.settings["ctx"], result.entry.settings["draft"]) == ("ready", 1_024, 2)
-        assert result.entry.engine_pid == session.supervisor.engine_pid
+        assert (result.state, result.entry.first.settings["ctx"], result.entry.first.settings["draft"]) == (
+            "ready",
+            1_024,
+            2,
+        )
+        assert result.entry.first.engine_pid == session.supervisor.engine_pid
     assert await running_servers.read_running_servers() == ()
 
 

@@ -310,7 +310,7 @@ async def test_stop_ends_a_server_process_without_owner(options: ServeOptions) -
         owned.kill()
         await running_servers.restart_server(None, {"draft": "1"})
         (result,) = await running_servers.read_running_servers()
-        assert result.entry.settings["draft"] == 1
+        assert result.entry.first.settings["draft"] == 1
         await running_servers.stop_server(None)
         await wait_for_end(owned.process, owned.engine)
 
@@ -511,13 +511,15 @@ async def test_requests_can_name_other_models_and_a_start_of_the_window_goes_fir
             assert (reply := await ask(client, "second")).status_code == 200, reply.text
             await wait_for_notice(seen, "model_loaded")
             (entry,) = registry.list_entries()
-            assert [(each.model, each.state, each.by_request) for each in entry.models] == [("second", "ready", True)]
+            assert [(each.model, each.state, each.by_request) for each in entry.models[1:]] == [
+                ("second", "ready", True)
+            ]
             assert session.supervisor.status.state in (ServerState.READY, ServerState.BUSY)
-            assert session.list_yielding_engines() == {session.supervisor.engine_pid, entry.models[0].engine_pid}
+            assert session.list_yielding_engines() == {session.supervisor.engine_pid, entry.models[1].engine_pid}
             await session.start(
                 StartRequest(replace(options, draft=3), again=True)
             )  # the same model, so the other one stays
-            assert registry.list_entries()[0].models
+            assert registry.list_entries()[0].models[1:]
             settings.change_setting(MEMORY_LIMIT, 1)
             await session.stop()
             await session.start(StartRequest(options))
@@ -528,7 +530,7 @@ async def test_requests_can_name_other_models_and_a_start_of_the_window_goes_fir
             assert not session.is_idle
             await wait_for_notice(seen, MAIN_UNLOADED)
             await session.start(StartRequest(options))
-            assert not registry.list_entries()[0].models
+            assert not registry.list_entries()[0].models[1:]
             assert (await ask(client, "demo")).json()["model"] == "demo"
         assert second_model.exists()
 

@@ -81,7 +81,9 @@ async def test_a_start_can_be_followed_by_a_stop_or_a_start_at_any_moment(option
 
 
 async def test_a_program_that_locks_the_list_of_servers_blocks_no_other(options: ServeOptions) -> None:
-    _, registration = await asyncio.to_thread(registry.register_server, None, model="m", engine="e", draft=0)
+    _, registration = await asyncio.to_thread(
+        registry.register_server, None, registry.ServedModel(model="m", engine="e", draft=0)
+    )
     registration.remove()  # registering the server has created the folder
     async with session() as mine:
         with FileLock(runtime_dir() / "lock"):
@@ -99,7 +101,7 @@ async def test_a_program_that_locks_the_list_of_servers_blocks_no_other(options:
         assert [type(end) for end in ends] == [asyncio.CancelledError, Superseded]
         assert registry.list_entries() == ()
         await mine.start(StartRequest(options))
-        assert [entry.state for entry in registry.list_entries()] == ["ready"]
+        assert [entry.first.state for entry in registry.list_entries()] == ["ready"]
 
 
 async def test_a_server_goes_on_when_the_next_start_is_impossible(options: ServeOptions, tmp_path: Path) -> None:
