@@ -105,7 +105,7 @@ async def run(options: argparse.Namespace) -> int:
     _check_options(options)
     model = require_last_model() if options.last else options.what or options.model
     if options.port is None and not (options.direct or options.lan):
-        from launcher.app.serving.model_joining import find_server_to_join
+        from launcher.app.serving.running_servers import find_server_to_join
 
         entry = await find_server_to_join()
         if entry is not None:

@@ -379,13 +379,13 @@ async def _hold_joined_model(entry: "ServerEntry", model: str, ready: "asyncio.F
     """Load a model at a running server, and hold it there until it is unloaded. `ready` gets the error of the load."""
     from contextlib import aclosing
 
-    from launcher.app.serving.model_joining import join_server
-    from launcher.app.serving.model_pool import JoinRequest
+    from launcher.app.serving.running_servers import find_control_address
+    from launcher.app.serving.verbs import Join, send_verb
     from launcher.engine.serve_options import ServeOptions
 
-    request = JoinRequest(model, {}, ServeOptions(Path(model)), keeps_others=True)
+    join = Join(model, {}, ServeOptions(Path(model)), keeps_others=True)
     try:
-        async with aclosing(join_server(entry, request)) as answers:
+        async with aclosing(send_verb(await find_control_address(entry), join)) as answers:
             async for answer in answers:
                 if "ready" in answer and not ready.done():
                     ready.set_result(None)

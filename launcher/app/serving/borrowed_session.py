@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from launcher.app.measuring.session_bench import SessionBench, superseded_error
+from launcher.app.serving import verbs
 from launcher.app.serving.attach import AttachedServer, ServerFeatures
 from launcher.app.serving.running_servers import find_control_address
 from launcher.app.serving.serving_session import send_metered_request
-from launcher.app.serving.session_json import error_from_json, options_from_json, options_to_json
-from launcher.base.control import ControlAddress, send_request
-from launcher.base.errors import BadOption, GaveWay, LauncherError
-from launcher.base.messages import add_message_data, message, restore_messages
+from launcher.base.codec import from_json
+from launcher.base.control import ControlAddress, ControlLost
+from launcher.base.errors import BadOption, GaveWay, LauncherError, Superseded
+from launcher.base.messages import message, restore_messages
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.address import parse_address
 from launcher.engine.server.client import ChatRequest, Delta, EngineClient
@@ -56,7 +57,7 @@ class BorrowedSession:
 
     def __init__(self, address: ControlAddress, lent: Mapping[str, Any], rules: IdleRules) -> None:
         self.monitor = Monitor()
-        self.options: ServeOptions = options_from_json(lent["options"])
+        self.options: ServeOptions = from_json(ServeOptions, lent["options"])
         """The settings that the server had before."""
         self.model_name: str = lent["model_name"]
         self._log_path = Path(lent["log"])
@@ -122,15 +123,10 @@ class BorrowedSession:
         await self._restart(request.options)
 
     async def _restart(self, options: ServeOptions) -> None:
-        fields = add_message_data({"options": options_to_json(options)})
-        answer: Mapping[str, Any] = {}
         try:
-            async for each in send_request(self._address, "lent-start", **fields):
-                answer = restore_messages(each)
-        except LauncherError as error:
+            answer = await verbs.ask(self._address, verbs.RestartLent(options.with_absolute_paths()))
+        except (ControlLost, Superseded) as error:
             raise superseded_error() from error
-        if answer.get("failed") is not None:
-            raise error_from_json(answer["failed"])
         self._server.note_engine(answer["engine_pid"])
 
     async def stop(self) -> None:
@@ -194,8 +190,7 @@ class BorrowedSession:
     async def give_back(self, *, keep: bool = False) -> None:
         """End the loan. The server gets its previous settings again, unless `keep`."""
         with suppress(LauncherError):
-            async for _ in send_request(self._address, "lent-end", keep=keep):
-                pass
+            await verbs.ask(self._address, verbs.EndLoan(keep))
 
     async def close(self) -> None:
         """Close all connections."""
@@ -274,7 +269,7 @@ async def borrow_server(entry: ServerEntry, rules: IdleRules = IdleRules()) -> A
     Raises ActionImpossible or BadOption if it cannot be lent, and Unreachable if its launcher does not answer.
     """
     address = await find_control_address(entry)
-    async with aclosing(send_request(address, "lend")) as messages:
+    async with aclosing(verbs.send_verb(address, verbs.Lend())) as messages:
         session = BorrowedSession(address, restore_messages(await anext(messages)), rules)
         session.monitor.watch_server(session.supervisor)
         following = asyncio.create_task(session.follow_clients(messages))

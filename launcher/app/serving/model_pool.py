@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.app import settings
 from launcher.app.serving.model_names import ModelAlias, names_path, read_model_names
 from launcher.app.serving.published_server import describe_model
+from launcher.app.serving.verbs import Join
 from launcher.app.settings_declared import MEMORY_LIMIT, UNKNOWN_MODEL, UNLOAD_AFTER, VALUE_NONE, VALUE_REFUSE
 from launcher.base.errors import LauncherError, ModelMissing, ModelUnknown, NothingFits, ServerNotFound, Superseded
 from launcher.base.messages import message
@@ -41,7 +42,7 @@ from launcher.engine.server.supervisor import Supervisor
 from launcher.engine.settings import Settings, change_settings
 from launcher.gateway.client_side import GateClientSide, GatewayClientSide
 from launcher.gateway.request_log import RequestLog
-from launcher.models.server_settings import ROWS, Value
+from launcher.models.server_settings import ROWS
 
 if TYPE_CHECKING:  # planning and numpy are imported where they are needed: most servers need neither
     from launcher.app.planning.start_settings import ResolvedStart
@@ -71,36 +72,6 @@ _MOST_LOAD_SHARE = 0.5
 """A switch of settings pays if it takes at most this share of the time that the reply is expected to take."""
 _SHOWN_NAMES, _SHOWN_CHARACTERS = 12, 100
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class JoinRequest:
-    """A start as another program of this user asks for it: see resolve_start.
-
-    `base` are options for any model. `keeps_others`: no other model is unloaded for it.
-    """
-
-    model: str
-    settings: dict[str, Value]
-    base: ServeOptions
-    use_kept: bool = True
-    use_tuned: bool = True
-    vision: bool = False
-    keeps_others: bool = False
-
-    async def resolve(self, asked: Settings, ending: Collection[int]) -> ResolvedStart:
-        """Return the start. Settings in `asked` take precedence over its own. Raises what resolve_start raises."""
-        from launcher.app.planning.start_settings import resolve_start
-
-        return await resolve_start(
-            self.model,
-            {**self.settings, **asked},
-            partial(_replace_path, self.base),
-            use_kept=self.use_kept,
-            use_tuned=self.use_tuned,
-            vision=self.vision,
-            ending=ending,
-        )
 
 
 PlanStart = Callable[[Settings, Collection[int]], Awaitable["ResolvedStart"]]
@@ -737,7 +708,7 @@ class ModelPool:
 
     # Models that other starts by a person bring.
 
-    async def join_model(self, request: JoinRequest) -> tuple[PooledModel, ResolvedStart]:
+    async def join_model(self, request: Join) -> tuple[PooledModel, ResolvedStart]:
         """Take the model of another start, to be loaded by `load_model` and given back by `leave_model`.
 
         Raises LauncherError.
@@ -745,7 +716,7 @@ class ModelPool:
         if self._host is None or self._closing is not None:
             raise ServerNotFound(message("The server is being stopped."), message("Start it again."))
         await self._host.open()
-        start = await request.resolve({}, ())
+        start = await _resolve_join(request, {}, ())
         model = self._find_path(start.options.model)
         if model is None:
             name = api_model_name(start.options)
@@ -753,7 +724,8 @@ class ModelPool:
                 name = f"{start.options.model.parent.name}/{name}"
             model = self._open_model(name, start.options.model)
         if not model.is_main and not model.is_loaded:
-            model.plan_start = replace(request, base=replace(request.base, alias=model.name)).resolve
+            named = replace(request, base=replace(request.base, alias=model.name))
+            model.plan_start = partial(_resolve_join, named)
         model.owners += 1
         return model, start
 
@@ -882,6 +854,21 @@ class ModelPool:
         self._wake_waiters()
         if self._closing is None:
             self._on_change(tuple(map(_describe_served, filter(_has_engine, self._models[1:]))))
+
+
+async def _resolve_join(request: Join, asked: Settings, ending: Collection[int]) -> ResolvedStart:
+    """Return the start of a model that another program brings. Settings in `asked` take precedence over its own."""
+    from launcher.app.planning.start_settings import resolve_start
+
+    return await resolve_start(
+        request.model,
+        {**request.settings, **asked},
+        partial(_replace_path, request.base),
+        use_kept=request.use_kept,
+        use_tuned=request.use_tuned,
+        vision=request.vision,
+        ending=ending,
+    )
 
 
 def _replace_path(options: ServeOptions, path: Path) -> ServeOptions:

@@ -17,6 +17,7 @@ from launcher.app.serving.published_server import PublishedServer
 from launcher.app.serving.request_keeping import RequestKeeping
 from launcher.app.serving.server_loan import ServerLoan
 from launcher.app.serving.serving_session import send_metered_request
+from launcher.app.serving.session_control import SessionControl
 from launcher.base.action import Action, ActionKind
 from launcher.base.errors import (
     ActionImpossible,
@@ -122,6 +123,7 @@ class ServerSession:
         self._port, self._may_change_port = port, port is None
         self.shared = shared
         self._dropped_prompts = DroppedPrompts()
+        self.control = SessionControl(self)
         self.request_log = RequestLog(self._served_model, self._count_dropped_prompts)
         self.request_log.add_listener(self._note_request)
         self._request_keeping = RequestKeeping(self.request_log)
@@ -129,7 +131,9 @@ class ServerSession:
         self.encrypted = encrypted
         self._takes_models = takes_models and not direct
         self._memory_limit_mib = memory_limit_mib
-        self._memory_guard = MemoryGuard(self, self._notify_listeners, agreed=memory_guard)
+        self._memory_guard = MemoryGuard(
+            lambda: self.supervisor, self.start, self._notify_listeners, agreed=memory_guard
+        )
         self._pool_memory_guard = PoolMemoryGuard(self._notify_listeners, agreed=memory_guard)
         self._pool_watch: asyncio.Task[None] | None = None
         self.pool: ModelPool | None = None
@@ -599,7 +603,7 @@ class ServerSession:
         return await send_metered_request(self.supervisor, self.monitor, request, on_delta, measured=measured)
 
     async def _open_supervisor(self, options: ServeOptions) -> Supervisor:
-        published = await PublishedServer.publish(self, self._port, options, shared=self.shared)
+        published = await PublishedServer.publish(self.control, self._port, options, shared=self.shared)
         endpoint = published.endpoint
 
         def listen(event: ServerEvent) -> None:

@@ -15,10 +15,9 @@ import pytest
 
 from launcher.app.measuring.tuner import run_tune_when_idle
 from launcher.app.measuring.tuner_space import prepare_tune
+from launcher.app.serving import verbs
 from launcher.app.serving.borrowed_session import BorrowedBench, BorrowedSession, IdleRules, borrow_server
 from launcher.app.serving.session import ServerSession
-from launcher.app.serving.session_json import options_to_json
-from launcher.base.control import ControlAddress, send_request
 from launcher.base.errors import ActionImpossible, BadOption, Superseded
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
@@ -62,10 +61,6 @@ async def find_entry(session: ServerSession) -> registry.ServerEntry:
         if entry.control is not None:
             return entry
         await asyncio.sleep(0.01)
-
-
-async def read_answers(address: ControlAddress, verb: str, **fields: object) -> list[object]:
-    return [answer async for answer in send_request(address, verb, **fields)]
 
 
 @asynccontextmanager
@@ -201,9 +196,9 @@ async def test_the_settings_are_restored_when_a_measurement_is_killed(options: S
     async with serve_demo(options) as (session, _):
         address = (await find_entry(session)).control_address
         assert address is not None
-        lending = send_request(address, "lend")
+        lending = verbs.send_verb(address, verbs.Lend())
         await anext(lending)
-        await read_answers(address, "lent-start", options=options_to_json(replace(options, draft=4)))
+        await verbs.ask(address, verbs.RestartLent(replace(options, draft=4)))
         assert session.supervisor.options == replace(options, draft=4)
         await lending.aclose()  # as the end of its process closes the connection
         while session.supervisor.options != options:
@@ -239,12 +234,12 @@ async def test_a_server_is_lent_to_one_measurement_at_a_time_and_only_with_the_g
     async with serve_demo(options) as (session, client):
         address = (await find_entry(session)).control_address
         assert address is not None
-        lending = send_request(address, "lend")
+        lending = verbs.send_verb(address, verbs.Lend())
         headers = {"Authorization": f"Bearer {(await anext(lending))['api_key']}"}
         with pytest.raises(ActionImpossible):
             session.lend_server()
         assert (await client.get("/props", headers=headers)).status_code == 200
-        await read_answers(address, "lent-end")
+        await verbs.ask(address, verbs.EndLoan())
         assert (await client.get("/props", headers=headers)).status_code == 401
         await lending.aclose()
     async with serve_demo(options, direct=True) as (session, _):

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.serving import running_servers
-from launcher.app.serving.published_server import RemoteControl
+from launcher.app.serving import running_servers, verbs
 from launcher.app.serving.serving import request_reply
 from launcher.app.serving.session import ServerSession
 from launcher.base.control import send_request
@@ -142,20 +141,15 @@ async def test_the_longest_log_lines_are_transmitted(options: ServeOptions) -> N
         assert [line.split("\N{OX}")[0].rpartition(" ")[2] for line in lines] == [str(each) for each in range(50, 300)]
 
 
-async def test_a_stop_after_the_end_starts_nothing() -> None:
-    class Ended(ServerSession):
-        stopped = False
-
-        async def stop(self, *, drain_s: float = 0.0) -> None:
-            self.stopped = drain_s == 0.0
-
-    session = Ended()
-    address = await (remote := RemoteControl(session)).listen(20_000)
-    with pytest.raises(LauncherError, match="not running"):
-        _ = [each async for each in send_request(address, "stop")]
-    await remote.close()
+async def test_after_the_end_a_restart_is_refused_and_a_stop_has_nothing_to_do() -> None:
+    session = ServerSession()
+    address = await session.control.listen("control")
+    with pytest.raises(ServerNotFound, match="not running"):
+        await verbs.ask(address, verbs.Restart())
+    assert await verbs.ask(address, verbs.Stop()) == {"stopped": True}
+    await session.control.close()
     gc.collect()  # Python warns of a coroutine that was never awaited, and warnings fail tests
-    assert not session.stopped
+    assert session.is_idle
 
 
 @pytest.mark.thorough

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -19,10 +19,10 @@ import pytest
 
 from launcher.app import settings
 from launcher.app.serving import running_servers
+from launcher.app.serving.owner_stream import SessionState
 from launcher.app.serving.remote_session import RemoteSession
 from launcher.app.serving.server_process import find_process
 from launcher.app.serving.session_host import SessionHost
-from launcher.app.serving.session_json import launch_from_json, launch_to_json, options_from_json, options_to_json
 from launcher.app.settings_declared import MEMORY_LIMIT, UNKNOWN_MODEL, VALUE_REFUSE
 from launcher.base.errors import (
     BadOption,
@@ -565,15 +565,12 @@ def test_every_field_of_a_launch_is_transmitted(demo_model: Path) -> None:
         rpc=("h:1",),
         extra=("--x", "y"),
     )
-    assert options_from_json(json.loads(json.dumps(options_to_json(options)))) == options
     command = EngineCommand(("/engine", "--x"), {"A": "b"}, Path("/"))
     build = EngineBuild("name", ("/engine",), "1", frozenset({"--x"}), frozenset({"f16"}), {"C": "d"}, offers_mtp=True)
     launch = Launch(command, build, check_model(options), 512, options, "A note.", {"cache_ram": 5})
-    data = json.loads(json.dumps(launch_to_json(launch)))
-    assert launch_from_json(data) == launch
-    # A new field must cross, too.
-    assert data.keys() | {"header"} == {field.name for field in fields(Launch)}
-    assert data["build"].keys() == {field.name for field in fields(EngineBuild)}
-    assert data["command"].keys() == {field.name for field in fields(EngineCommand)}
-    unset = [name for name, value in data["options"].items() if value is None]
-    assert not [name for name in unset if "Path" in str(ServeOptions.__dataclass_fields__[name].type)]
+    before, after = SessionState(), SessionState(2, server=1, options=options, launch=launch)
+    changes = json.loads(json.dumps(after.changes_since(before)))
+    assert changes.keys() == {"change_count", "server", "options", "launch"}
+    assert "header" not in changes["launch"]
+    assert before.with_changes(changes) == after
+    assert after.with_changes(json.loads(json.dumps(before.changes_since(after)))) == before
