@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from statistics import mean, median
@@ -104,6 +105,20 @@ def read_pool_rules(memory_limit_mib: int | None = None) -> PoolRules:
     )
 
 
+class PoolState(StrEnum):
+    """State of a model in a pool. What its engine does meanwhile is in its supervisor's ServerState.
+
+    A loaded model takes requests, now or as soon as its engine is ready, and has its memory. One that waits is loaded
+    as soon as there is room for it.
+    """
+
+    STOPPED = "stopped"
+    WAITING = "waiting"
+    LOADED = "loaded"
+    UNLOADING = "unloading"
+    FAILED = "failed"
+
+
 class PooledModel:
     """One model behind the gateway: its supervisor, its gate, and who uses it.
 
@@ -112,16 +127,18 @@ class PooledModel:
     gets its room as soon as its running replies have ended. `ended` is set when a person or a failure has ended it.
     """
 
-    def __init__(self, supervisor: Supervisor, side: GateClientSide, *, owners: int, is_main: bool = False) -> None:
+    def __init__(
+        self, supervisor: Supervisor, side: GateClientSide, plan_start: PlanStart, *, is_main: bool = False
+    ) -> None:
         self.supervisor = supervisor
         self.side = side
-        self.owners = owners
+        self.plan_start = plan_start
         self.is_main = is_main
+        self.owners = int(is_main)
+        self.state = PoolState.LOADED if is_main else PoolState.STOPPED
         self.own_name: str | None = None
         self.path: Path | None = None
-        self.plan_start: PlanStart | None = None
         self.used_s = 0.0
-        self.is_unloaded = not is_main
         self.task: asyncio.Future[None] | None = None
         self.claimed_by: PooledModel | None = None
         self.unloading: asyncio.Future[None] | None = None
@@ -156,7 +173,30 @@ class PooledModel:
     @property
     def is_loaded(self) -> bool:
         """Whether it takes requests now, or will as soon as its engine is ready."""
-        return not self.is_unloaded and self.unloading is None
+        return self.state is PoolState.LOADED
+
+    def load(self, options: ServeOptions) -> Coroutine[Any, Any, None]:
+        """Load it, or restart it with other options. See Supervisor.become."""
+        self.state = PoolState.LOADED
+        return self.supervisor.become(options)
+
+    def unload(self, drain_s: float) -> asyncio.Future[None]:
+        """Begin to unload it, unless that has begun. Requests that come meanwhile wait until it is loaded again."""
+        if self.unloading is None:
+            self.state = PoolState.UNLOADING
+            self.unloading = asyncio.ensure_future(self.supervisor.become(None, drain_s=drain_s))
+            self.unloading.add_done_callback(self._finish_unload)
+        return self.unloading
+
+    def _finish_unload(self, _ended: asyncio.Future[None]) -> None:
+        self.unloading = None
+        if self.state is PoolState.UNLOADING:  # else a start has taken its place
+            self.state = PoolState.STOPPED
+
+    def fail(self, error: LauncherError | None, time_s: float) -> None:
+        """Record that it has ended by a failure, or that its load was given up (None)."""
+        self.state = PoolState.STOPPED if error is None else PoolState.FAILED
+        self.failure = None if error is None else (time_s, error)
 
     @property
     def is_idle(self) -> bool:
@@ -226,7 +266,7 @@ class ModelPool:
     def add_main(self, supervisor: Supervisor, host: GatewayClientSide) -> None:
         """Take the model that the session starts. From now on the pool finds the gate of each request."""
         self._host = host
-        self._models.append(PooledModel(supervisor, host, owners=1, is_main=True))
+        self._models.append(PooledModel(supervisor, host, partial(_plan_as_chosen, supervisor), is_main=True))
         host.make_router = self._take_over
 
     def _take_over(self, gateway: Gateway) -> ModelPool:
@@ -240,7 +280,7 @@ class ModelPool:
     @property
     def is_main_unloaded(self) -> bool:
         """Whether the main model was unloaded here, while the gateway goes on."""
-        return self._main.is_unloaded
+        return not self._main.is_loaded
 
     @property
     def supervisors_beside(self) -> dict[str, Supervisor]:
@@ -255,7 +295,7 @@ class ModelPool:
                 each.name,
                 each.supervisor.status.state,
                 each.is_main,
-                each.is_main and each.is_unloaded,
+                each.is_main and not each.is_loaded,
                 each.supervisor.status.percent,
                 str(each.model_path or ""),
             )
@@ -273,8 +313,8 @@ class ModelPool:
         If the main model was unloaded for others, or another one takes its place, the idle models that requests loaded
         are unloaded, too: a person's start comes before them.
         """
-        makes_room = self._main.is_unloaded or not _is_same_file(self._main.model_path, path)
-        self._main.is_unloaded = False
+        makes_room = not self._main.is_loaded or not _is_same_file(self._main.model_path, path)
+        self._main.state = PoolState.LOADED
         self._note_change()
         for model in self._models[1:]:
             yields = makes_room and not model.owners and model.is_idle and self._may_unload(model)
@@ -284,7 +324,7 @@ class ModelPool:
     async def close(self, drain_s: float = 0.0) -> None:
         """Unload all models but the main one, and load none again. Running requests get `drain_s` seconds to end."""
         if self._closing is None:
-            self._main.is_unloaded = False
+            self._main.state = PoolState.LOADED  # it ends with the session
             self._closing = asyncio.ensure_future(self._end_models(drain_s))
         try:
             await asyncio.wait([self._closing])
@@ -333,7 +373,7 @@ class ModelPool:
 
     async def is_healthy(self) -> bool:
         """See ModelRouter."""
-        return self._main.is_unloaded or await self._main.gate.is_healthy()
+        return not self._main.is_loaded or await self._main.gate.is_healthy()
 
     def find_loaded_gate(self, name: str, /) -> Gate | None:
         """See ModelRouter."""
@@ -381,9 +421,7 @@ class ModelPool:
             make_options = partial(ServeOptions, engine=engine, alias=local.name, rpc=rpc)
             return resolve_start(local.argument, asked, make_options, ending=ending)
 
-        model = self._open_model(local.name, local.path)
-        model.plan_start = plan_start
-        return model
+        return self._open_model(local.name, local.path, plan_start)
 
     def _find_path(self, path: Path) -> PooledModel | None:
         return next((each for each in self._models if _is_same_file(each.model_path, path)), None)
@@ -453,7 +491,7 @@ class ModelPool:
 
     # Loading and unloading.
 
-    def _open_model(self, name: str, path: Path) -> PooledModel:
+    def _open_model(self, name: str, path: Path, plan_start: PlanStart) -> PooledModel:
         assert self._host is not None  # noqa: S101 -- `add_main` was called
         gateway = self._host.gateway
         folder = self._host.slot_folder_for(name)
@@ -464,7 +502,7 @@ class ModelPool:
         def listen(event: ServerEvent) -> None:
             self._handle_event(model, event)
 
-        model = PooledModel(Supervisor(self._endpoint, log, listen, client_side=side), side, owners=0)
+        model = PooledModel(Supervisor(self._endpoint, log, listen, client_side=side), side, plan_start)
         model.own_name, model.path = name, path.absolute()
         model.used_s = self._clock()
         model.gate.on_use = lambda: self._note_use(model)
@@ -525,11 +563,10 @@ class ModelPool:
             while model.claimed_by is not None and model.is_loaded:
                 await self._wait_for_change(self._changed)
             if not model.is_loaded:
+                model.state = PoolState.WAITING
                 await self._load_in_turn(model, asked, keeps_others=keeps_others)
         except BaseException as error:
-            model.is_unloaded = True
-            if isinstance(error, LauncherError):
-                model.failure = self._clock(), error
+            model.fail(error if isinstance(error, LauncherError) else None, self._clock())
             raise
         finally:
             self._waiting.remove(model)
@@ -550,8 +587,7 @@ class ModelPool:
                 start = await self._make_room(model, asked, asked_s, keeps_others=keeps_others)
                 if start is not None:
                     began_s = time.monotonic()
-                    model.is_unloaded = False
-                    await model.supervisor.become(start.options)
+                    await model.load(start.options)
                     break
             await self._wait_for_change(changed)
         model.failure = None
@@ -604,7 +640,7 @@ class ModelPool:
         if leaving and not (is_next and all(each.is_idle for each in leaving)):
             return None
         for each in leaving:
-            each.is_unloaded = True
+            each.state = PoolState.UNLOADING
         await asyncio.gather(*(self._unload(each) for each in leaving))
         for each in leaving:
             text = message("{model} was unloaded to make room for {other}.", model=each.name, other=model.name)
@@ -658,33 +694,14 @@ class ModelPool:
 
     async def _plan(self, model: PooledModel, asked: Settings, leaving: Sequence[PooledModel]) -> ResolvedStart:
         ending = [pid for each in leaving if (pid := each.supervisor.engine_pid) is not None]
-        if model.plan_start is not None:
-            return await model.plan_start(asked, ending)
-        from launcher.app.planning.start_settings import resolve_start
-
-        options = model.supervisor.options  # the main model's, as a person chose them
-        if options is None:
-            raise ModelMissing(message("{model} was never loaded.", model=model.name), "")
-        options = change_settings(options, asked)
-        await asyncio.to_thread(check_model, options)
-        every = {name: row.value_in(options) for name, row in ROWS.items()}
-        named = DEMO if options.alias == DEMO else str(options.model)
-        make_options = partial(_replace_path, options)
-        start = await resolve_start(named, every, make_options, use_kept=False, use_tuned=False, ending=ending)
-        return replace(start, options=options)
+        return await model.plan_start(asked, ending)
 
     async def _unload(self, model: PooledModel, drain_s: float = 0.0) -> None:
         """Unload a model. Requests that come meanwhile wait until it is loaded again."""
-        if model.unloading is None:
-            model.is_unloaded = True
-            model.unloading = asyncio.ensure_future(model.supervisor.become(None, drain_s=drain_s))
-            self._hold_task(model.unloading)
-            model.unloading.add_done_callback(lambda _: self._finish_unload(model))
-        await asyncio.wait([model.unloading])
-
-    def _finish_unload(self, model: PooledModel) -> None:
-        model.unloading = None
-        self._note_change()
+        unloading = model.unload(drain_s)
+        self._hold_task(unloading)
+        unloading.add_done_callback(lambda _: self._note_change())
+        await asyncio.wait([unloading])
 
     async def find_loaded(self, name: str) -> PooledModel | None:
         """Return the model that a user names, perhaps by a path, if it is loaded or being loaded."""
@@ -722,7 +739,7 @@ class ModelPool:
             name = api_model_name(start.options)
             if any(each.name == name for each in self._models):
                 name = f"{start.options.model.parent.name}/{name}"
-            model = self._open_model(name, start.options.model)
+            model = self._open_model(name, start.options.model, partial(_resolve_join, request))
         if not model.is_main and not model.is_loaded:
             named = replace(request, base=replace(request.base, alias=model.name))
             model.plan_start = partial(_resolve_join, named)
@@ -819,7 +836,7 @@ class ModelPool:
         if options is None:
             return
         try:
-            await model.supervisor.become(change_settings(options, asked))
+            await model.load(change_settings(options, asked))
         except LauncherError as error:
             if model.supervisor.status.state not in SERVING:
                 raise
@@ -839,9 +856,8 @@ class ModelPool:
             self._note_change()
         elif isinstance(event, ServerStatus):
             # A crash, because nobody has unloaded it.
-            if event.state is ServerState.FAILED and not model.is_unloaded and model.task is None:
-                model.is_unloaded = True
-                model.failure = None if event.error is None else (self._clock(), event.error)
+            if event.state is ServerState.FAILED and model.is_loaded and model.task is None:
+                model.fail(event.error, self._clock())
                 self._hold_task(asyncio.ensure_future(model.side.end_requests(0.0)))
                 model.mark_ended()
             self._note_change()
@@ -854,6 +870,22 @@ class ModelPool:
         self._wake_waiters()
         if self._closing is None:
             self._on_change(tuple(map(_describe_served, filter(_has_engine, self._models[1:]))))
+
+
+async def _plan_as_chosen(supervisor: Supervisor, asked: Settings, ending: Collection[int]) -> ResolvedStart:
+    """Return the start of the main model: with the settings that a person chose, but for those in `asked`."""
+    from launcher.app.planning.start_settings import resolve_start
+
+    options = supervisor.options
+    if options is None:
+        raise ModelMissing(message("The model was never loaded."), "")
+    options = change_settings(options, asked)
+    await asyncio.to_thread(check_model, options)
+    every = {name: row.value_in(options) for name, row in ROWS.items()}
+    named = DEMO if options.alias == DEMO else str(options.model)
+    make_options = partial(_replace_path, options)
+    start = await resolve_start(named, every, make_options, use_kept=False, use_tuned=False, ending=ending)
+    return replace(start, options=options)
 
 
 async def _resolve_join(request: Join, asked: Settings, ending: Collection[int]) -> ResolvedStart:
