@@ -110,7 +110,7 @@ async def run(options: argparse.Namespace) -> Result | int:
     with closing(Reporter(as_json=options.json)) as reporter:
         if server is not None:
             await _check_no_changes(server, options)
-            reporter.show_event(None, [Note(f"Asking {server.url} ({one_line(server.model)}).")])
+            reporter.show_event(None, [Note(f"Asking {server.url} ({one_line(server.first.model)}).")])
             async with running_target(server) as target:
                 return await _measure_target(target, workload, options, reporter)
         session = ServerSession(on_event=None if options.json else StateLine().show_event)

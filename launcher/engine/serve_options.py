@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from launcher.base.errors import BadOption
 from launcher.base.messages import message
@@ -105,8 +105,9 @@ class ServeOptions(ServerSettings):
 
     def with_absolute_paths(self) -> Self:
         """Return the same options for another process, which may have another current folder."""
-        values = ((each.name, getattr(self, each.name)) for each in fields(self))
-        return replace(self, **{name: value.absolute() for name, value in values if isinstance(value, Path)})
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        paths: dict[str, Any] = {name: value.absolute() for name, value in values.items() if isinstance(value, Path)}
+        return replace(self, **paths)
 
     @property
     def drafts_repeats(self) -> bool:

@@ -13,7 +13,7 @@ from launcher.app.measuring.quality import REFERENCE_KV, QualityCheck, QualityRe
 from launcher.app.measuring.saved_tunes import SavedTune, delete_tune, hold_tune_lock, load_tune, save_tune
 from launcher.app.measuring.session_bench import SessionBench, options_with_settings
 from launcher.app.measuring.tuner_space import NEEDLE_S, PreparedTune
-from launcher.app.serving.borrowed_session import BorrowedBench, BorrowedSession
+from launcher.app.serving.borrowed_session import BorrowedSession
 from launcher.app.serving.serving_session import ServingSession
 from launcher.base.errors import LauncherError, NothingMeasured, Superseded
 from launcher.base.messages import join_messages, message
@@ -93,7 +93,7 @@ async def run_tune_when_idle(
     """
     session.on_wait = lambda *wait: on_event(ClientsAwaited(*wait))
     with hold_tune_lock():
-        bench = BorrowedBench(session, prepared.options, model_name=prepared.model)
+        bench = SessionBench(session, prepared.options, model_name=prepared.model)
         return await _tune_and_record(bench, prepared, on_event, resume)
 
 
@@ -201,7 +201,7 @@ async def _tune_and_record(
                 on_event=record_event,
                 resume=state,
                 host_watch=bench.host_watch,
-                waited_s=bench.waited_s,
+                waited_s=lambda: bench.session.waited_s,
                 began_s=began_s,
             )
         except NothingMeasured:

@@ -5,17 +5,17 @@ See server_loan.py for the other end.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from launcher.app.measuring.session_bench import SessionBench, superseded_error
+from launcher.app.measuring.session_bench import superseded_error
 from launcher.app.serving import verbs
 from launcher.app.serving.attach import AttachedServer, ServerFeatures
 from launcher.app.serving.running_servers import find_control_address
-from launcher.app.serving.serving_session import send_metered_request
+from launcher.app.serving.serving_session import MeasuredSession
 from launcher.base.codec import from_json
 from launcher.base.control import ControlAddress, ControlLost
 from launcher.base.errors import BadOption, GaveWay, LauncherError, Superseded
@@ -29,7 +29,6 @@ from launcher.engine.server.registry import ServerEntry
 from launcher.engine.server.start_request import StartRequest
 from launcher.monitor.monitor import Monitor
 from launcher.monitor.reply import OnDelta, Reply
-from launcher.tuning.records import Prompt, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +42,13 @@ class IdleRules:
 
 
 _LOG_LINES = 200
+_T = TypeVar("_T")
 OnWait = Callable[[float, bool], object]
 """Gets the seconds that a session has waited for clients so far, and whether this wait is over."""
 
 
-class BorrowedSession:
-    """A session on a running server that clients go on using, as a MeasuredSession.
+class BorrowedSession(MeasuredSession):
+    """A session on a running server that clients go on using.
 
     Starts wait until no client has sent a request for a while; clients' streams continue across them. A request ends
     with GaveWay as soon as a client sends one. Stopping does nothing: the server goes on. Belongs to one asyncio loop.
@@ -61,7 +61,7 @@ class BorrowedSession:
         """The settings that the server had before."""
         self.model_name: str = lent["model_name"]
         self._log_path = Path(lent["log"])
-        self.change_count = 0
+        self._change_count = 0
         self.on_wait: OnWait = lambda _waited_s, _is_over: None
         self.gave_way = False
         """Whether a request gave way to a client since this was last reset."""
@@ -80,9 +80,9 @@ class BorrowedSession:
         return self._server
 
     @property
-    def is_idle(self) -> bool:
+    def change_count(self) -> int:
         """See MeasuredSession."""
-        return False
+        return self._change_count
 
     @property
     def has_uncounted_changes(self) -> bool:
@@ -91,7 +91,7 @@ class BorrowedSession:
 
     @property
     def waited_s(self) -> float:
-        """Seconds of waiting for clients so far, those of the present wait included."""
+        """See MeasuredSession. The seconds of the present wait are included."""
         present_s = 0.0 if self._wait_began_s is None else time.monotonic() - self._wait_began_s
         return self._waited_s + present_s
 
@@ -112,13 +112,20 @@ class BorrowedSession:
         """Return the last lines of the engine's log. Blocks."""
         return read_last_lines(self._log_path, _LOG_LINES)
 
-    def add_waiting(self, seconds: float) -> None:
-        """Count the seconds of a reply that gave way to a client as time of waiting."""
-        self._waited_s += seconds
+    async def measure(self, run: Callable[[], Awaitable[_T]]) -> _T:
+        """See MeasuredSession. A reply that gave way to a client does not count: its time is time of waiting."""
+        while True:
+            await self.wait_until_idle()
+            began_s, self.gave_way = time.monotonic(), False
+            found = await run()
+            if not self.gave_way:
+                return found
+            self._waited_s += time.monotonic() - began_s
+            self.note_client()
 
     async def start(self, request: StartRequest) -> None:
         """Restart the server with other settings, once it is idle. Raises what a start raises."""
-        self.change_count += 1
+        self._change_count += 1
         await self.wait_until_idle()
         await self._restart(request.options)
 
@@ -131,14 +138,14 @@ class BorrowedSession:
 
     async def stop(self) -> None:
         """See MeasuredSession. The server goes on for its clients."""
-        self.change_count += 1
+        self._change_count += 1
 
     async def send_request(
         self, request: ChatRequest, on_delta: OnDelta | None = None, *, measured: bool = False
     ) -> Reply:
         """Send a request and return the whole reply. Raises GaveWay when a client sends one meanwhile."""
         try:
-            return await send_metered_request(self._server, self.monitor, request, on_delta, measured=measured)
+            return await super().send_request(request, on_delta, measured=measured)
         except GaveWay:
             self.gave_way = True
             raise
@@ -190,7 +197,7 @@ class BorrowedSession:
     async def give_back(self, *, keep: bool = False) -> None:
         """End the loan. The server gets its previous settings again, unless `keep`."""
         with suppress(LauncherError):
-            await verbs.ask(self._address, verbs.EndLoan(keep))
+            await verbs.ask(self._address, verbs.GiveBack(keep))
 
     async def close(self) -> None:
         """Close all connections."""
@@ -233,33 +240,6 @@ class _PatientClient(EngineClient):
             with suppress(GaveWay):
                 return await super().request_json(path, body, unlimited=True)
         return await super().request_json(path, body)
-
-
-class BorrowedBench(SessionBench):
-    """Bench on a borrowed session. Its clock stands still while a client uses the server."""
-
-    def __init__(self, session: BorrowedSession, options: ServeOptions, *, model_name: str | None = None) -> None:
-        super().__init__(session, options, model_name=model_name)
-        self._borrowed = session
-
-    def now_s(self) -> float:
-        """Return the monitor's time in seconds, without the waiting for clients."""
-        return super().now_s() - self.waited_s()
-
-    def waited_s(self) -> float:
-        """See SessionBench."""
-        return self._borrowed.waited_s
-
-    async def run(self, prompt: Prompt, *, seed: int) -> Run:
-        """See Bench. A reply that gave way to a client does not count; it is repeated once the server is idle."""
-        while True:
-            await self._borrowed.wait_until_idle()
-            began_s, self._borrowed.gave_way = self.now_s(), False
-            run = await super().run(prompt, seed=seed)
-            if not self._borrowed.gave_way:
-                return replace(run, began_s=began_s)
-            self._borrowed.add_waiting(self.now_s() - began_s)
-            self._borrowed.note_client()
 
 
 @asynccontextmanager

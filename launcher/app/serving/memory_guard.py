@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,10 +95,6 @@ class MemoryGuard:
         self._notify(Notice(GUARD_RESTARTED_ENGINE, text))
 
 
-async def _restart_pooled(supervisor: Supervisor, request: StartRequest) -> None:
-    await supervisor.become(request.options, again=request.again, drain_s=request.drain_s)
-
-
 class _WatchedModel:
     """A model whose engine's host memory and failed requests are watched, over its restarts."""
 
@@ -176,14 +171,18 @@ class PoolMemoryGuard:
         self._watched = {name: watched for name, watched in self._watched.items() if name in supervisors}
         for name, supervisor in supervisors.items():
             if name not in self._watched:
-                start = partial(_restart_pooled, supervisor)
-                guard = MemoryGuard(lambda found=supervisor: found, start, self._notify, agreed=self._agreed)
-                self._watched[name] = _WatchedModel(supervisor, guard)
+                self._watched[name] = _WatchedModel(supervisor, self._make_guard(supervisor))
             found = await self._watched[name].check_memory(self._clock(), root)
             failing = self._watched[name].check_replies(self._clock())
             for code, finding in ((MODEL_FILLS_MEMORY, found), (MODEL_FAILS, failing)):
                 if finding is not None:
                     self._notify(Notice(code, message("{model}: {finding}", model=name, finding=finding)))
+
+    def _make_guard(self, supervisor: Supervisor) -> MemoryGuard:
+        async def restart(request: StartRequest) -> None:
+            await supervisor.become(request.options, again=request.again, drain_s=request.drain_s)
+
+        return MemoryGuard(lambda: supervisor, restart, self._notify, agreed=self._agreed)
 
 
 def _agreed_by_setting() -> bool:

@@ -44,7 +44,10 @@ _MOST_EVENTS = 1_000
 """Events that wait for an owner who does not read."""
 _CHARACTERS_AT_ONCE = 60_000
 r"""Characters of log lines in one message: less than the 1 MiB that base/control.py allows, even written as \uXXXX."""
-_EVENTS = {each.__name__: each for each in (Notice, EngineStarted, StreamsContinued, PromptRead)}
+_Event = Notice | EngineStarted | StreamsContinued | PromptRead
+_EVENTS: Mapping[str, type[_Event]] = {
+    each.__name__: each for each in (Notice, EngineStarted, StreamsContinued, PromptRead)
+}
 
 
 @dataclass(frozen=True, slots=True)

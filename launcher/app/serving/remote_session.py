@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
@@ -16,20 +16,19 @@ from launcher import __version__
 from launcher.app.serving import verbs
 from launcher.app.serving.owner_stream import SessionState, event_from_json
 from launcher.app.serving.server_process import ProcessEntry, find_process, open_process
-from launcher.app.serving.serving_session import send_metered_request
+from launcher.app.serving.serving_session import OnHealth, OnSnapshot, ServingSession
 from launcher.app.serving.verbs import send_verb
 from launcher.base.action import Action
 from launcher.base.codec import from_json
 from launcher.base.control import ControlLost
 from launcher.base.errors import EngineFailed, LauncherError, ServerNotFound, Superseded
-from launcher.base.heap import fix_mmap_threshold
 from launcher.base.identity import ProcessId
 from launcher.base.messages import message, restore_messages
 from launcher.engine.diagnosis.log_reading import STARTED
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
 from launcher.engine.server.chat_server import ChatServer
-from launcher.engine.server.client import ChatRequest, EngineClient
+from launcher.engine.server.client import EngineClient
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.logs import LogBook
 from launcher.engine.server.reread import Reread
@@ -46,9 +45,6 @@ from launcher.engine.server.state import (
     ServerStatus,
 )
 from launcher.gateway.exchange import HandoverOutlook
-from launcher.monitor.health_event import HealthEvent
-from launcher.monitor.monitor import Monitor, MonitorSnapshot
-from launcher.monitor.reply import OnDelta, Reply
 
 _END_LIMIT_S = 15.0
 """Seconds that the process has for its end."""
@@ -222,8 +218,8 @@ class _Link:
                 self.process.wait(limit_s)
 
 
-class RemoteSession:
-    """A session in the server process of this user, which is started when it is needed. Implements ServingSession.
+class RemoteSession(ServingSession):
+    """A session in the server process of this user, which is started when it is needed.
 
     If this process ends without `close`, the server goes on, and `attach` of the next session finds it. The machine and
     the engine are sampled here. It belongs to one asyncio loop, on which listeners are called.
@@ -233,16 +229,13 @@ class RemoteSession:
         self,
         *,
         on_event: Listener | None = None,
-        on_snapshot: Callable[[MonitorSnapshot], None] | None = None,
-        on_health: Callable[[HealthEvent], None] | None = None,
+        on_snapshot: OnSnapshot | None = None,
+        on_health: OnHealth | None = None,
         idle_limit_s: float | None = None,
     ) -> None:
         """A process that is started outlives its last owner and request by `idle_limit_s`: None is IDLE_LIMIT_S."""
-        fix_mmap_threshold()
-        self.monitor = Monitor(on_snapshot, on_health=self._publish_health)
+        super().__init__(on_event, on_snapshot, on_health)
         self._state = SessionState()
-        self._on_health = on_health
-        self._listeners: list[Listener] = [on_event] if on_event is not None else []
         self._idle_limit_s = idle_limit_s
         self._link: _Link | None = None
         self._connecting: asyncio.Task[_Link] | None = None
@@ -302,15 +295,6 @@ class RemoteSession:
         """True if nothing is served or starting."""
         return self._server is None
 
-    @contextmanager
-    def listening(self, listener: Listener) -> Iterator[None]:
-        """Also call `listener` for every event within the block."""
-        self._listeners.append(listener)
-        try:
-            yield
-        finally:
-            self._listeners.remove(listener)
-
     def list_yielding_engines(self) -> frozenset[int]:
         """Return the pids of the engines that end when a person starts a model, those that requests loaded included.
 
@@ -367,12 +351,6 @@ class RemoteSession:
             return None
         outlook = await self._ask(self._link, verbs.ForeseeHandover())
         return from_json(HandoverOutlook, outlook) if outlook else None
-
-    async def send_request(
-        self, request: ChatRequest, on_delta: OnDelta | None = None, *, measured: bool = False
-    ) -> Reply:
-        """See ServerSession."""
-        return await send_metered_request(self.supervisor, self.monitor, request, on_delta, measured=measured)
 
     async def close(self) -> None:
         """Stop the server, and end its process. One that does not answer is killed, which ends its engine, too."""
@@ -573,18 +551,9 @@ class RemoteSession:
         self._last_error = status.error
         self._notify_listeners(status)
 
-    def _notify_listeners(self, event: ServerEvent) -> None:
-        for listener in tuple(self._listeners):
-            try:
-                listener(event)
-            except Exception:  # noqa: BLE001 -- must not end the connection
-                _log.exception("A listener failed: %s", type(event).__name__)
-
-    def _publish_health(self, event: HealthEvent) -> None:
-        findings = (finding.as_json() for finding in self.monitor.health_watch.open_findings)
+    def publish_findings(self, findings: Sequence[Mapping[str, Any]]) -> None:
+        """See ServingSession."""
         self._send_note(verbs.NoteFindings(tuple(findings)))
-        if self._on_health is not None:
-            self._on_health(event)
 
     def _send_note(self, verb: object) -> None:
         """Send facts to the process, such as the monitor's findings, for this user's other programs."""

@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 
 from launcher.app.serving.attach import AttachedServer
 from launcher.app.serving.running_servers import explain_broken_reply, suspended_engine_error
-from launcher.app.serving.session import OnHealth, OnServerEvent, OnSnapshot, ServerSession
+from launcher.app.serving.serving_session import OnHealth, OnSnapshot
+from launcher.app.serving.session import ServerSession
 from launcher.base.errors import ServerNotFound, Unreachable
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
@@ -15,6 +16,7 @@ from launcher.engine.server.address import ServerAddress, parse_address
 from launcher.engine.server.client import ChatRequest, EngineClient
 from launcher.engine.server.listener import verified_api_key
 from launcher.engine.server.start_request import StartRequest
+from launcher.engine.server.state import Listener
 from launcher.models.limits import no_text_error
 from launcher.models.server_settings import Value
 from launcher.monitor.meter import ReplyMeter
@@ -28,7 +30,7 @@ async def serve(
     port: int | None = None,
     shared: bool = False,
     direct: bool = False,
-    on_event: OnServerEvent | None = None,
+    on_event: Listener | None = None,
     on_snapshot: OnSnapshot | None = None,
     on_health: OnHealth | None = None,
     chosen: Mapping[str, Value] | None = None,

@@ -1,14 +1,13 @@
 """A session: one server that the window or the command line starts, uses and stops, possibly several times."""
 
 import asyncio
-import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.app import settings
 from launcher.app.serving.memory_guard import MemoryGuard, PoolMemoryGuard
@@ -16,7 +15,7 @@ from launcher.app.serving.model_pool import ModelPool, read_pool_rules
 from launcher.app.serving.published_server import PublishedServer
 from launcher.app.serving.request_keeping import RequestKeeping
 from launcher.app.serving.server_loan import ServerLoan
-from launcher.app.serving.serving_session import send_metered_request
+from launcher.app.serving.serving_session import OnHealth, OnSnapshot, ServingSession
 from launcher.app.serving.session_control import SessionControl
 from launcher.base.action import Action, ActionKind
 from launcher.base.errors import (
@@ -28,14 +27,12 @@ from launcher.base.errors import (
     ServerNotFound,
     Superseded,
 )
-from launcher.base.heap import fix_mmap_threshold
 from launcher.base.messages import message
 from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.diagnosis.actions import apply_action, restarts_server
 from launcher.engine.diagnosis.fix_command import FixCommand, command_for
 from launcher.engine.diagnosis.fixes import attach_fixes
 from launcher.engine.serve_options import ServeOptions, check_options
-from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.endpoint import saved_endpoints
 from launcher.engine.server.last_start import RepeatableStart, save_last_start, save_last_use
 from launcher.engine.server.launch import Launch, api_model_name, check_model
@@ -48,6 +45,7 @@ from launcher.engine.server.state import (
     ADDRESS_CHANGED,
     SERVING,
     EngineStarted,
+    Listener,
     ModelsChanged,
     ModelStatus,
     Notice,
@@ -63,9 +61,6 @@ from launcher.gateway.client_side import GatewayClientSide
 from launcher.gateway.exchange import HandoverOutlook
 from launcher.gateway.request_log import RequestLog, RequestRecord
 from launcher.models.server_settings import Value
-from launcher.monitor.health_event import HealthEvent
-from launcher.monitor.monitor import Monitor, MonitorSnapshot
-from launcher.monitor.reply import OnDelta, Reply
 
 if TYPE_CHECKING:
     from launcher.gateway.gate import HandoverReport
@@ -77,11 +72,6 @@ _SETTLE_S = 0.5
 """Seconds in which further changes of a running server are combined with the first, for one restart."""
 _PUBLISH_TIMEOUT_S = 2.0
 """Seconds to wait until the registry entry of a ready server is written."""
-_log = logging.getLogger(__name__)
-
-OnServerEvent = Callable[[ServerEvent], None]
-OnSnapshot = Callable[[MonitorSnapshot], None]
-OnHealth = Callable[[HealthEvent], None]
 
 
 class _ServedStart(NamedTuple):
@@ -92,7 +82,7 @@ class _ServedStart(NamedTuple):
     set_aside: dict[str, Value] | None
 
 
-class ServerSession:
+class ServerSession(ServingSession):
     """One server, which may be started, restarted, used and stopped repeatedly.
 
     Its address stays the same, unless no `port` was given and another program takes it. A `shared` server listens on
@@ -113,13 +103,11 @@ class ServerSession:
         takes_models: bool = False,
         memory_limit_mib: int | None = None,
         memory_guard: bool | None = None,
-        on_event: OnServerEvent | None = None,
+        on_event: Listener | None = None,
         on_snapshot: OnSnapshot | None = None,
         on_health: OnHealth | None = None,
     ) -> None:
-        fix_mmap_threshold()
-        self.monitor = Monitor(on_snapshot, on_health=self._publish_health)
-        self._on_health = on_health
+        super().__init__(on_event, on_snapshot, on_health)
         self._port, self._may_change_port = port, port is None
         self.shared = shared
         self._dropped_prompts = DroppedPrompts()
@@ -138,8 +126,6 @@ class ServerSession:
         self._pool_watch: asyncio.Task[None] | None = None
         self.pool: ModelPool | None = None
         self._gateway: GatewayClientSide | None = None
-        self._on_event = on_event
-        self._extra_listeners: list[OnServerEvent] = []
         self._lost_port: int | None = None
         """The port that another program took; None once the user was told."""
         self._hides_lost_port = False
@@ -185,15 +171,6 @@ class ServerSession:
     def model_statuses(self) -> tuple[ModelStatus, ...]:
         """The models at its address, the main one first, if requests can name several."""
         return self.pool.model_statuses if self.pool is not None else ()
-
-    @contextmanager
-    def listening(self, listener: OnServerEvent) -> Iterator[None]:
-        """Also call `listener` for every event within the block."""
-        self._extra_listeners.append(listener)
-        try:
-            yield
-        finally:
-            self._extra_listeners.remove(listener)
 
     async def start(self, request: StartRequest) -> None:
         """Serve other options instead of what is served now. See Supervisor.become.
@@ -318,11 +295,6 @@ class ServerSession:
     def change_count(self) -> int:
         """Number of starts and stops requested so far. A measurement compares it to detect those of others."""
         return self._change_count
-
-    @property
-    def has_uncounted_changes(self) -> bool:
-        """See ServingSession. A session counts each change when it is requested."""
-        return False
 
     @property
     def model_name(self) -> str:
@@ -531,12 +503,6 @@ class ServerSession:
         await asyncio.to_thread(reading.record, supervisor.log.last_lines())
         self._load_memory = reading  # from now on: two records at a time would lose one
 
-    def _publish_health(self, event: HealthEvent) -> None:
-        """Publish the open health findings to this user's other programs, and call the listener."""
-        self.publish_findings([finding.as_json() for finding in self.monitor.health_watch.open_findings])
-        if self._on_health is not None:
-            call_listener(self._on_health, event)
-
     def publish_findings(self, findings: Sequence[Mapping[str, object]]) -> None:
         """Publish health findings, as Finding.as_json, to this user's other programs."""
         if self._published is not None:
@@ -595,12 +561,6 @@ class ServerSession:
                 return status.error
             await asyncio.sleep(_POLL_S)  # a start may be moving to another port
         return None
-
-    async def send_request(
-        self, request: ChatRequest, on_delta: OnDelta | None = None, *, measured: bool = False
-    ) -> Reply:
-        """Send a request and return the whole reply. The monitor observes it. See Supervisor.chat."""
-        return await send_metered_request(self.supervisor, self.monitor, request, on_delta, measured=measured)
 
     async def _open_supervisor(self, options: ServeOptions) -> Supervisor:
         published = await PublishedServer.publish(self.control, self._port, options, shared=self.shared)
@@ -667,9 +627,7 @@ class ServerSession:
         return supervisor
 
     def _notify_listeners(self, event: ServerEvent) -> None:
-        for listener in (self._on_event, *self._extra_listeners):
-            if listener is not None:
-                call_listener(listener, event)
+        super()._notify_listeners(event)
         report = self.last_handover
         if isinstance(event, ServerStatus) and event.state is ServerState.READY and report is not self._handover:
             self._handover = report
@@ -763,11 +721,3 @@ def _remember_choices(model: Path, set_aside: Mapping[str, Value] | None, chosen
     """Keep the chosen settings for the model's next start, with the earlier ones that were set aside (None: all)."""
     earlier = load_model_settings(model) if set_aside is None else set_aside
     save_model_settings(model, {**earlier, **chosen})
-
-
-def call_listener(listener: Callable[[Any], None], event: object) -> None:
-    """Call a listener. Its failure (a closed terminal, for example) must not end the supervision of the server."""
-    try:
-        listener(event)
-    except Exception:  # noqa: BLE001 -- any error of a listener
-        _log.exception("A listener failed: %s", type(event).__name__)

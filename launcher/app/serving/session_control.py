@@ -159,7 +159,7 @@ class SessionControl:
                 return self._lend_server()
             case verbs.RestartLent(options):
                 return self._restart_lent(options)
-            case verbs.EndLoan(keep):
+            case verbs.GiveBack(keep):
                 return self._end_loan(keep=keep)
             case verbs.CancelStarts():
                 return self._cancel_starts()

@@ -125,7 +125,7 @@ class RestartLent:
 
 
 @dataclass(frozen=True, slots=True)
-class EndLoan:
+class GiveBack:
     """End the loan. The server gets its previous settings again, unless `keep`."""
 
     keep: bool = False
@@ -185,7 +185,7 @@ VERBS = {
     "join": Join,
     "lend": Lend,
     "lent-start": RestartLent,
-    "lent-end": EndLoan,
+    "lent-end": GiveBack,
     "own": Own,
     "cancel": CancelStarts,
     "note-requests": NoteRequests,

@@ -13,10 +13,11 @@ from typing import Any
 import httpx
 import pytest
 
+from launcher.app.measuring.session_bench import SessionBench
 from launcher.app.measuring.tuner import run_tune_when_idle
 from launcher.app.measuring.tuner_space import prepare_tune
 from launcher.app.serving import verbs
-from launcher.app.serving.borrowed_session import BorrowedBench, BorrowedSession, IdleRules, borrow_server
+from launcher.app.serving.borrowed_session import BorrowedSession, IdleRules, borrow_server
 from launcher.app.serving.session import ServerSession
 from launcher.base.errors import ActionImpossible, BadOption, Superseded
 from launcher.engine.serve_options import ServeOptions
@@ -74,7 +75,7 @@ async def test_a_client_request_during_a_measurement_is_answered_and_the_measure
 ) -> None:
     async with serve_demo(options) as (session, client):
         async with borrow_session(session) as lent:
-            bench = BorrowedBench(lent, options)
+            bench = SessionBench(lent, options)
             await bench.become({"draft": 3})
             measuring = asyncio.create_task(bench.run(LONG, seed=1))
             while not await session.supervisor.client.count_working_slots():
@@ -147,7 +148,7 @@ async def test_the_prompt_cache_of_a_client_survives_measured_replies_and_restar
         conversation = Conversation(client)
         read = (await conversation.ask())["prompt_n"]
         assert read > 100
-        bench = BorrowedBench(lent, options)
+        bench = SessionBench(lent, options)
         await bench.become({"draft": 1})
         river, sea = WORK.prompts
         assert (await bench.run(river, seed=1)).error is None
@@ -182,7 +183,7 @@ async def test_a_restart_while_a_conversation_is_restored_does_not_lose_it(
     async with serve_demo(options) as (session, client), borrow_session(session) as lent:
         conversation = Conversation(client)
         read = (await conversation.ask())["prompt_n"]
-        bench = BorrowedBench(lent, options)
+        bench = SessionBench(lent, options)
         await bench.become({"draft": 3})
         assert (await bench.run(WORK.prompts[0], seed=1)).error is None
         monkeypatch.setattr(EngineLink, "request_json", request_json)
@@ -208,7 +209,7 @@ async def test_the_settings_are_restored_when_a_measurement_is_killed(options: S
 
 async def test_a_change_by_another_client_ends_the_measurement_and_stays(options: ServeOptions) -> None:
     async with serve_demo(options) as (session, _), borrow_session(session) as lent:
-        bench = BorrowedBench(lent, options)
+        bench = SessionBench(lent, options)
         await bench.become({"draft": 3})
         measuring = asyncio.create_task(bench.run(LONG, seed=1))
         while not await session.supervisor.client.count_working_slots():
@@ -239,7 +240,7 @@ async def test_a_server_is_lent_to_one_measurement_at_a_time_and_only_with_the_g
         with pytest.raises(ActionImpossible):
             session.lend_server()
         assert (await client.get("/props", headers=headers)).status_code == 200
-        await verbs.ask(address, verbs.EndLoan())
+        await verbs.ask(address, verbs.GiveBack())
         assert (await client.get("/props", headers=headers)).status_code == 401
         await lending.aclose()
     async with serve_demo(options, direct=True) as (session, _):
