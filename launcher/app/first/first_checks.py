@@ -165,8 +165,8 @@ async def check_other_servers(request: FirstStartRequest) -> None:
     this process, or of the server process that it drives; other servers keep their memory.
     """
     servers = registry.list_entries() if request.on_gpu else ()
-    engines = {each.launcher.pid: each.first.engine_pid for each in servers}
-    ending = {engine for launcher, engine in engines.items() if launcher in own_pids() and engine}
+    own = own_pids()
+    ending = {each.first.engine_pid for each in servers if each.launcher.pid in own and each.first.engine_pid}
     if len(ending) == len(servers):
         return
     without_servers = await read_situation(MachineDescription())
