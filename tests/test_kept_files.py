@@ -187,7 +187,7 @@ KINDS = {
     "running server": Kind(
         "state/run/*/server-*.json",
         lambda _: registry.register_server(None, registry.ServedModel(model="m", engine="e", draft=0)),
-        lambda _: [each.model for each in registry.list_entries()],
+        lambda _: [each.first.model for each in registry.list_entries()],
     ),
     "downloads": Kind(
         "state/downloads/queue.json",

@@ -168,7 +168,7 @@ def test_a_second_interrupt_ends_the_process_at_once_and_its_engine_too(fake_eng
         engine = ProcessId.from_pid(json.loads(process.stdout.readline())["pid"])
         assert engine is not None
         process.send_signal(signal.SIGINT)
-        while (entry := list_entries()[0]).state == "ready":  # until the program has noticed the first signal
+        while (entry := list_entries()[0]).first.state == "ready":  # until the program has noticed the first signal
             time.sleep(0.02)
         assert entry.first.state == "stopping"
         process.send_signal(signal.SIGINT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -175,10 +175,10 @@ class PooledModel:
         """Whether it takes requests now, or will as soon as its engine is ready."""
         return self.state is PoolState.LOADED
 
-    def load(self, options: ServeOptions) -> Coroutine[Any, Any, None]:
+    async def load(self, options: ServeOptions, *, again: bool = False, drain_s: float = 0.0) -> None:
         """Load it, or restart it with other options. See Supervisor.become."""
         self.state = PoolState.LOADED
-        return self.supervisor.become(options)
+        await self.supervisor.become(options, again=again, drain_s=drain_s)
 
     def unload(self, drain_s: float) -> asyncio.Future[None]:
         """Begin to unload it, unless that has begun. Requests that come meanwhile wait until it is loaded again."""
@@ -307,8 +307,8 @@ class ModelPool:
         """Wait until a model has been loaded or unloaded, or is no longer used."""
         await self._changed.wait()
 
-    async def yield_model(self, path: Path) -> None:
-        """Unload the model at `path`, because the session itself will serve it.
+    async def make_main(self, path: Path) -> PooledModel:
+        """Return the main model, to be loaded with the file at `path`, and unload another one that has it.
 
         If the main model was unloaded for others, or another one takes its place, the idle models that requests loaded
         are unloaded, too: a person's start comes before them.
@@ -320,6 +320,7 @@ class ModelPool:
             yields = makes_room and not model.owners and model.is_idle and self._may_unload(model)
             if model.is_loaded and (yields or _is_same_file(model.model_path, path)):
                 await self._unload(model)
+        return self._main
 
     async def close(self, drain_s: float = 0.0) -> None:
         """Unload all models but the main one, and load none again. Running requests get `drain_s` seconds to end."""

@@ -470,11 +470,12 @@ class ServerSession(ServingSession):
                 supervisor = self._supervisor or await self._open_supervisor(options)
                 if self._is_watched:
                     self.monitor.watch_server(supervisor)
+                load = supervisor.become
                 if self.pool is not None:
                     await self.pool.reopen()
-                    await self.pool.yield_model(options.model)
+                    load = (await self.pool.make_main(options.model)).load
             self._check_not_superseded(change_number)
-            await supervisor.become(options, again=request.again, drain_s=request.drain_s)
+            await load(options, again=request.again, drain_s=request.drain_s)
         except BaseException:
             await self._clean_up_shielded()
             raise

@@ -193,29 +193,14 @@ class SessionControl:
         if number and not stops:
             self._starts.add(task)
             task.add_done_callback(self._starts.discard)
-        async with aclosing(self._report_states(task)) as states:
-            async for each in states:
-                yield each
+        async for each in _report_states(task, None if self._session.is_idle else self._session.supervisor):
+            yield each
         if number:
             yield {"number": self.mark()}
         if task.cancelled():
             raise _superseded_error()
         task.result()
         yield {"stopped": stops}
-
-    async def _report_states(self, task: "asyncio.Task[None]") -> AsyncGenerator[Any]:
-        """Yield each change of the server's state until a task has ended."""
-        supervisor = None if self._session.is_idle else self._session.supervisor
-        while not task.done():
-            change = asyncio.ensure_future(supervisor.wait_for_change()) if supervisor is not None else None
-            waited_for: list[asyncio.Future[Any]] = [task] if change is None else [task, change]
-            try:
-                await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                if change is not None:
-                    change.cancel()
-            if supervisor is not None and not task.done():
-                yield {"state": supervisor.status.state.value, "percent": supervisor.status.percent}
 
     async def _cancel_starts(self) -> AsyncGenerator[Any]:
         starts = tuple(self._starts)
@@ -241,9 +226,8 @@ class SessionControl:
         task = self.run_to_end(
             self._session.start(StartRequest(options, again=True, drain_s=verb.drain_s, chosen=chosen))
         )
-        async with aclosing(self._report_states(task)) as states:
-            async for each in states:
-                yield each
+        async for each in _report_states(task, supervisor):
+            yield each
         try:
             await task
         except LauncherError as error:
@@ -327,15 +311,9 @@ class SessionControl:
         ended = asyncio.ensure_future(model.ended.wait())
         loading = asyncio.ensure_future(pool.load_model(model, keeps_others=verb.keeps_others))
         try:
-            while not loading.done():
-                status = model.supervisor.status
-                if status.state is not ServerState.STOPPED:
-                    yield {"state": status.state.value, "percent": status.percent}
-                change = asyncio.ensure_future(model.supervisor.wait_for_change())
-                try:
-                    await asyncio.wait({loading, change}, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    change.cancel()
+            async for each in _report_states(loading, model.supervisor):
+                if each["state"] != ServerState.STOPPED:  # it was, before another model left room
+                    yield each
             await loading
             if is_loaded and verb.settings:
                 text = message("{model} is loaded already, and keeps its settings.", model=model.name)
@@ -407,6 +385,20 @@ class SessionControl:
                         yield {"requests": [record.as_json()]}
         finally:
             self._followers.discard(changed)
+
+
+async def _report_states(task: "asyncio.Future[None]", supervisor: Supervisor | None) -> AsyncGenerator[Any]:
+    """Yield each change of a server's state until a task has ended. It goes on if nobody listens any more."""
+    while not task.done():
+        change = asyncio.ensure_future(supervisor.wait_for_change()) if supervisor is not None else None
+        waited_for: set[asyncio.Future[Any]] = {task} if change is None else {task, change}
+        try:
+            await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if change is not None:
+                change.cancel()
+        if supervisor is not None and not task.done():
+            yield {"state": supervisor.status.state.value, "percent": supervisor.status.percent}
 
 
 def _superseded_error() -> Superseded:

@@ -125,7 +125,7 @@ async def test_the_machine_is_monitored_while_the_server_of_another_program_is_m
         await session.start(StartRequest(ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048)))
         entry = registry.find_server(None)
         async with (
-            attach_server(parse_address(entry.url), entry.api_key, engine_pid=entry.engine_pid) as server,
+            attach_server(parse_address(entry.url), entry.api_key, engine_pid=entry.first.engine_pid) as server,
             attached_bench(server) as bench,
         ):
             async with asyncio.timeout(60):
