@@ -879,7 +879,7 @@ async def _plan_as_chosen(supervisor: Supervisor, asked: Settings, ending: Colle
 
     options = supervisor.options
     if options is None:
-        raise ModelMissing(message("The model was never loaded."), "")
+        raise ModelMissing(message("{model} was never loaded.", model="model"), "")
     options = change_settings(options, asked)
     await asyncio.to_thread(check_model, options)
     every = {name: row.value_in(options) for name, row in ROWS.items()}

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -470,7 +470,7 @@ class ServerSession(ServingSession):
                 supervisor = self._supervisor or await self._open_supervisor(options)
                 if self._is_watched:
                     self.monitor.watch_server(supervisor)
-                load = supervisor.become
+                load: Callable[..., Awaitable[None]] = supervisor.become
                 if self.pool is not None:
                     await self.pool.reopen()
                     load = (await self.pool.make_main(options.model)).load
