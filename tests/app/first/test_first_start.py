@@ -238,7 +238,7 @@ async def test_a_server_of_another_process_must_be_stopped_first(
 
     monkeypatch.setattr(first_checks, "read_situation", read)
     launcher = ProcessId(1, 0.0)
-    running = [SimpleNamespace(engine_pid=7, launcher=launcher)]
+    running = [SimpleNamespace(first=SimpleNamespace(engine_pid=7), launcher=launcher)]
     monkeypatch.setattr(registry, "list_entries", lambda: running)
     with pytest.raises(
         NothingFits, match=r"^Other is still running and uses [\d,]+ MiB of the memory that mine:F16 needs\."

@@ -154,6 +154,9 @@ async def test_a_remote_session_serves_like_a_local_one(options: ServeOptions) -
         assert (session.model_name, session.change_count) == ("the demo", 1)
         (entry,) = registry.list_entries()
         assert (entry.url, entry.pid) == (server.endpoint.url, session.process.pid)  # type: ignore[union-attr]
+        process = find_process()
+        assert process is not None
+        assert entry.control_address == process.address  # one socket for the window and for commands
         await session.stop()
         assert states(seen)[-1] is ServerState.STOPPED
         assert (session.is_idle, registry.list_entries()) == (True, ())
