@@ -81,7 +81,12 @@ class RemoteServer(ChatServer):
         """`send_note(verb)` sends facts that only this process knows to the server process."""
         super().__init__(Endpoint(0, ""), time.monotonic, has_gateway=True)
         self.log = log
-        self._state = SessionState()
+        self.options: ServeOptions | None = None
+        self.engine_pid: int | None = None
+        self.held_requests = 0
+        self.reply_progress: ReplyProgress | None = None
+        self.failed_replies: FailedReplies | None = None
+        self._engine_endpoint: Endpoint | None = None
         self._send_note = send_note
         self._reporting: asyncio.Task[None] | None = None
         self._reported = ServerStatus()
@@ -91,35 +96,9 @@ class RemoteServer(ChatServer):
     @property
     def client(self) -> EngineClient:
         """The engine's HTTP client. Raises ServerNotFound unless the server is ready or busy."""
-        engine = self._state.engine_endpoint
-        if self._client is None and engine is not None and self._status.state in SERVING:
-            self._client = EngineClient(engine.url, engine.api_key)
+        if self._client is None and self._engine_endpoint is not None and self._status.state in SERVING:
+            self._client = EngineClient(self._engine_endpoint.url, self._engine_endpoint.api_key)
         return super().client
-
-    @property
-    def options(self) -> ServeOptions | None:
-        """See Supervisor."""
-        return self._state.options
-
-    @property
-    def engine_pid(self) -> int | None:
-        """See Supervisor."""
-        return self._state.engine_pid
-
-    @property
-    def held_requests(self) -> int:
-        """See Supervisor."""
-        return self._state.held_requests
-
-    @property
-    def reply_progress(self) -> ReplyProgress | None:
-        """See Supervisor."""
-        return self._state.reply_progress
-
-    @property
-    def failed_replies(self) -> FailedReplies | None:
-        """See Supervisor."""
-        return self._state.failed_replies
 
     def note_requests(self, processing: int) -> None:
         """See ChatServer. The server process gets the number, too, because `status` reads it there."""
@@ -130,11 +109,13 @@ class RemoteServer(ChatServer):
 
     async def apply_state(self, state: SessionState) -> None:
         """Apply the state of the supervisor, except for its status, whose changes are events."""
-        before, self._state = self._state, state
-        self.launch = state.launch
+        self.options, self.launch, self.engine_pid = state.options, state.launch, state.engine_pid
+        self.held_requests, self.failed_replies = state.held_requests, state.failed_replies
+        self.reply_progress = state.reply_progress
         if state.endpoint is not None and state.endpoint != self.endpoint:
             self.change_keys(state.endpoint)
-        if state.engine_endpoint != before.engine_endpoint:
+        if state.engine_endpoint != self._engine_endpoint:
+            self._engine_endpoint = state.engine_endpoint
             await self._close_client()
 
     def apply_status(self, status: ServerStatus) -> None:
