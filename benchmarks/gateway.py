@@ -129,7 +129,7 @@ def _run_server(*words: str) -> Iterator[_Served]:
             yield _Served(
                 ready["url"],
                 ready["api_key"],
-                entry.engine_port or entry.port,
+                entry.first.engine_port or entry.port,
                 [each for each in family if each.pid not in engines],
             )
         finally:
@@ -314,7 +314,7 @@ def _handover_row(times: int) -> Row:
     """Restart the demo's engine under a stream, each time after a start of such an engine alone."""
     gaps, starts = [], []
     with _run_server("serve", "demo", "--ctx", "16K") as server:
-        words = psutil.Process(registry.find_server(server.url).engine_pid or 0).cmdline()
+        words = psutil.Process(registry.find_server(server.url).first.engine_pid or 0).cmdline()
         for number in range(times):
             starts.append(_measure_engine_start_s(words))
             tries = (_measure_gap_s(server, 1 + (number + attempt) % 3) for attempt in range(_TRIES))

@@ -12,6 +12,7 @@ from launcher.app.planning.start_settings import make_unresolved_options
 from launcher.app.serving.serving import serve
 from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.start_request import StartRequest
 
 _LIMIT = 315
 
@@ -35,7 +36,7 @@ async def _measure(bare: Interpreter, times: int) -> tuple[list[float], list[flo
             bare.start(3)
             context = (4_096, 8_192)[number % 2]
             began_s = time.perf_counter()
-            await session.start(replace(options, context=context, draft=1 + number % 3))
+            await session.start(StartRequest(replace(options, context=context, draft=1 + number % 3)))
             inside.append(time.perf_counter() - began_s)
             began_s = time.perf_counter()
             words = [*command(), "restart", "--set", f"draft={2 + number % 3}", "--json"]

@@ -186,8 +186,8 @@ KINDS = {
     "answers about releases": Kind("cache/releases/*.json", fetch_tags, fetch_tags),
     "running server": Kind(
         "state/run/*/server-*.json",
-        lambda _: registry.register_server(None, model="m", engine="e", draft=0),
-        lambda _: [each.model for each in registry.list_entries()],
+        lambda _: registry.register_server(None, registry.ServedModel(model="m", engine="e", draft=0)),
+        lambda _: [each.first.model for each in registry.list_entries()],
     ),
     "downloads": Kind(
         "state/downloads/queue.json",

@@ -138,10 +138,15 @@ def _is_draft(node: ast.expr) -> bool:
 
 
 def _count_sessions(trees: Iterable[ast.Module]) -> str:
-    """Return the number of public classes that run or borrow a server, and of the protocols for them."""
+    """Return the number of public classes that run or borrow a server, and of their protocols and abstract bases."""
     named = [each for each in _public_classes(trees) if re.search(r"(Session|Bench|Loan)$", each.name)]
-    protocols = sum(any(ast.unparse(base) == "Protocol" for base in each.bases) for each in named)
+    protocols = sum(any(ast.unparse(base) == "Protocol" for base in each.bases) or _is_abstract(each) for each in named)
     return f"{len(named) - protocols} / {protocols}"
+
+
+def _is_abstract(node: ast.ClassDef) -> bool:
+    functions = (each for each in node.body if isinstance(each, Function))
+    return any("abstractmethod" in map(ast.unparse, each.decorator_list) for each in functions)
 
 
 def _public_classes(trees: Iterable[ast.Module]) -> list[ast.ClassDef]:

@@ -30,6 +30,7 @@ import psutil
 
 from launcher.base.errors import LauncherError
 from launcher.base.http import ServerClient
+from launcher.engine.server.start_request import StartRequest
 
 _MIB = 2**20
 _WATCH_S = 0.01
@@ -243,13 +244,15 @@ async def run_once(
     async with run_watcher(folder, limit.total if limit else None, kernel=kernel) as group:
         try:
             await session.start(
-                ServeOptions(
-                    model=unpack_demo_model(),
-                    built_in=engine is None,
-                    engine=engine,
-                    threads=1,
-                    context=8_192,
-                    extra=_WITHOUT_LIMITS,
+                StartRequest(
+                    ServeOptions(
+                        model=unpack_demo_model(),
+                        built_in=engine is None,
+                        engine=engine,
+                        threads=1,
+                        context=8_192,
+                        extra=_WITHOUT_LIMITS,
+                    )
                 )
             )
             endpoint = session.supervisor.endpoint

@@ -30,7 +30,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import prepare_launch
 from launcher.engine.server.process import EngineCommand, ProcessExit, start_process
-from launcher.engine.server.registry import list_entries, register_server
+from launcher.engine.server.registry import ServedModel, list_entries, register_server
 
 sys.path.insert(0, str(Path(__file__).parent))  # Python's embeddable build leaves it out
 sys.path.append(str(Path(sys.argv[1]).resolve().parents[1] / "updates"))
@@ -380,7 +380,7 @@ INTERRUPTED = """
 import runpy, signal, threading, time
 from launcher.engine.server.registry import list_entries
 def interrupt():
-    while not any(server.state in ("ready", "busy") for server in list_entries()):
+    while not any(server.first.state in ("ready", "busy") for server in list_entries()):
         time.sleep(0.1)
     time.sleep(3)  # the command prints the address meanwhile
     signal.raise_signal(signal.SIGINT)  # in a thread that is not Python's main one, as Windows does it
@@ -421,7 +421,7 @@ def _names() -> str:
     model = Path(os.environ[HOME_VARIABLE]).parent / "modèle démo.gguf"
     model.write_bytes(unpack_demo_model().read_bytes())
     with serving("--model", str(model)) as (_, ready):
-        assert list_entries()[0].model == "modèle démo"
+        assert list_entries()[0].first.model == "modèle démo"
         assert run_json("chat", "What is MTP?")["draft_n_accepted"] > 0
     log = Path(os.environ[HOME_VARIABLE]) / "state" / "logs" / f"engine-{ready['url'].rpartition(':')[2]}.log"
     assert "modèle démo.gguf" in log.read_text("utf-8"), log
@@ -485,7 +485,7 @@ def _utf8() -> str:
 
 @proof("readers and writers of the registry do not disturb each other")
 def _registry() -> str:
-    _, registration = register_server(None, model="none", engine="none", draft=0)
+    _, registration = register_server(None, ServedModel(model="none", engine="none", draft=0))
     missing = rounds = 0
     lost = []
     ended = threading.Event()
@@ -494,9 +494,9 @@ def _registry() -> str:
         nonlocal rounds
         while not ended.is_set():
             rounds += 1
-            registration.update(engine_pid=rounds)
+            registration.update_first(engine_pid=rounds)
             settled = registration.wait_written(30.0)
-            listed = [each.engine_pid for each in list_entries()]
+            listed = [each.first.engine_pid for each in list_entries()]
             if not settled or listed != [rounds]:
                 lost.append((rounds, settled, listed))
 

@@ -191,10 +191,10 @@ async def _describe_running(
     async with EngineClient(server.url, server.api_key or None) as client:
         sampling = await read_sampling_defaults(client)
         template = await _read_server_template(client)
-    settings = entry.settings if entry is not None else {}
+    settings = entry.first.settings if entry is not None else {}
     advised = await asyncio.to_thread(find_advised_sampling, model) if model else None
     facts = _ServerFacts(
-        entry.model if entry is not None else server.model,
+        entry.first.model if entry is not None else server.model,
         settings,
         template,
         sampling.values,

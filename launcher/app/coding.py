@@ -72,8 +72,8 @@ async def find_running_server(
     if entry is None and url is None:
         return None
     if entry is not None:
-        if entry.embeddings:
-            raise no_text_error(entry.model, is_reranker=entry.reranking)
+        if entry.first.embeddings:
+            raise no_text_error(entry.first.model, is_reranker=entry.first.reranking)
         api_key = api_key or await asyncio.to_thread(verified_api_key, entry)
     attached = AttachedServer(parse_address(entry.url if entry else url or ""), api_key)
     try:
@@ -99,9 +99,9 @@ def _find_entry(model: str | None, url: str | None) -> ServerEntry | None:
         return next((entry for entry in entries if entry.url == wanted), None)
     if model is not None:
         names = {model, Path(model).stem}
-        entries = tuple(entry for entry in entries if entry.model in names)
+        entries = tuple(entry for entry in entries if entry.first.model in names)
     else:
-        entries = tuple(entry for entry in entries if not entry.embeddings) or entries
+        entries = tuple(entry for entry in entries if not entry.first.embeddings) or entries
     if len(entries) > 1:
         raise SeveralServers(
             message(

@@ -24,8 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher.base.codec import to_json
-from launcher.base.errors import ControlRefused, LauncherError, Unreachable
+from launcher.base.action import Action
+from launcher.base.codec import WrongShape, from_json, to_json
+from launcher.base.errors import ControlRefused, LauncherError, Refused, Unreachable
 from launcher.base.files import make_private_folder
 from launcher.base.messages import add_message_data, message, restore_messages
 
@@ -52,6 +53,10 @@ class ControlAddress:
 
     path: str
     token: str = field(repr=False)
+
+
+class ControlLost(Unreachable):
+    """A control server did not answer, or the connection broke off."""
 
 
 class ControlServer:
@@ -133,7 +138,7 @@ class ControlServer:
                     message("The token is wrong."), message("Run the program as the user who started the server.")
                 )
         except ControlRefused as error:
-            await _send_line(writer, {"error": add_message_data(to_json(error) | {"facts": dict(error.facts)})})
+            await _send_line(writer, {"error": add_message_data(error_to_json(error))})
             return
         except (TimeoutError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return  # the peer is no client of this program
@@ -156,7 +161,7 @@ class ControlServer:
                 async for value in values:
                     await _send_line(writer, value)
         except LauncherError as error:
-            await _send_line(writer, {"error": add_message_data(to_json(error) | {"facts": dict(error.facts)})})
+            await _send_line(writer, {"error": add_message_data(error_to_json(error))})
         except (ConnectionError, asyncio.CancelledError):
             raise
         except Exception as error:  # noqa: BLE001 -- sent to the client; the server goes on
@@ -175,10 +180,9 @@ def _current_task() -> asyncio.Task[None]:
 async def send_request(address: ControlAddress, verb: str, **fields: object) -> AsyncGenerator[Any]:
     """Send a request and yield the values of its reply.
 
-    Raises the LauncherError that the server sent, with its code, or Unreachable if nobody answers or the connection
-    breaks off.
+    Raises the LauncherError that the server sent, or ControlLost if nobody answers or the connection breaks off.
     """
-    unreachable = Unreachable(message("The launcher of the server does not respond."), message("Is it still running?"))
+    unreachable = ControlLost(message("The launcher of the server does not respond."), message("Is it still running?"))
     try:
         async with asyncio.timeout(_CONNECT_TIMEOUT_S):
             reader, writer = await _open_connection(address.path)
@@ -191,7 +195,7 @@ async def send_request(address: ControlAddress, verb: str, **fields: object) -> 
             if isinstance(value, dict) and value.get("end") is True:
                 return
             if isinstance(value, dict) and isinstance(value.get("error"), dict):
-                raise _error_from_json(value["error"])
+                raise error_from_json(restore_messages(value["error"]))
             yield value
         raise unreachable
     except (ConnectionError, ValueError, RecursionError) as error:
@@ -218,14 +222,43 @@ async def _send_line(writer: asyncio.StreamWriter, value: object) -> None:
     await writer.drain()
 
 
-def _error_from_json(data: dict[str, Any]) -> LauncherError:
-    data = restore_messages(data)
+def error_to_json(error: LauncherError) -> dict[str, Any]:
+    """Return an error as a JSON object."""
+    reason = getattr(error, "reason", None)
+    return {
+        "code": error.code,
+        "message": error.title,
+        "hint": error.hint,
+        "facts": dict(error.facts),
+        "actions": to_json(error.actions),
+        "reason": error_to_json(reason) if isinstance(reason, LauncherError) else None,
+    }
+
+
+def error_from_json(data: Mapping[str, Any]) -> LauncherError:
+    """Return the error that `error_to_json` described, of its own class if this process knows that."""
+    code = str(data.get("code"))
+    class_ = _find_class(LauncherError, code) or LauncherError
+    error = class_.__new__(class_)
     facts = data.get("facts")
-    error = LauncherError(
-        str(data.get("message")), str(data.get("hint") or ""), **(facts if isinstance(facts, dict) else {})
-    )
-    error.code = str(data.get("code"))
+    # The constructors of some classes make title and facts of other arguments.
+    LauncherError.__init__(error, str(data.get("message")), str(data.get("hint") or ""))
+    error.facts, error.code = dict(facts) if isinstance(facts, dict) else {}, code
+    with suppress(WrongShape):  # a newer version may have other kinds of fixes
+        error.actions = from_json(tuple[Action, ...], data.get("actions") or ())
+    if data.get("reason") is not None:
+        vars(error)["reason"] = error_from_json(data["reason"])
+    if isinstance(error, Refused):
+        status = error.facts.get("status")
+        error.status, error.wait_s = status if isinstance(status, int) else None, None
     return error
+
+
+def _find_class(base: type[LauncherError], code: str) -> type[LauncherError] | None:
+    """Return the class of errors with a code. Some classes share their parent's code; the parent is returned then."""
+    if base.code == code:
+        return base
+    return next((found for each in base.__subclasses__() if (found := _find_class(each, code))), None)
 
 
 def _bind_socket(path: Path) -> socket.socket:

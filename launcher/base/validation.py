@@ -14,11 +14,13 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    SerializerFunctionWrapHandler,
     StringConstraints,
     TypeAdapter,
     ValidationError,
     create_model,
     field_validator,
+    model_serializer,
     model_validator,
 )
 from pydantic_core import ErrorDetails
@@ -29,10 +31,12 @@ __all__ = [
     "ConfigDict",
     "ErrorDetails",
     "Field",
+    "SerializerFunctionWrapHandler",
     "StringConstraints",
     "TypeAdapter",
     "ValidationError",
     "create_model",
     "field_validator",
+    "model_serializer",
     "model_validator",
 ]

@@ -111,7 +111,7 @@ async def run(options: argparse.Namespace) -> Result | int:
     with closing(Reporter(as_json=options.json)) as reporter:
         if server is not None:
             await _check_no_changes(server, options)
-            reporter.show_event(None, [Note(f"Asking {server.url} ({one_line(server.model)}).")])
+            reporter.show_event(None, [Note(f"Asking {server.url} ({one_line(server.first.model)}).")])
             async with running_target(server) as target:
                 return await _measure_target(target, workload, options, reporter)
         session = ServerSession(on_event=None if options.json else StateLine().show_event)
@@ -208,9 +208,10 @@ async def _check_no_changes(server: ServerEntry, options: argparse.Namespace) ->
             f"A server runs at {server.url} and is measured as it is: --set and --engine do not apply to it.",
             "Change its settings with `mtp-launcher restart --set`, or stop it first.",
         )
-    if options.model is not None and await asyncio.to_thread(_read_model_name, options) != server.model:
+    served = server.first
+    if options.model is not None and await asyncio.to_thread(_read_model_name, options) != served.model:
         raise BadOption(
-            f"The server at {server.url} has {one_line(server.model)}, and no other model can be measured beside it.",
+            f"The server at {server.url} has {one_line(served.model)}, and no other model can be measured beside it.",
             "Leave the model out to measure that one, or stop it first: `mtp-launcher stop`.",
         )
 

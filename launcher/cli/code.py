@@ -197,7 +197,7 @@ async def _run_with_own_server(
 
     try:
         try:
-            await session.start(start.options, chosen=start.chosen, model_name=start.model_name, notices=start.notices)
+            await session.start(start.request)
         except LauncherError as error:
             print_failure(error, actions_json(error.actions, command_for_action), as_json=False)
             return 1

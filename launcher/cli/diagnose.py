@@ -67,7 +67,7 @@ async def run(options: argparse.Namespace) -> Result:
     from launcher.engine.diagnosis.log_reading import is_text
 
     last_start, server = await asyncio.to_thread(_find_last_start, options.log, options.url)
-    starting_server = server if server is not None and server.state in _STARTING_STATES else None
+    starting_server = server if server is not None and server.first.state in _STARTING_STATES else None
     has_input = options.log is not None or options.exit_code is not None
     if last_start is not None and last_start.error is not None and not last_start.explained_by_log and not has_input:
         return _make_report(_diagnose_failed_start(last_start, last_start.error), last_start, options)
@@ -96,7 +96,7 @@ async def run(options: argparse.Namespace) -> Result:
     if was_stopped:
         title, error_line = "No server runs. The last one was stopped, and its log shows no failure.", None
     if starting_server is not None:
-        title = f"The server at {starting_server.url} is {starting_server.state}, and its log shows no failure."
+        title = f"The server at {starting_server.url} is {starting_server.first.state}, and its log shows no failure."
     lines = [wrap_text(title), *([wrap_text(error_line, "  It says: ")] if error_line else [])]
     unknown = dict.fromkeys(("code", "cause", "action"))
     return Result(
@@ -247,7 +247,7 @@ def _find_server_of_log(log: Path | None) -> ServerEntry | None:
     from launcher.engine.server.logs import log_path
 
     entry = next((each for each in registry.list_entries() if log_path(each.port) == log), None)
-    if entry is not None and entry.state not in _STARTING_STATES:
+    if entry is not None and entry.first.state not in _STARTING_STATES:
         return registry.find_server(None)
     return entry
 

@@ -16,13 +16,14 @@ from launcher.cli.output import Note, Result, print_result
 from launcher.models.drafters import drafter_of
 
 if TYPE_CHECKING:
-    from launcher.app.serving.model_pool import StartRequest
+    from launcher.app.serving.verbs import Join
     from launcher.engine.server.registry import ServerEntry
 
 
 async def join_running_server(entry: ServerEntry, model: str, options: argparse.Namespace) -> int:
     """Load the model at a running server, and unload it on a signal. Exit code 1 if that or the server fails."""
-    from launcher.app.serving.model_joining import join_server
+    from launcher.app.serving.running_servers import find_control_address
+    from launcher.app.serving.verbs import send_verb
     from launcher.base.errors import LauncherError
     from launcher.cli.progress import StateLine
     from launcher.cli.suggested_fixes import print_failure
@@ -32,7 +33,8 @@ async def join_running_server(entry: ServerEntry, model: str, options: argparse.
     states = StateLine()
     ready: Mapping[str, Any] | None = None
     try:
-        async with aclosing(join_server(entry, await asyncio.to_thread(_make_request, model, options))) as answers:
+        join = await asyncio.to_thread(_make_request, model, options)
+        async with aclosing(send_verb(await find_control_address(entry), join)) as answers:
             async for value in answers:
                 if "ready" in value:
                     ready = value["ready"]
@@ -56,8 +58,8 @@ async def join_running_server(entry: ServerEntry, model: str, options: argparse.
     return 1
 
 
-def _make_request(model: str, options: argparse.Namespace) -> StartRequest:
-    from launcher.app.serving.model_pool import StartRequest
+def _make_request(model: str, options: argparse.Namespace) -> Join:
+    from launcher.app.serving.verbs import Join
     from launcher.base.paths import expand_user
 
     def locate(path: Path | None) -> Path | None:
@@ -72,7 +74,7 @@ def _make_request(model: str, options: argparse.Namespace) -> StartRequest:
         mmproj=locate(base.mmproj),
         chat_template_file=locate(base.chat_template_file),
     )
-    return StartRequest(
+    return Join(
         model,
         given_settings(options),
         base,

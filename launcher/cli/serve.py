@@ -106,7 +106,7 @@ async def run(options: argparse.Namespace) -> int:
     _check_options(options)
     model = require_last_model() if options.last else options.what or options.model
     if options.port is None and not (options.direct or options.lan):
-        from launcher.app.serving.model_joining import find_server_to_join
+        from launcher.app.serving.running_servers import find_server_to_join
 
         entry = await find_server_to_join()
         if entry is not None:
@@ -144,14 +144,7 @@ async def run(options: argparse.Namespace) -> int:
     session.monitor.periods = UNSEEN
     counting = UseCounting(session)
     try:
-        start_server = partial(
-            session.start,
-            start.options,
-            chosen=start.chosen,
-            set_aside=start.set_aside,
-            model_name=model,
-            notices=start.notices,
-        )
+        start_server = partial(session.start, start.request)
         await _start_and_wait(session, start_server, start, options)
     except asyncio.CancelledError:
         stopped = Result({"state": "stopped"}, [Note("Stopped before the server was ready.")])
@@ -182,13 +175,7 @@ async def _serve_for_window(start: ResolvedStart, options: argparse.Namespace) -
     try:
         await host.listen()
         with session.listening(StateLine().show_event):
-            await session.start(
-                start.options,
-                chosen=start.chosen,
-                set_aside=start.set_aside,
-                model_name=start.model_name,
-                notices=start.notices,
-            )
+            await session.start(start.request)
         await asyncio.to_thread(save_last_model, start.model_name)
         ready = Result(_ready_json(session, start, options), _describe_server(session, start, options))
         print_result(ready, as_json=options.json)

@@ -12,7 +12,9 @@ from launcher.models.drafters import drafter_of
 
 if TYPE_CHECKING:
     from launcher.app.serving.running_servers import RegisteredServer
-    from launcher.engine.server.registry import ServedModel, ServerEntry
+    from launcher.engine.server.registry import ServedModel
+
+_MODEL_FIELDS = {"model", "engine", "draft", "embeddings", "reranking", "engine_pid", "settings"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -27,39 +29,29 @@ async def run(options: argparse.Namespace) -> Result:
     from launcher.gateway.certificate import read_fingerprint
 
     servers = await read_running_servers(options.url)
-    fields = {
-        "settings",
-        "url",
-        "port",
-        "api_key",
-        "engine_pid",
-        "model",
-        "engine",
-        "draft",
-        "embeddings",
-        "reranking",
-        "health",
-        "shared",
-        "encrypted",
-    }
-    common = {"fingerprint": None, "problem": None, "health": ()}
     data = []
     for server in servers:
-        shown = server.entry.model_dump(include=fields)
-        data.append(
-            {
-                "state": server.state,
-                "problem": server.problem,
-                "pid": server.entry.engine_pid,
-                "launcher_pid": server.entry.pid,
-                "fingerprint": read_fingerprint() if server.entry.encrypted else None,
-                "by_request": False,
-                **shown,
-            }
-        )
-        for model in server.entry.models:
-            own = model.model_dump(include=fields | {"state", "by_request"})
-            data.append({**data[-1], **common, "fingerprint": data[-1]["fingerprint"], "pid": model.engine_pid, **own})
+        entry = server.entry
+        fingerprint = read_fingerprint() if entry.encrypted else None
+        for model in entry.models:
+            is_first = model is entry.first
+            data.append(
+                {
+                    "state": server.state if is_first else model.state,
+                    "problem": server.problem if is_first else None,
+                    "pid": model.engine_pid,
+                    "launcher_pid": entry.pid,
+                    "fingerprint": fingerprint,
+                    "by_request": model.by_request,
+                    "url": entry.url,
+                    "port": entry.port,
+                    "api_key": entry.api_key,
+                    "shared": entry.shared,
+                    "encrypted": entry.encrypted,
+                    **model.model_dump(include=_MODEL_FIELDS),
+                    "health": entry.health if is_first else (),
+                }
+            )
     return Result(data, _format_servers(servers, show_key=options.show_key), exit_code=0 if servers else 1)
 
 
@@ -70,9 +62,8 @@ def _format_servers(servers: Sequence[RegisteredServer], *, show_key: bool) -> I
         yield "No server is running. Start one with `mtp-launcher serve --model FILE`."
     for server in servers:
         entry = server.entry
-        yield _format_model(entry.url, server.state, entry)
         for model in entry.models:
-            yield _format_model(entry.url, model.state, model)
+            yield _format_model(entry.url, server.state if model is entry.first else model.state, model)
         if server.problem:
             yield f"  {server.problem}"
         if entry.shared:
@@ -87,13 +78,13 @@ def _format_servers(servers: Sequence[RegisteredServer], *, show_key: bool) -> I
         yield "`mtp-launcher status --show-key` prints the API key, `mtp-launcher export python` an example program."
 
 
-def _format_model(url: str, state: str, model: ServerEntry | ServedModel) -> str:
+def _format_model(url: str, state: str, model: ServedModel) -> str:
     mode: str = drafter_of(model.draft).describe(model.draft)
     if model.embeddings:
         mode = "reranking" if model.reranking else "embeddings"
     if model.engine_pid is None and state == "stopped":
         return f"{url}/v1  unloaded  {model.model}  a request for it loads it again"
     facts = [state, model.model, mode, f"{model.engine} engine", f"pid {model.engine_pid}"]
-    if getattr(model, "by_request", False):
+    if model.by_request:
         facts.append("loaded by a request")
     return f"{url}/v1  {'  '.join(facts)}"

@@ -32,4 +32,5 @@ async def run(options: argparse.Namespace) -> Result:
         entry, model = await stop_model(options.model, options.url, drain_s=options.drain)
         return Result({"stopped": entry.url, "model": model}, [f"Unloaded {model} at {entry.url}."])
     entry = await stop_server(options.url, drain_s=options.drain)
-    return Result({"stopped": entry.url, "model": entry.model}, [f"Stopped {entry.model} at {entry.url}."])
+    model = entry.first.model
+    return Result({"stopped": entry.url, "model": model}, [f"Stopped {model} at {entry.url}."])

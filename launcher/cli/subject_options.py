@@ -188,7 +188,7 @@ async def prepare_subject(options: argparse.Namespace, drafts: Sequence[int], re
         raise BadOption("This command compares draft lengths, so --set draft is not possible.", "Use --draft.")
     model, serve_options = await resolve_model_and_options(options, reporter)
     for entry in await asyncio.to_thread(registry.list_entries):
-        server = f"A server runs at {entry.url} ({one_line(entry.model)})"
+        server = f"A server runs at {entry.url} ({one_line(entry.first.model)})"
         note = f"{server}: it uses memory, and slows this measurement while it replies."
         reporter.show_event(None, [Note(wrap_text(note))])
     return await prepare_model(serve_options, model, drafts)

@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, Self
 
 from launcher.base.errors import BadOption
 from launcher.base.messages import message
@@ -99,6 +100,12 @@ class ServeOptions(ServerSettings):
         if self.reranking:
             return "/v1/rerank"
         return "/v1/embeddings" if self.embeddings else ""
+
+    def with_absolute_paths(self) -> Self:
+        """Return the same options for another process, which may have another current folder."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        paths: dict[str, Any] = {name: value.absolute() for name, value in values.items() if isinstance(value, Path)}
+        return replace(self, **paths)
 
     @property
     def has_draft_file(self) -> bool:

@@ -27,9 +27,9 @@ from launcher.gui.core_events import (
     HealthChanged,
     Launched,
     LinkRequested,
+    ModelRequest,
     ReplyFinished,
     SharingChanged,
-    UserStart,
 )
 from launcher.gui.service import DEMO, ServerService, name_model
 from launcher.gui.translation import render, tr
@@ -125,7 +125,7 @@ class Controller(QObject):
         self._view_model = ViewModel(self)
         self._view_model.changed.connect(self.view_changed)
         self._service = ServerService(self.bridge.post)
-        self._start_request: UserStart | None = None
+        self._model_request: ModelRequest | None = None
         self._reply_work: WorkHandle[object] | None = None
         self._request_number = self._reply_number = 0
         self._stop_number = -1
@@ -150,7 +150,7 @@ class Controller(QObject):
     @property
     def start_name(self) -> str:
         """The model that `start` starts again, as the user named it; empty before the first start."""
-        return self._start_request.model if self._start_request is not None else ""
+        return self._model_request.model if self._model_request is not None else ""
 
     @property
     def inputs(self) -> Inputs:
@@ -170,10 +170,10 @@ class Controller(QObject):
         with `draft` as the draft length if it is given.
         """
         if model is not None:
-            self._start_request = UserStart(model, draft, start)
-        elif self._start_request is not None and (draft is not None or start is not None):
-            self._start_request = UserStart(self._start_request.model, draft, start)
-        request = self._start_request
+            self._model_request = ModelRequest(model, draft, start)
+        elif self._model_request is not None and (draft is not None or start is not None):
+            self._model_request = ModelRequest(self._model_request.model, draft, start)
+        request = self._model_request
         if request is None:
             return
         name = tr("Demo model") if request.model == DEMO else name_model(request.model)
@@ -484,11 +484,11 @@ class Controller(QObject):
         )
         self.launch, self.note = event.launch, event.note
         self.shared, self.encrypted = event.shared, event.encrypted
-        if model := self._start_request.model if self._start_request else self._service.served_name:
+        if model := self._model_request.model if self._model_request else self._service.served_name:
             from launcher.app.planning.start_settings import ResolvedStart
 
             # The next start without arguments repeats the settings that run now.
-            self._start_request = UserStart(model, start=ResolvedStart(model, event.launch.options))
+            self._model_request = ModelRequest(model, start=ResolvedStart(model, event.launch.options))
         self.launched.emit(event.launch)
         if event.note:  # a measurement on this machine may disagree
             launch = event.launch

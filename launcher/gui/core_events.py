@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from launcher.monitor.reply import Reply
 
 
-class UserStart(NamedTuple):
+class ModelRequest(NamedTuple):
     """Request to start a model, named as the user did, with a draft length; or with exactly the settings in `start`."""
 
     model: str

@@ -21,9 +21,9 @@ from launcher.gui.core_events import (
     HealthChanged,
     Launched,
     LinkRequested,
+    ModelRequest,
     ReplyFinished,
     SharingChanged,
-    UserStart,
 )
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class ServerService:
         self._comparison: asyncio.Task[BuildComparison] | None = None
         """A comparison of an updated engine with the one before it, while nothing is served."""
 
-    async def start(self, request: UserStart) -> None:
+    async def start(self, request: ModelRequest) -> None:
         """Start a model with the settings that the command line would use: see resolve_start."""
         from launcher.app.planning.start_settings import resolve_start
         from launcher.engine.server.last_start import save_last_model
@@ -100,13 +100,7 @@ class ServerService:
         keeps_address = session.models.is_main_unloaded  # other models are served there
         if session.is_idle or (session.supervisor.status.state in ended and not keeps_address):
             await session.set_shared(False)  # sharing never carries over to a new start
-        await session.start(
-            start.options,
-            chosen=start.chosen,
-            set_aside=start.set_aside,
-            model_name=request.model,
-            notices=start.notices,
-        )
+        await session.start(replace(start.request, model_name=request.model))
         self._post(session.supervisor.status)  # the status may not have changed, so no event was sent
         if self._posted_launch is launch_before:  # the same server was already running
             self._post_launched(session)
@@ -226,6 +220,7 @@ class ServerService:
 
         Replies that cannot go on after it are waited for until the user decides otherwise, unless `drain_s` is 0.
         """
+        from launcher.engine.server.start_request import StartRequest
         from launcher.engine.settings import change_settings
 
         session = self._running_session()
@@ -241,7 +236,7 @@ class ServerService:
         if answer is DrainAnswer.CANCEL:
             return
         drain_s = 0.0 if answer is DrainAnswer.CUT else drain_s
-        await session.start(options, again=True, settles=True, drain_s=drain_s, chosen=changes)
+        await session.start(StartRequest(options, again=True, settles=True, drain_s=drain_s, chosen=changes))
 
     def answer_drain(self, answer: DrainAnswer) -> None:
         """Record the user's answer, if a restart still waits for it."""
@@ -384,13 +379,13 @@ async def _hold_joined_model(entry: "ServerEntry", model: str, ready: "asyncio.F
     """Load a model at a running server, and hold it there until it is unloaded. `ready` gets the error of the load."""
     from contextlib import aclosing
 
-    from launcher.app.serving.model_joining import join_server
-    from launcher.app.serving.model_pool import StartRequest
+    from launcher.app.serving.running_servers import find_control_address
+    from launcher.app.serving.verbs import Join, send_verb
     from launcher.engine.serve_options import ServeOptions
 
-    request = StartRequest(model, {}, ServeOptions(Path(model)), keeps_others=True)
+    join = Join(model, {}, ServeOptions(Path(model)), keeps_others=True)
     try:
-        async with aclosing(join_server(entry, request)) as answers:
+        async with aclosing(send_verb(await find_control_address(entry), join)) as answers:
             async for answer in answers:
                 if "ready" in answer and not ready.done():
                     ready.set_result(None)

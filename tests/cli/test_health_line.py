@@ -25,7 +25,7 @@ def test_a_warning_has_an_action_and_a_note_may_have_none() -> None:
 
 
 async def test_status_lists_the_findings() -> None:
-    _, registration = registry.register_server(None, model="m", engine="e", draft=2)
+    _, registration = registry.register_server(None, registry.ServedModel(model="m", engine="e", draft=2))
     registration.update(health=(SPILL.as_json(), WAIT.as_json()))
     assert registration.wait_written(60)
     parser = argparse.ArgumentParser()

@@ -121,7 +121,7 @@ def test_interrupting_a_server_that_still_loads_is_reported(
     serve = ["serve", "--model", str(demo_model), "--engine", str(fake_engine), *form]
     environment = os.environ | {"FAKE_FAULTS": "silent-start"}
     with forked.start(*serve, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
-        while not any(entry.state == "loading" for entry in list_entries()):
+        while not any(entry.first.state == "loading" for entry in list_entries()):
             assert process.poll() is None
             time.sleep(0.02)
         process.send_signal(number)
@@ -168,9 +168,9 @@ def test_a_second_interrupt_ends_the_process_at_once_and_its_engine_too(fake_eng
         engine = ProcessId.from_pid(json.loads(process.stdout.readline())["pid"])
         assert engine is not None
         process.send_signal(signal.SIGINT)
-        while (entry := list_entries()[0]).state == "ready":  # until the program has noticed the first signal
+        while (entry := list_entries()[0]).first.state == "ready":  # until the program has noticed the first signal
             time.sleep(0.02)
-        assert entry.state == "stopping"
+        assert entry.first.state == "stopping"
         process.send_signal(signal.SIGINT)
         assert process.wait(120) == 130
         assert end_within(20, engine)

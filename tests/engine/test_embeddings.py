@@ -19,6 +19,7 @@ from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.guard import GuardLimits
 from launcher.engine.server.launch import prepare_launch
 from launcher.engine.server.logs import LogBook
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.supervisor import RestartPolicy, Supervisor
 from launcher.models.gguf import read_model
 from tests.engine.test_builtin import KEY, free_port, serve_model
@@ -47,7 +48,7 @@ async def test_embedding_works_and_completions_are_refused(session: ServerSessio
     start = await resolve_start(str(embedding_model))
     assert start.options.draft == 0, "its head is not used"
     assert start.notices == ()
-    await session.start(start.options)
+    await session.start(StartRequest(start.options))
     one, same, other = await embed(session, "What is a draft?", "What is a draft?", "Tell me more.")
     assert len(one) == read_model(embedding_model).read_count("embedding_length")
     assert math.hypot(*one) == pytest.approx(1.0, abs=1e-3)
@@ -56,7 +57,7 @@ async def test_embedding_works_and_completions_are_refused(session: ServerSessio
     with pytest.raises(ModelWritesNoText, match="generates none"):
         await session.send_request(QUESTION)
     (entry,) = registry.list_entries()
-    assert entry.embeddings
+    assert entry.first.embeddings
 
 
 async def test_vectors_of_tokens_are_served_if_the_arguments_ask_for_them(
@@ -64,9 +65,11 @@ async def test_vectors_of_tokens_are_served_if_the_arguments_ask_for_them(
 ) -> None:
     """OpenAI's path refuses the pooling type `none`."""
     extra = ("--embedding", "--pooling", "none", "--alias", "vectors")
-    await session.start(ServeOptions(demo_model, built_in=True, draft=0, threads=1, alias="demo", extra=extra))
+    await session.start(
+        StartRequest(ServeOptions(demo_model, built_in=True, draft=0, threads=1, alias="demo", extra=extra))
+    )
     (entry,) = registry.list_entries()
-    assert (entry.embeddings, entry.model) == (True, "vectors")
+    assert (entry.first.embeddings, entry.first.model) == (True, "vectors")
     endpoint = session.supervisor.endpoint
     headers = {"Authorization": f"Bearer {endpoint.api_key}"}
     async with httpx.AsyncClient(base_url=endpoint.url, headers=headers, trust_env=False, timeout=60) as client:
@@ -78,31 +81,31 @@ async def test_an_encoder_is_served(session: ServerSession, tmp_path: Path) -> N
     """An encoder has no KV cache, so a chat as its first request would fail."""
     path = tmp_path / "bert.gguf"
     write_bert(path)
-    await session.start((await resolve_start(str(path))).options)
+    await session.start(StartRequest((await resolve_start(str(path))).options))
     assert len(await embed(session, "w1 w2", "w3")) == 2
 
 
 async def test_a_text_model_can_replace_an_embedding_model(
     session: ServerSession, embedding_model: Path, demo_model: Path
 ) -> None:
-    await session.start((await resolve_start(str(embedding_model))).options)
-    await session.start((await resolve_start(str(demo_model))).options)
+    await session.start(StartRequest((await resolve_start(str(embedding_model))).options))
+    await session.start(StartRequest((await resolve_start(str(demo_model))).options))
     assert (await session.send_request(QUESTION)).reasoning
     (entry,) = registry.list_entries()
-    assert not entry.embeddings
+    assert not entry.first.embeddings
 
 
 async def test_a_reranker_ranks_texts(session: ServerSession, reranker: Path) -> None:
     start = await resolve_start(str(reranker))
     assert (start.options.draft, start.notices) == (0, ())
-    await session.start(start.options)
+    await session.start(StartRequest(start.options))
     endpoint = session.supervisor.endpoint
     async with EngineClient(endpoint.url, endpoint.api_key) as client:
         assert len(await client.rank_texts("What is a draft?", ["A draft.", "A boat."])) == 2
     with pytest.raises(ModelWritesNoText, match="it ranks texts, but generates none"):
         await session.send_request(QUESTION)
     (entry,) = registry.list_entries()
-    assert entry.reranking
+    assert entry.first.reranking
 
 
 async def test_drafts_are_refused(embedding_model: Path) -> None:

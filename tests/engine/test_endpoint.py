@@ -17,7 +17,7 @@ from launcher.engine.server.endpoint import Endpoint, claim_endpoint, is_port_fr
 
 
 def register(port: int | None = None) -> tuple[Endpoint, registry.Registration]:
-    return registry.register_server(port, model="demo", engine="built-in", draft=2)
+    return registry.register_server(port, registry.ServedModel(model="demo", engine="built-in", draft=2))
 
 
 def free_port() -> int:
@@ -125,9 +125,9 @@ def test_a_registered_server_is_found_by_its_address() -> None:
     endpoint, registration = register()
     for url in (None, endpoint.url, f"{endpoint.url}/", f"{endpoint.url}/v1", f"http://localhost:{endpoint.port}/v1/"):
         assert registry.find_server(url).port == endpoint.port
-    registration.update(state="ready", engine_pid=17)
+    registration.update_first(state="ready", engine_pid=17)
     assert registration.wait_written(60)
-    assert registry.find_server(None).engine_pid == 17
+    assert registry.find_server(None).first.engine_pid == 17
     registration.remove()
 
 
@@ -152,12 +152,12 @@ def test_a_locked_list_blocks_no_change_of_an_entry() -> None:
     (path,) = runtime_dir().glob("server-*.json")
     with FileLock(runtime_dir() / "lock"):
         for number in range(1, 101):
-            registration.update(engine_pid=number)
+            registration.update_first(engine_pid=number)
         assert registration.wait_written(60)
         assert json.loads(path.read_bytes())["engine_pid"] == 100
         registration.remove()
         assert not path.exists()
-    registration.update(state="ready")
+    registration.update_first(state="ready")
     assert registration.wait_written(60)
     assert registry.list_entries() == ()
     assert claim_endpoint(None) == endpoint
@@ -185,7 +185,7 @@ def test_a_locked_list_does_not_change_the_key(
 def test_the_entry_of_a_killed_launcher_is_removed() -> None:
     script = (
         "from launcher.engine.server import registry; import os;"
-        "registry.register_server(None, model='x', engine='y', draft=0); os.kill(os.getpid(), 9)"
+        "registry.register_server(None, registry.ServedModel(model='x', engine='y', draft=0)); os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", script], check=False, env=os.environ)
     assert len(list(runtime_dir().glob("server-*.json"))) == 1
@@ -203,7 +203,7 @@ def test_an_entry_with_a_reused_pid_is_removed() -> None:
 
 
 def test_an_unreadable_entry_is_renamed_with_its_content() -> None:
-    _, registration = registry.register_server(None, model="a", engine="b", draft=1)
+    _, registration = registry.register_server(None, registry.ServedModel(model="a", engine="b", draft=1))
     (runtime_dir() / "server-1.json" / "inner").mkdir(parents=True)
     assert len(registry.list_entries()) == 1
     assert (runtime_dir() / "server-1.json.bad" / "inner").is_dir()

@@ -209,7 +209,7 @@ def test_a_list_of_a_newer_version_is_not_changed(two_builds: tuple[str, str]) -
 
 def test_an_engine_that_serves_is_not_removed(two_builds: tuple[str, str]) -> None:
     assert ProcessId.from_pid(os.getpid())
-    _, registration = registry.register_server(None, model="m", engine=two_builds[0], draft=2)
+    _, registration = registry.register_server(None, registry.ServedModel(model="m", engine=two_builds[0], draft=2))
     with pytest.raises(EngineBusy, match=r"is running \(the server at http://127\.0\.0\.1:\d+\), so it was kept"):
         installed.remove_engine(two_builds[0])
     registration.remove()

@@ -42,13 +42,15 @@ def test_other_processes_are_not_ended() -> None:
 
 
 def test_listing_servers_ends_an_orphaned_engine() -> None:
-    endpoint, registration = registry.register_server(None, model="m", engine="e", draft=0)
+    endpoint, registration = registry.register_server(None, registry.ServedModel(model="m", engine="e", draft=0))
     with engine(endpoint.port) as left, subprocess.Popen(["/bin/true"]) as gone:
         gone_as = ProcessId.from_pid(gone.pid) or ProcessId(gone.pid, 1.0)
         gone.wait()
-        registration.update(engine_pid=left.pid, engine_created_s=left.created_s, command_hash=hash_command(left.pid))
+        registration.update_first(
+            engine_pid=left.pid, engine_created_s=left.created_s, command_hash=hash_command(left.pid)
+        )
         assert registration.wait_written(60)
-        assert [entry.engine_pid for entry in registry.list_entries()] == [left.pid]
+        assert [entry.first.engine_pid for entry in registry.list_entries()] == [left.pid]
         assert left.is_running()
         registration.update(pid=gone_as.pid, created_s=gone_as.created_s)
         assert registration.wait_written(60)

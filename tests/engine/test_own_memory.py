@@ -61,10 +61,10 @@ def machine() -> Machine:
 
 
 def register(engine_pid: int, **more: object) -> Registration:
-    _, registration = registry.register_server(None, model="kept", engine="b11434", draft=2)
+    _, registration = registry.register_server(None, registry.ServedModel(model="kept", engine="b11434", draft=2))
     identity = ProcessId.from_pid(engine_pid)
     assert identity is not None
-    registration.update(engine_pid=engine_pid, engine_created_s=identity.created_s, **more)
+    registration.update_first(engine_pid=engine_pid, engine_created_s=identity.created_s, **more)
     assert registration.wait_written(10)
     return registration
 
@@ -114,7 +114,7 @@ def test_the_memory_of_a_loading_engine_is_unknown(engine_pid: int, sparse_model
     registration = register(engine_pid, state="loading", formula_inputs=inputs(sparse_model))
     try:
         assert read_own_memory(machine)[0].estimate("cuda", (330,)) is None
-        registration.update(engine="built-in")
+        registration.update_first(engine="built-in")
         assert registration.wait_written(10)
         assert read_own_memory(machine)[0].estimate("cuda", (330,)) == (0,)  # the built-in engine uses no GPU memory
     finally:
@@ -131,7 +131,7 @@ async def test_the_memory_of_an_engine_that_was_just_started_is_unknown(
     registration = register(engine_pid, state="ready", formula_inputs=inputs(sparse_model))
     try:
         assert read_own_memory(machine, also=[server])[0].estimate("cuda", (330,)) is not None
-        registration.update(state="loading")
+        registration.update_first(state="loading")
         assert registration.wait_written(10)
         assert read_own_memory(machine, also=[server])[0].estimate("cuda", (330,)) is None
     finally:
@@ -141,7 +141,7 @@ async def test_the_memory_of_an_engine_that_was_just_started_is_unknown(
 def test_a_server_without_an_engine_uses_no_memory(engine_pid: int, machine: Machine) -> None:
     registration = register(engine_pid)
     try:
-        registration.update(engine_created_s=1.0)  # the number now belongs to another process
+        registration.update_first(engine_created_s=1.0)  # the number now belongs to another process
         assert registration.wait_written(10)
         assert list_running_engines() == ()
         assert read_own_memory(machine) == ()

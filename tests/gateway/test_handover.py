@@ -23,6 +23,7 @@ from launcher.app.serving.running_servers import restart_server
 from launcher.app.serving.session import ServerSession
 from launcher.base.errors import SettingsFailed, Superseded
 from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import ServerEvent, ServerState, ServerStatus
 from launcher.engine.settings import load_model_settings
 from launcher.gateway.exchange import ExchangeState, HandoverOutlook
@@ -49,7 +50,7 @@ def options(demo_model: Path) -> ServeOptions:
 async def serve_model(options: ServeOptions) -> AsyncIterator[tuple[ServerSession, httpx.AsyncClient]]:
     session = ServerSession()
     try:
-        await session.start(options)
+        await session.start(StartRequest(options))
         endpoint = session.supervisor.endpoint
         headers = {"Authorization": f"Bearer {endpoint.api_key}"}
         async with httpx.AsyncClient(base_url=endpoint.url, headers=headers, timeout=60, trust_env=False) as client:
@@ -158,7 +159,7 @@ async def read_whole(
 async def change_settings(session: ServerSession, **changes: Any) -> None:  # noqa: ANN401 -- values of any setting
     options = session.supervisor.options
     assert options is not None
-    await session.start(replace(options, **changes))
+    await session.start(StartRequest(replace(options, **changes)))
 
 
 def check_same_words(cut: ReadReply, whole: ReadReply) -> None:
@@ -255,7 +256,7 @@ async def test_the_keeper_of_the_next_engine_waits_until_the_earlier_engine_is_i
         reading = asyncio.create_task(read_stream(client, seeded, temperature=1, seed=1))
         await seeded.wait_for_parts(5)
         engine = session.supervisor.engine_pid
-        changing = asyncio.create_task(session.start(replace(options, draft=3), drain_s=60))
+        changing = asyncio.create_task(session.start(StartRequest(replace(options, draft=3), drain_s=60)))
         while len(find_keepers()) < 2 * KEEPERS_PER_ENGINE:
             assert not changing.done()
             await asyncio.sleep(0)
@@ -365,11 +366,11 @@ async def test_no_reply_is_continued_with_the_model_of_a_second_change(options: 
         await asyncio.gather(cut.wait_for_parts(8), drained.wait_for_parts(8))
         begun = session.supervisor.options
         assert begun is not None
-        first = asyncio.create_task(session.start(replace(begun, draft=3), drain_s=60))
+        first = asyncio.create_task(session.start(StartRequest(replace(begun, draft=3), drain_s=60)))
         assert session._gateway is not None
         while not any(each.exchange.state is ExchangeState.PAUSED for each in session._gateway.gate._forwarders):
             await asyncio.sleep(0.01)
-        second = asyncio.create_task(session.start(replace(begun, model=other), drain_s=60))
+        second = asyncio.create_task(session.start(StartRequest(replace(begun, model=other), drain_s=60)))
         drained.most_parts = drained.parts + 5
         await asyncio.gather(first, second, *reading, return_exceptions=True)
         assert cut.error is not None
@@ -410,7 +411,7 @@ async def test_quick_changes_start_one_engine(options: ServeOptions) -> None:
                 starts.append(event)
 
         with session.listening(count_starts):
-            changes = [session.start(replace(options, draft=draft), settles=True) for draft in (1, 3)]
+            changes = [session.start(StartRequest(replace(options, draft=draft), settles=True)) for draft in (1, 3)]
             ends = await asyncio.gather(*changes, return_exceptions=True)
         assert [type(end) for end in ends] == [Superseded, type(None)]
         assert session.supervisor.options == replace(options, draft=3)

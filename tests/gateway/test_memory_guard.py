@@ -21,6 +21,7 @@ from launcher.app.settings_declared import MEMORY_GUARD, VALUE_RESTART
 from launcher.base.paths import models_dir
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.own_memory import private_mib
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import Notice, ServerEvent
 from launcher.engine.settings import save_model_settings
 from launcher.machine.gpus import GpuSensors
@@ -108,7 +109,7 @@ async def serve_with_limit(
     )
     await session.set_watched(False)
     try:
-        await session.start(options)
+        await session.start(StartRequest(options))
         endpoint = session.supervisor.endpoint
         headers = {"Authorization": f"Bearer {endpoint.api_key}"}
         async with httpx.AsyncClient(base_url=endpoint.url, headers=headers, timeout=60, trust_env=False) as client:
@@ -206,7 +207,9 @@ async def test_a_model_beside_the_main_one_is_guarded(
 
     session._pool_memory_guard = PoolMemoryGuard(notices.append, agreed=agreed, clock=lambda: now_s, pause=send_prompt)
     try:
-        await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=4_096, alias="demo"))
+        await session.start(
+            StartRequest(ServeOptions(model=demo_model, built_in=True, threads=1, context=4_096, alias="demo"))
+        )
         assert session.pool is not None
         endpoint = session.supervisor.endpoint
         headers = {"Authorization": f"Bearer {endpoint.api_key}"}

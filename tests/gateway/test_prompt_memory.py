@@ -11,6 +11,7 @@ import pytest
 
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.reread import BILLING_HEADER, Reread, RereadCause
+from launcher.engine.server.start_request import StartRequest
 from launcher.gateway.exchange import TOO_LONG, Exchange, ReplyFigures
 from launcher.gateway.prompt_memory import PromptMemory
 from tests.gateway.test_handover import serve_model
@@ -174,7 +175,7 @@ def test_prompts_of_idle_slots_survive_a_handover(demo_model: Path) -> None:
                     body = {"messages": [{"role": "user", "content": text}], "max_tokens": 4, "temperature": 0}
                     (await client.post("/v1/chat/completions", json=body)).raise_for_status()
                 if not again:
-                    await session.start(replace(options, draft=2), again=True)
+                    await session.start(StartRequest(replace(options, draft=2), again=True))
             while len(ended := [each for each in session.request_log.records if each.has_ended]) < 4:
                 await asyncio.sleep(0.01)
             return [(each.reused_tokens or 0) / (each.prompt_tokens or 1) for each in ended]

@@ -23,6 +23,7 @@ from launcher.app.settings_declared import REQUEST_LOG
 from launcher.base.control import send_request
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
+from launcher.engine.server.start_request import StartRequest
 from launcher.gateway.exchange import Exchange, ExchangeState, ReplyFigures
 from launcher.gateway.frames import find_object
 from launcher.gateway.request_log import MOST_REMEMBERED, RequestLog, RequestRecord
@@ -172,7 +173,7 @@ async def test_a_handover_is_recorded_as_a_gap_with_unknown_drafts(options: Serv
         reading = asyncio.create_task(read_stream(client, reply, max_tokens=1_500))
         await reply.wait_for_parts(9)
         assert session.supervisor.options is not None
-        await session.start(replace(session.supervisor.options, draft=3))
+        await session.start(StartRequest(replace(session.supervisor.options, draft=3)))
         await reading
         record = await last_record(session)
         assert (record.handovers, record.end, record.reply_tokens) == (1, "complete", 1_500)

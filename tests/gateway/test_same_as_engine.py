@@ -15,6 +15,7 @@ import pytest_asyncio
 
 from launcher.app.serving.session import ServerSession
 from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.start_request import StartRequest
 
 CHAT, COMPLETIONS, MESSAGES, RESPONSES = (
     "/v1/chat/completions",
@@ -134,7 +135,9 @@ async def addresses(demo_model: Path) -> AsyncIterator[list[httpx.AsyncClient]]:
     """Clients of the gateway and of the engine behind it."""
     session = ServerSession()
     try:
-        await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, slots=2, draft=2, alias="demo"))
+        await session.start(
+            StartRequest(ServeOptions(model=demo_model, built_in=True, threads=1, slots=2, draft=2, alias="demo"))
+        )
         clients = [
             httpx.AsyncClient(
                 base_url=each.url,

@@ -53,7 +53,7 @@ def status() -> list[dict[str, str]]:
 def wait_until_it_serves() -> dict[str, str]:
     """Return the entry that `status` prints for the server once it is ready."""
     deadline = time.monotonic() + 120
-    while not any(entry.state == "ready" for entry in list_entries()):
+    while not any(entry.first.state == "ready" for entry in list_entries()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     return status()[0]

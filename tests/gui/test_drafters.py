@@ -5,9 +5,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from launcher.app.serving.session_json import options_from_json, options_to_json
 
 from launcher.app.planning.preview import Previewer
-from launcher.app.serving.session_json import options_from_json, options_to_json
 from launcher.base.errors import ModelHasNoHead
 from launcher.cli import plan, serve
 from launcher.cli.machine_options import given_settings, read_plan_criteria

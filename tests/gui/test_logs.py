@@ -10,6 +10,7 @@ from PySide6.QtGui import QGuiApplication
 from pytestqt.qtbot import QtBot
 
 from launcher.app.planning import start_settings
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import LogAdded, ServerState
 from launcher.gui.logs.lines import MOST_LINES, LogFilter, ParsedLine, parse_log_line, thin_out
 from launcher.gui.logs.model import LogModel
@@ -271,7 +272,7 @@ def test_lines_of_another_server_continue_after_another_page_was_shown(
 
     async def serve(_tell: object) -> ServerSession:
         session = ServerSession()
-        await session.start(ServeOptions(demo_model, built_in=True, context=1_024, threads=1))
+        await session.start(StartRequest(ServeOptions(demo_model, built_in=True, context=1_024, threads=1)))
         return session
 
     run(serve, done=others.append)

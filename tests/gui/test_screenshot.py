@@ -36,12 +36,12 @@ def test_a_handover_is_seen_by_a_window_that_is_busy_meanwhile(demo: Window) -> 
     """Such a window gets the states of a whole restart in one batch."""
     controller = demo.controller
     states: list[ServerState] = []
-    first_pid = list_entries()[0].engine_pid
+    first_pid = list_entries()[0].first.engine_pid
 
     def block_window() -> None:
         """Keep the window's thread busy until another engine serves."""
         deadline = time.monotonic() + 60
-        while (entry := list_entries()[0]).engine_pid == first_pid or entry.state not in ("ready", "busy"):
+        while (entry := list_entries()[0].first).engine_pid == first_pid or entry.state not in ("ready", "busy"):
             assert time.monotonic() < deadline
 
     demo.page("cockpit").state.applying_changed.connect(lambda begins: begins and QTimer.singleShot(0, block_window))

@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QLabel, QPushButton, QStackedWidget
 from pytestqt.qtbot import QtBot
 
 from launcher.cli import gui as command
-from launcher.engine.server.registry import register_server
+from launcher.engine.server.registry import ServedModel, register_server
 from launcher.gui import theme
 from launcher.gui.application import acquire_instance_lock, warn_about_folders
 from launcher.gui.keys import SHORTCUTS
@@ -125,7 +125,7 @@ def test_pages_are_built_ahead_of_time_or_when_they_are_first_shown(window: Wind
 @pytest.mark.parametrize("served_before", [False, True])
 def test_little_is_imported_before_start_can_be_used(home: Path, *, served_before: bool) -> None:
     if served_before:
-        _, registration = register_server(None, model="model", engine="built-in", draft=0)
+        _, registration = register_server(None, ServedModel(model="model", engine="built-in", draft=0))
         registration.remove()
     code = (
         "import sys\n"

@@ -12,6 +12,7 @@ from launcher.app.serving.serving import serve
 from launcher.app.serving.session import ServerSession
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest, EngineClient
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import ServerState
 from launcher.monitor.monitor import MonitorPeriods, MonitorSnapshot
 from launcher.monitor.traffic import measure_traffic, parse_counters
@@ -79,7 +80,7 @@ async def test_another_engine_has_no_earlier_figures(demo_model: Path) -> None:
         server.monitor.periods = MonitorPeriods(visible_s=0.05, reply_valid_s=3_600.0)
         await server.send_request(QUESTION)
         before = server.supervisor.engine_pid
-        await server.start(ServeOptions(model=demo_model, built_in=True, threads=1, draft=1))
+        await server.start(StartRequest(ServeOptions(model=demo_model, built_in=True, threads=1, draft=1)))
         assert server.supervisor.engine_pid != before
         samples.clear()
         while len(samples) < 3:  # the first sample may be older than the change

@@ -17,7 +17,7 @@ from pytestqt.qtbot import QtBot
 
 from launcher.base.errors import LauncherError
 from launcher.base.identity import ProcessId
-from launcher.engine.server.registry import ServerEntry
+from launcher.engine.server.registry import ServedModel, ServerEntry
 from launcher.gui import theme
 from launcher.gui.chat import reply as reply_widgets
 from launcher.gui.chat.code import CodeBlock
@@ -63,9 +63,12 @@ class TestInTheTerminal:
                     assert us
                     assert engine
                     url = f"http://127.0.0.1:{port}"
+                    served = ServedModel(
+                        model="m", state="ready", engine_pid=engine.pid, engine_created_s=engine.created_s
+                    )
                     entry = ServerEntry(
-                        url=url, port=port, api_key="k" * 43, pid=us.pid, created_s=us.created_s, model="m",
-                        engine="e", draft=0, state="ready", engine_pid=engine.pid, engine_created_s=engine.created_s,
+                        url=url, port=port, api_key="k" * 43, pid=us.pid, created_s=us.created_s,
+                        models=(served,),
                     )  # fmt: skip
                     folder = home / "state" / "run" / os.uname().nodename
                     folder.mkdir(parents=True, exist_ok=True)

@@ -104,7 +104,7 @@ def test_an_error_message_does_not_contain_the_key(demo_server: Served) -> None:
 async def test_objects_with_the_key_do_not_show_it(demo_model: Path, tmp_path: Path) -> None:
     """The repr of a value can appear in logs and crash reports."""
     endpoint = Endpoint(20_001, KEY)
-    entry = ServerEntry(url="u", port=1, api_key=KEY, pid=1, created_s=0.0, model="m", engine="e", draft=0)
+    entry = ServerEntry(url="u", port=1, api_key=KEY, pid=1, created_s=0.0, models=(registry.ServedModel(model="m"),))
     launch = await prepare_launch(ServeOptions(model=demo_model, built_in=True), endpoint)
     async with EngineClient(endpoint.url, KEY) as client:
         shown = repr([endpoint, entry, launch, launch.command, client, vars(client), registry.Registration(entry)])
@@ -133,7 +133,7 @@ class TestFolders:
     def test_files_are_private_without_the_umask_of_the_command(self, tmp_path: Path) -> None:
         script = (
             "import os; os.umask(0); from launcher.engine.server import registry;"
-            "endpoint, mine = registry.register_server(None, model='m', engine='e', draft=0)"
+            "endpoint, mine = registry.register_server(None, registry.ServedModel(model='m', engine='e', draft=0))"
         )
         subprocess.run(
             [sys.executable, "-c", script], check=True, env=os.environ | {"MTP_LAUNCHER_HOME": str(tmp_path)}

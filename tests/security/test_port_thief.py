@@ -82,11 +82,13 @@ def listen_as_thief(port: int) -> Iterator[Thief]:
 @pytest.fixture
 def registered_server() -> Iterator[Endpoint]:
     """A server that other commands see, whose engine is a process that listens nowhere (yet, or any more)."""
-    endpoint, registration = registry.register_server(None, model="demo", engine="built-in", draft=2)
+    endpoint, registration = registry.register_server(
+        None, registry.ServedModel(model="demo", engine="built-in", draft=2)
+    )
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as engine:
         identity = ProcessId.from_pid(engine.pid)
         assert identity
-        registration.update(state="ready", engine_pid=identity.pid, engine_created_s=identity.created_s)
+        registration.update_first(state="ready", engine_pid=identity.pid, engine_created_s=identity.created_s)
         assert registration.wait_written(60)
         yield endpoint
         assert engine.stdin

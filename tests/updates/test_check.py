@@ -127,7 +127,7 @@ async def test_without_the_setting_no_request_is_sent_and_the_known_version_is_s
 
 
 async def test_no_request_is_sent_while_a_model_is_served(release: Release) -> None:
-    _, registration = registry.register_server(None, model="m", engine="e", draft=0)
+    _, registration = registry.register_server(None, registry.ServedModel(model="m", engine="e", draft=0))
     try:
         assert await check_weekly() is None
     finally:

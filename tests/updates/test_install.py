@@ -87,7 +87,7 @@ async def test_nothing_is_downloaded_or_installed_while_a_model_is_served_or_tun
                 await work
     request_count = len(release.record.requests)
     newest = await check_for_update()
-    endpoint, registration = registry.register_server(None, model="m", engine="e", draft=0)
+    endpoint, registration = registry.register_server(None, registry.ServedModel(model="m", engine="e", draft=0))
     for work in (download_update(newest), install_update(got)):
         with pytest.raises(UpdateWaits, match=f"A server is running at {endpoint.url}") as caught:
             await work

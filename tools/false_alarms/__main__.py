@@ -17,6 +17,7 @@ from launcher.app.serving.session import ServerSession
 from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest, EngineClient
+from launcher.engine.server.start_request import StartRequest
 from launcher.monitor.health_event import FindingLevel, HealthEvent
 
 QUESTIONS = (
@@ -94,7 +95,7 @@ class Use:
         """Change a setting."""
         self._note_counts()
         context, draft = self.random.choice((4_096, 8_192)), self.random.choice((0, 1, 2, 2, 3))
-        await self.session.start(replace(options, context=context, draft=draft))
+        await self.session.start(StartRequest(replace(options, context=context, draft=draft)))
         self.restarts += 1
 
     def _note_counts(self) -> None:

@@ -21,6 +21,7 @@ import httpx  # noqa: TID251 -- a client that sees what others see
 from launcher.app.serving.session import ServerSession
 from launcher.engine.demo import unpack_demo_model
 from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import ServerState
 from tools.markdown import format_table
 
@@ -238,15 +239,17 @@ async def _serve_demo(options: argparse.Namespace) -> AsyncIterator[tuple[Server
     session = ServerSession()
     try:
         await session.start(
-            ServeOptions(
-                unpack_demo_model(),
-                options.llama_server,
-                options.llama_server is None,
-                threads=1,
-                context=32_768,
-                slots=2,
-                kv_unified=True,
-                alias="demo",
+            StartRequest(
+                ServeOptions(
+                    unpack_demo_model(),
+                    options.llama_server,
+                    options.llama_server is None,
+                    threads=1,
+                    context=32_768,
+                    slots=2,
+                    kv_unified=True,
+                    alias="demo",
+                )
             )
         )
         endpoint = session.supervisor.endpoint
@@ -284,7 +287,9 @@ async def _disturb(
         drafts = [draft for draft in (1, 3, 4) if draft != options.draft]
         changes = []
         for draft in drafts if disturbance == "two restarts" else drafts[:1]:
-            changes.append(asyncio.create_task(session.start(replace(options, draft=draft), drain_s=_DRAIN_S)))
+            changes.append(
+                asyncio.create_task(session.start(StartRequest(replace(options, draft=draft), drain_s=_DRAIN_S)))
+            )
             await asyncio.sleep(_BETWEEN_S)
         await asyncio.gather(*changes, return_exceptions=True)
         uncertain = session.last_handover.uncertain if session.last_handover else 0

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from launcher.app.planning.start_settings import make_unresolved_options
 from launcher.app.planning.tuned_match import find_settings_for_launch
 from launcher.app.serving.serving import serve
-from launcher.app.serving.session import OnServerEvent
 from launcher.base.errors import DraftsInert, EngineFailed
 from launcher.base.messages import message
 from launcher.base.units import process_age_s
 from launcher.engine.demo import DEMO, DemoPreset, read_demo_preset
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest
+from launcher.engine.server.state import Listener
 from launcher.monitor.meter import Acceptance, sum_acceptance
 from launcher.monitor.reply import OnDelta, Reply
 
@@ -56,7 +56,7 @@ class DemoReport:
 async def run_demo(
     *,
     seconds: float | None = None,
-    on_event: OnServerEvent | None = None,
+    on_event: Listener | None = None,
     on_prompt: Callable[[str], None] | None = None,
     on_delta: OnDelta | None = None,
     on_reply: Callable[[Reply], None] | None = None,

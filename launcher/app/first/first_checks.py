@@ -165,7 +165,8 @@ async def check_other_servers(request: FirstStartRequest) -> None:
     this process, or of the server process that it drives; other servers keep their memory.
     """
     servers = registry.list_entries() if request.on_gpu else ()
-    ending = {each.engine_pid for each in servers if each.launcher.pid in own_pids() and each.engine_pid}
+    own = own_pids()
+    ending = {each.first.engine_pid for each in servers if each.launcher.pid in own and each.first.engine_pid}
     if len(ending) == len(servers):
         return
     without_servers = await read_situation(MachineDescription())

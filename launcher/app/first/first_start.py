@@ -83,13 +83,7 @@ def make_server_starter(session: ServingSession) -> StartServer:
 
     async def serve(start: ResolvedStart, on_status: OnStatus) -> SendRequest:
         with session.listening(lambda event: on_status(event) if isinstance(event, ServerStatus) else None):
-            await session.start(
-                start.options,
-                chosen=start.chosen,
-                set_aside=start.set_aside,
-                model_name=start.model_name,
-                notices=start.notices,
-            )
+            await session.start(start.request)
         return session.send_request
 
     return serve

@@ -155,16 +155,17 @@ async def running_target(entry: ServerEntry) -> AsyncIterator[BenchmarkTarget]:
 
     Raises what requests to it raise, and ModelWritesNoText for an embedding model.
     """
-    if entry.embeddings:
-        raise no_text_error(entry.model, is_reranker=entry.reranking)
+    served = entry.first
+    if served.embeddings:
+        raise no_text_error(served.model, is_reranker=served.reranking)
     key = await asyncio.to_thread(verified_api_key, entry)
-    settings = {name: _to_run_value(value) for name, value in entry.settings.items() if value not in (None, [])}
+    settings = {name: _to_run_value(value) for name, value in served.settings.items() if value not in (None, [])}
     find_spill = partial(asyncio.to_thread, _find_spill_sentence, entry.url)
     async with (
-        attach_server(parse_address(entry.url), key, engine_pid=entry.engine_pid) as server,
+        attach_server(parse_address(entry.url), key, engine_pid=served.engine_pid) as server,
         attached_bench(server, settings, find_spill) as bench,
     ):
-        environment = await asyncio.to_thread(_read_environment, server.features, entry.engine, entry.model)
+        environment = await asyncio.to_thread(_read_environment, server.features, served.engine, served.model)
         with _raising_server_error(bench):
             yield BenchmarkTarget(bench, server, environment, settings, entry.url)
 

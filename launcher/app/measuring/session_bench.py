@@ -1,11 +1,14 @@
 """Measures the server of a server session, with sensor values for each reply."""
 
 import time
+from dataclasses import replace
+from functools import partial
 
 from launcher.app.serving.serving_session import MeasuredSession
 from launcher.base.errors import BadOption, ServerNotFound, Superseded
 from launcher.base.messages import message
 from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import SERVING
 from launcher.engine.settings import change_settings
 from launcher.models.server_settings import ROWS
@@ -40,12 +43,8 @@ class SessionBench:
         return self._timer.host_watch
 
     def now_s(self) -> float:
-        """Return the monitor's time in seconds."""
-        return time.monotonic()
-
-    def waited_s(self) -> float:
-        """Return the seconds so far in which it stood still for clients; `now_s` leaves them out."""
-        return 0.0
+        """Return the monitor's time in seconds, without the waiting for clients."""
+        return time.monotonic() - self.session.waited_s
 
     async def become(self, settings: RunSettings, *, fresh: bool = False) -> float:
         """See Bench. Also raises Superseded when another operation stopped the server or gave it other settings."""
@@ -58,7 +57,7 @@ class SessionBench:
         await self.session.stop()
         self._check_not_superseded()
         self._expected_changes += 1
-        await self.session.start(options, model_name=self._model_name)
+        await self.session.start(StartRequest(options, model_name=self._model_name))
         self._check_not_superseded()
         self._settings, self._served = dict(settings), options
         return self.now_s() - began_s
@@ -78,7 +77,8 @@ class SessionBench:
             self.last_text = reply.text
             return reply
 
-        run = await self._timer.time_request(prompt, self._settings, send)
+        run = await self.session.measure(partial(self._timer.time_request, prompt, self._settings, send))
+        run = replace(run, began_s=run.began_s - self.session.waited_s)
         if run.error is not None:
             self._check_not_superseded()
         return run

@@ -13,13 +13,14 @@ from launcher.app.measuring.quality import REFERENCE_KV, QualityCheck, QualityRe
 from launcher.app.measuring.saved_tunes import SavedTune, delete_tune, hold_tune_lock, load_tune, save_tune
 from launcher.app.measuring.session_bench import SessionBench, options_with_settings
 from launcher.app.measuring.tuner_space import NEEDLE_S, PreparedTune
-from launcher.app.serving.borrowed_session import BorrowedBench, BorrowedSession
+from launcher.app.serving.borrowed_session import BorrowedSession
 from launcher.app.serving.serving_session import ServingSession
 from launcher.base.codec import to_json
 from launcher.base.errors import LauncherError, NothingMeasured, Superseded
 from launcher.base.messages import join_messages, message
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.launch import Launch
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.settings import load_model_settings, save_model_settings
 from launcher.models.server_settings import ROWS, Value
 from launcher.tuning.goal import Aim
@@ -93,7 +94,7 @@ async def run_tune_when_idle(
     """
     session.on_wait = lambda *wait: on_event(ClientsAwaited(*wait))
     with hold_tune_lock():
-        bench = BorrowedBench(session, prepared.options, model_name=prepared.model)
+        bench = SessionBench(session, prepared.options, model_name=prepared.model)
         return await _tune_and_record(bench, prepared, on_event, resume)
 
 
@@ -102,9 +103,8 @@ async def serve_winner(session: ServingSession, model: str, options: ServeOption
 
     `options` are those of the tune.
     """
-    await session.start(
-        options_with_settings(options, settings), chosen=select_server_settings(settings), model_name=model
-    )
+    winner = options_with_settings(options, settings)
+    await session.start(StartRequest(winner, chosen=select_server_settings(settings), model_name=model))
     await asyncio.to_thread(save_winner, options, settings)
 
 
@@ -202,7 +202,7 @@ async def _tune_and_record(
                 on_event=record_event,
                 resume=state,
                 host_watch=bench.host_watch,
-                waited_s=bench.waited_s,
+                waited_s=lambda: bench.session.waited_s,
                 began_s=began_s,
             )
         except NothingMeasured:
@@ -292,7 +292,7 @@ async def _restore_server(session: ServingSession, previous: ServeOptions | None
     if previous is None:
         await session.stop()
     else:
-        await session.start(previous)
+        await session.start(StartRequest(previous))
 
 
 class _TuneRecorder:

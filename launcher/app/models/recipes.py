@@ -154,20 +154,21 @@ async def recipe_of_running(url: str | None, *, backend: str | None) -> FoundRec
     Raises ServerNotFound, SeveralServers, or EngineFailed while its engine does not run.
     """
     entry = await asyncio.to_thread(registry.find_server, url)
+    served = entry.first
     try:
-        argv = psutil.Process(entry.engine_pid or 0).cmdline() if entry.engine_pid else []
+        argv = psutil.Process(served.engine_pid or 0).cmdline() if served.engine_pid else []
     except psutil.Error:
         argv = []
     if not argv:
         raise EngineFailed(
             message("The engine of {url} is not running yet.", url=entry.url), message("Wait until it is ready.")
         )
-    recipe = ExportRecipe.from_argv(argv, port=entry.port, name=entry.model, backend=backend or "cpu")
+    recipe = ExportRecipe.from_argv(argv, port=entry.port, name=served.model, backend=backend or "cpu")
     options = tuple(option for option in recipe.options if option[0] not in START_FLAGS)
     host = ALL_ADDRESSES if entry.shared else HOST
     # The address of the gateway, which clients use.
     recipe = replace(recipe, host=host, port=entry.port, options=options)
-    built_in = entry.engine == BUILT_IN
+    built_in = served.engine == BUILT_IN
     environment: dict[str, str] = {}
     if not built_in and len(recipe.program) == 1:
         environment = dict((await probe_engine(Path(recipe.program[0]))).environment)

@@ -23,6 +23,7 @@ from launcher.engine.builds.build import BUILT_IN, EngineBuild
 from launcher.engine.demo import DEMO, read_demo_preset, unpack_demo_model
 from launcher.engine.serve_options import ServeOptions, fallback_context
 from launcher.engine.server.launch import check_model, choose_build, file_bytes
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import KEPT_REPLACED, NO_HEAD, Notice
 from launcher.engine.settings import Settings, change_settings, load_model_settings
 from launcher.models.catalogue import Catalogue, ModelEntry
@@ -121,6 +122,17 @@ class ResolvedStart:
     set_aside: Settings = field(default_factory=dict)
     tuned_match: TunedMatch | None = None
     notices: tuple[Notice, ...] = ()
+
+    @property
+    def request(self) -> StartRequest:
+        """What a session is asked for this start."""
+        return StartRequest(
+            self.options,
+            chosen=self.chosen,
+            set_aside=self.set_aside,
+            model_name=self.model_name,
+            notices=self.notices,
+        )
 
     @property
     def tuned_line(self) -> str:

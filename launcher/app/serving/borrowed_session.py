@@ -5,29 +5,30 @@ See server_loan.py for the other end.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from launcher.app.measuring.session_bench import SessionBench, superseded_error
+from launcher.app.measuring.session_bench import superseded_error
+from launcher.app.serving import verbs
 from launcher.app.serving.attach import AttachedServer, ServerFeatures
 from launcher.app.serving.running_servers import find_control_address
-from launcher.app.serving.serving_session import send_metered_request
-from launcher.app.serving.session_json import error_from_json, options_from_json, options_to_json
-from launcher.base.control import ControlAddress, send_request
-from launcher.base.errors import BadOption, GaveWay, LauncherError
-from launcher.base.messages import add_message_data, message, restore_messages
+from launcher.app.serving.serving_session import MeasuredSession
+from launcher.base.codec import from_json
+from launcher.base.control import ControlAddress, ControlLost
+from launcher.base.errors import BadOption, GaveWay, LauncherError, Superseded
+from launcher.base.messages import message, restore_messages
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.address import parse_address
 from launcher.engine.server.client import ChatRequest, Delta, EngineClient
 from launcher.engine.server.launch import api_model_name
 from launcher.engine.server.logs import read_last_lines
 from launcher.engine.server.registry import ServerEntry
+from launcher.engine.server.start_request import StartRequest
 from launcher.monitor.monitor import Monitor
 from launcher.monitor.reply import OnDelta, Reply
-from launcher.tuning.records import Prompt, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,13 @@ class IdleRules:
 
 
 _LOG_LINES = 200
+_T = TypeVar("_T")
 OnWait = Callable[[float, bool], object]
 """Gets the seconds that a session has waited for clients so far, and whether this wait is over."""
 
 
-class BorrowedSession:
-    """A session on a running server that clients go on using, as a MeasuredSession.
+class BorrowedSession(MeasuredSession):
+    """A session on a running server that clients go on using.
 
     Starts wait until no client has sent a request for a while; clients' streams continue across them. A request ends
     with GaveWay as soon as a client sends one. Stopping does nothing: the server goes on. Belongs to one asyncio loop.
@@ -55,11 +57,11 @@ class BorrowedSession:
 
     def __init__(self, address: ControlAddress, lent: Mapping[str, Any], rules: IdleRules) -> None:
         self.monitor = Monitor()
-        self.options: ServeOptions = options_from_json(lent["options"])
+        self.options: ServeOptions = from_json(ServeOptions, lent["options"])
         """The settings that the server had before."""
         self.model_name: str = lent["model_name"]
         self._log_path = Path(lent["log"])
-        self.change_count = 0
+        self._change_count = 0
         self.on_wait: OnWait = lambda _waited_s, _is_over: None
         self.gave_way = False
         """Whether a request gave way to a client since this was last reset."""
@@ -78,9 +80,9 @@ class BorrowedSession:
         return self._server
 
     @property
-    def is_idle(self) -> bool:
+    def change_count(self) -> int:
         """See MeasuredSession."""
-        return False
+        return self._change_count
 
     @property
     def has_uncounted_changes(self) -> bool:
@@ -89,7 +91,7 @@ class BorrowedSession:
 
     @property
     def waited_s(self) -> float:
-        """Seconds of waiting for clients so far, those of the present wait included."""
+        """See MeasuredSession. The seconds of the present wait are included."""
         present_s = 0.0 if self._wait_began_s is None else time.monotonic() - self._wait_began_s
         return self._waited_s + present_s
 
@@ -110,38 +112,40 @@ class BorrowedSession:
         """Return the last lines of the engine's log. Blocks."""
         return read_last_lines(self._log_path, _LOG_LINES)
 
-    def add_waiting(self, seconds: float) -> None:
-        """Count the seconds of a reply that gave way to a client as time of waiting."""
-        self._waited_s += seconds
+    async def measure(self, run: Callable[[], Awaitable[_T]]) -> _T:
+        """See MeasuredSession. A reply that gave way to a client does not count: its time is time of waiting."""
+        while True:
+            await self.wait_until_idle()
+            began_s, self.gave_way = time.monotonic(), False
+            found = await run()
+            if not self.gave_way:
+                return found
+            self._waited_s += time.monotonic() - began_s
+            self.note_client()
 
-    async def start(self, options: ServeOptions, *, model_name: str | None = None) -> None:  # noqa: ARG002 -- the model cannot change
+    async def start(self, request: StartRequest) -> None:
         """Restart the server with other settings, once it is idle. Raises what a start raises."""
-        self.change_count += 1
+        self._change_count += 1
         await self.wait_until_idle()
-        await self._restart(options)
+        await self._restart(request.options)
 
     async def _restart(self, options: ServeOptions) -> None:
-        fields = add_message_data({"options": options_to_json(options)})
-        answer: Mapping[str, Any] = {}
         try:
-            async for each in send_request(self._address, "lent-start", **fields):
-                answer = restore_messages(each)
-        except LauncherError as error:
+            answer = await verbs.ask(self._address, verbs.RestartLent(options.with_absolute_paths()))
+        except (ControlLost, Superseded) as error:
             raise superseded_error() from error
-        if answer.get("failed") is not None:
-            raise error_from_json(answer["failed"])
         self._server.note_engine(answer["engine_pid"])
 
     async def stop(self) -> None:
         """See MeasuredSession. The server goes on for its clients."""
-        self.change_count += 1
+        self._change_count += 1
 
     async def send_request(
         self, request: ChatRequest, on_delta: OnDelta | None = None, *, measured: bool = False
     ) -> Reply:
         """Send a request and return the whole reply. Raises GaveWay when a client sends one meanwhile."""
         try:
-            return await send_metered_request(self._server, self.monitor, request, on_delta, measured=measured)
+            return await super().send_request(request, on_delta, measured=measured)
         except GaveWay:
             self.gave_way = True
             raise
@@ -193,8 +197,7 @@ class BorrowedSession:
     async def give_back(self, *, keep: bool = False) -> None:
         """End the loan. The server gets its previous settings again, unless `keep`."""
         with suppress(LauncherError):
-            async for _ in send_request(self._address, "lent-end", keep=keep):
-                pass
+            await verbs.ask(self._address, verbs.GiveBack(keep))
 
     async def close(self) -> None:
         """Close all connections."""
@@ -239,33 +242,6 @@ class _PatientClient(EngineClient):
         return await super().request_json(path, body)
 
 
-class BorrowedBench(SessionBench):
-    """Bench on a borrowed session. Its clock stands still while a client uses the server."""
-
-    def __init__(self, session: BorrowedSession, options: ServeOptions, *, model_name: str | None = None) -> None:
-        super().__init__(session, options, model_name=model_name)
-        self._borrowed = session
-
-    def now_s(self) -> float:
-        """Return the monitor's time in seconds, without the waiting for clients."""
-        return super().now_s() - self.waited_s()
-
-    def waited_s(self) -> float:
-        """See SessionBench."""
-        return self._borrowed.waited_s
-
-    async def run(self, prompt: Prompt, *, seed: int) -> Run:
-        """See Bench. A reply that gave way to a client does not count; it is repeated once the server is idle."""
-        while True:
-            await self._borrowed.wait_until_idle()
-            began_s, self._borrowed.gave_way = self.now_s(), False
-            run = await super().run(prompt, seed=seed)
-            if not self._borrowed.gave_way:
-                return replace(run, began_s=began_s)
-            self._borrowed.add_waiting(self.now_s() - began_s)
-            self._borrowed.note_client()
-
-
 @asynccontextmanager
 async def borrow_server(entry: ServerEntry, rules: IdleRules = IdleRules()) -> AsyncGenerator[BorrowedSession]:
     """Borrow a running server for the block; then restore its settings, unless somebody else has changed them.
@@ -273,7 +249,7 @@ async def borrow_server(entry: ServerEntry, rules: IdleRules = IdleRules()) -> A
     Raises ActionImpossible or BadOption if it cannot be lent, and Unreachable if its launcher does not answer.
     """
     address = await find_control_address(entry)
-    async with aclosing(send_request(address, "lend")) as messages:
+    async with aclosing(verbs.send_verb(address, verbs.Lend())) as messages:
         session = BorrowedSession(address, restore_messages(await anext(messages)), rules)
         session.monitor.watch_server(session.supervisor)
         following = asyncio.create_task(session.follow_clients(messages))

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from launcher.app import settings
 from launcher.app.settings_declared import MEMORY_GUARD, VALUE_RESTART
@@ -13,8 +13,8 @@ from launcher.base.action import ActionKind
 from launcher.base.codec import to_json
 from launcher.base.errors import LauncherError
 from launcher.base.messages import message
-from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.own_memory import private_mib
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import SERVING, Notice
 from launcher.engine.server.supervisor import Supervisor
 from launcher.monitor.failing_replies import FailingRepliesDetector
@@ -36,26 +36,23 @@ _CLEAR_CHECKS = 15
 _log = logging.getLogger(__name__)
 
 
-class GuardedSession(Protocol):
-    """The part of a session that the guard uses."""
-
-    @property
-    def supervisor(self) -> Supervisor:
-        """See ServerSession.supervisor."""
-
-    async def start(self, options: ServeOptions, *, again: bool = False, drain_s: float = 0.0) -> None:
-        """See ServerSession.start."""
-
-
 class MemoryGuard:
-    """Restarts a session's engine with the same settings when a finding says that host memory is nearly used up.
+    """Restarts an engine with the same settings when a finding says that host memory is nearly used up.
 
-    `agreed` is the user's choice for this run; if None, the app setting decides. `notify` gets a Notice of each
-    restart.
+    `read_supervisor` returns the engine's supervisor or raises ServerNotFound, `start` starts it again. `agreed` is the
+    user's choice for this run; if None, the app setting decides. `notify` gets a Notice of each restart.
     """
 
-    def __init__(self, session: GuardedSession, notify: Callable[[Notice], None], *, agreed: bool | None) -> None:
-        self._session = session
+    def __init__(
+        self,
+        read_supervisor: Callable[[], Supervisor],
+        start: Callable[[StartRequest], Awaitable[None]],
+        notify: Callable[[Notice], None],
+        *,
+        agreed: bool | None,
+    ) -> None:
+        self._read_supervisor = read_supervisor
+        self._start = start
         self._notify = notify
         self._agreed = agreed
         self._restarting: asyncio.Task[None] | None = None
@@ -76,14 +73,14 @@ class MemoryGuard:
         if not agreed:
             return
         try:
-            supervisor = self._session.supervisor
+            supervisor = self._read_supervisor()
             pid, options = supervisor.engine_pid, supervisor.options
             before_mib = await asyncio.to_thread(private_mib, pid) if pid is not None else None
             if options is None or supervisor.is_changing or supervisor.status.state not in SERVING:
                 return
             # Replies that cannot go on get a part of the time that is left.
             drain_s = min(_LONGEST_DRAIN_S, float(evidence["left_s"]) / 4)
-            await self._session.start(options, again=True, drain_s=drain_s)
+            await self._start(StartRequest(options, again=True, drain_s=drain_s))
             pid = supervisor.engine_pid
             after_mib = await asyncio.to_thread(private_mib, pid) if pid is not None else None
         except LauncherError as error:
@@ -97,16 +94,6 @@ class MemoryGuard:
                 freed=max(0, before_mib - after_mib),
             )
         self._notify(Notice(GUARD_RESTARTED_ENGINE, text))
-
-
-class _PooledServer:
-    """A model of a pool as a GuardedSession."""
-
-    def __init__(self, supervisor: Supervisor) -> None:
-        self.supervisor = supervisor
-
-    async def start(self, options: ServeOptions, *, again: bool = False, drain_s: float = 0.0) -> None:
-        await self.supervisor.become(options, again=again, drain_s=drain_s)
 
 
 class _WatchedModel:
@@ -185,13 +172,18 @@ class PoolMemoryGuard:
         self._watched = {name: watched for name, watched in self._watched.items() if name in supervisors}
         for name, supervisor in supervisors.items():
             if name not in self._watched:
-                guard = MemoryGuard(_PooledServer(supervisor), self._notify, agreed=self._agreed)
-                self._watched[name] = _WatchedModel(supervisor, guard)
+                self._watched[name] = _WatchedModel(supervisor, self._make_guard(supervisor))
             found = await self._watched[name].check_memory(self._clock(), root)
             failing = self._watched[name].check_replies(self._clock())
             for code, finding in ((MODEL_FILLS_MEMORY, found), (MODEL_FAILS, failing)):
                 if finding is not None:
                     self._notify(Notice(code, message("{model}: {finding}", model=name, finding=finding)))
+
+    def _make_guard(self, supervisor: Supervisor) -> MemoryGuard:
+        async def restart(request: StartRequest) -> None:
+            await supervisor.become(request.options, again=request.again, drain_s=request.drain_s)
+
+        return MemoryGuard(lambda: supervisor, restart, self._notify, agreed=self._agreed)
 
 
 def _agreed_by_setting() -> bool:

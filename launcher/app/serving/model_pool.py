@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from statistics import mean, median
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.app import settings
 from launcher.app.serving.model_names import ModelAlias, names_path, read_model_names
+from launcher.app.serving.published_server import describe_model
+from launcher.app.serving.verbs import Join
 from launcher.app.settings_declared import MEMORY_LIMIT, UNKNOWN_MODEL, UNLOAD_AFTER, VALUE_NONE, VALUE_REFUSE
 from launcher.base.errors import LauncherError, ModelMissing, ModelUnknown, NothingFits, ServerNotFound, Superseded
 from launcher.base.messages import message
@@ -25,8 +28,7 @@ from launcher.engine.server.last_start import save_last_use
 from launcher.engine.server.launch import api_model_name, check_model, other_names, plan_settings_of, read_draft_file
 from launcher.engine.server.load_times import expected_load_time, save_load_time
 from launcher.engine.server.logs import LogBook, logs_dir
-from launcher.engine.server.own_memory import make_formula_inputs
-from launcher.engine.server.registry import ServedModel, hash_command
+from launcher.engine.server.registry import ServedModel
 from launcher.engine.server.state import (
     MAIN_UNLOADED,
     SERVING,
@@ -38,10 +40,10 @@ from launcher.engine.server.state import (
     ServerStatus,
 )
 from launcher.engine.server.supervisor import Supervisor
-from launcher.engine.settings import Settings, change_settings, launched_settings
+from launcher.engine.settings import Settings, change_settings
 from launcher.gateway.client_side import GateClientSide, GatewayClientSide
 from launcher.gateway.request_log import RequestLog
-from launcher.models.server_settings import ROWS, Value
+from launcher.models.server_settings import ROWS
 
 if TYPE_CHECKING:  # planning and numpy are imported where they are needed: most servers need neither
     from launcher.app.planning.start_settings import ResolvedStart
@@ -71,36 +73,6 @@ _MOST_LOAD_SHARE = 0.5
 """A switch of settings pays if it takes at most this share of the time that the reply is expected to take."""
 _SHOWN_NAMES, _SHOWN_CHARACTERS = 12, 100
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class StartRequest:
-    """A start as another program of this user asks for it: see resolve_start.
-
-    `base` are options for any model. `keeps_others`: no other model is unloaded for it.
-    """
-
-    model: str
-    settings: dict[str, Value]
-    base: ServeOptions
-    use_kept: bool = True
-    use_tuned: bool = True
-    vision: bool = False
-    keeps_others: bool = False
-
-    async def resolve(self, asked: Settings, ending: Collection[int]) -> ResolvedStart:
-        """Return the start. Settings in `asked` take precedence over its own. Raises what resolve_start raises."""
-        from launcher.app.planning.start_settings import resolve_start
-
-        return await resolve_start(
-            self.model,
-            {**self.settings, **asked},
-            partial(_replace_path, self.base),
-            use_kept=self.use_kept,
-            use_tuned=self.use_tuned,
-            vision=self.vision,
-            ending=ending,
-        )
 
 
 PlanStart = Callable[[Settings, Collection[int]], Awaitable["ResolvedStart"]]
@@ -133,6 +105,20 @@ def read_pool_rules(memory_limit_mib: int | None = None) -> PoolRules:
     )
 
 
+class PoolState(StrEnum):
+    """State of a model in a pool. What its engine does meanwhile is in its supervisor's ServerState.
+
+    A loaded model takes requests, now or as soon as its engine is ready, and has its memory. One that waits is loaded
+    as soon as there is room for it.
+    """
+
+    STOPPED = "stopped"
+    WAITING = "waiting"
+    LOADED = "loaded"
+    UNLOADING = "unloading"
+    FAILED = "failed"
+
+
 class PooledModel:
     """One model behind the gateway: its supervisor, its gate, and who uses it.
 
@@ -141,23 +127,24 @@ class PooledModel:
     gets its room as soon as its running replies have ended. `ended` is set when a person or a failure has ended it.
     """
 
-    def __init__(self, supervisor: Supervisor, side: GateClientSide, *, owners: int, is_main: bool = False) -> None:
+    def __init__(
+        self, supervisor: Supervisor, side: GateClientSide, plan_start: PlanStart, *, is_main: bool = False
+    ) -> None:
         self.supervisor = supervisor
         self.side = side
-        self.owners = owners
+        self.plan_start = plan_start
         self.is_main = is_main
+        self.owners = int(is_main)
+        self.state = PoolState.LOADED if is_main else PoolState.STOPPED
         self.own_name: str | None = None
         self.path: Path | None = None
-        self.plan_start: PlanStart | None = None
         self.used_s = 0.0
-        self.is_unloaded = not is_main
         self.task: asyncio.Future[None] | None = None
         self.claimed_by: PooledModel | None = None
         self.unloading: asyncio.Future[None] | None = None
         self.failure: tuple[float, LauncherError] | None = None
         self.load_s: float | None = None
         self.ended = asyncio.Event()
-        self.engine_created_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -186,7 +173,30 @@ class PooledModel:
     @property
     def is_loaded(self) -> bool:
         """Whether it takes requests now, or will as soon as its engine is ready."""
-        return not self.is_unloaded and self.unloading is None
+        return self.state is PoolState.LOADED
+
+    async def load(self, options: ServeOptions, *, again: bool = False, drain_s: float = 0.0) -> None:
+        """Load it, or restart it with other options. See Supervisor.become."""
+        self.state = PoolState.LOADED
+        await self.supervisor.become(options, again=again, drain_s=drain_s)
+
+    def unload(self, drain_s: float) -> asyncio.Future[None]:
+        """Begin to unload it, unless that has begun. Requests that come meanwhile wait until it is loaded again."""
+        if self.unloading is None:
+            self.state = PoolState.UNLOADING
+            self.unloading = asyncio.ensure_future(self.supervisor.become(None, drain_s=drain_s))
+            self.unloading.add_done_callback(self._finish_unload)
+        return self.unloading
+
+    def _finish_unload(self, _ended: asyncio.Future[None]) -> None:
+        self.unloading = None
+        if self.state is PoolState.UNLOADING:  # else a start has taken its place
+            self.state = PoolState.STOPPED
+
+    def fail(self, error: LauncherError | None, time_s: float) -> None:
+        """Record that it has ended by a failure, or that its load was given up (None)."""
+        self.state = PoolState.STOPPED if error is None else PoolState.FAILED
+        self.failure = None if error is None else (time_s, error)
 
     @property
     def is_idle(self) -> bool:
@@ -256,7 +266,7 @@ class ModelPool:
     def add_main(self, supervisor: Supervisor, host: GatewayClientSide) -> None:
         """Take the model that the session starts. From now on the pool finds the gate of each request."""
         self._host = host
-        self._models.append(PooledModel(supervisor, host, owners=1, is_main=True))
+        self._models.append(PooledModel(supervisor, host, partial(_plan_as_chosen, supervisor), is_main=True))
         host.make_router = self._take_over
 
     def _take_over(self, gateway: Gateway) -> ModelPool:
@@ -270,7 +280,7 @@ class ModelPool:
     @property
     def is_main_unloaded(self) -> bool:
         """Whether the main model was unloaded here, while the gateway goes on."""
-        return self._main.is_unloaded
+        return not self._main.is_loaded
 
     @property
     def supervisors_beside(self) -> dict[str, Supervisor]:
@@ -285,7 +295,7 @@ class ModelPool:
                 each.name,
                 each.supervisor.status.state,
                 each.is_main,
-                each.is_main and each.is_unloaded,
+                each.is_main and not each.is_loaded,
                 each.supervisor.status.percent,
                 str(each.model_path or ""),
             )
@@ -297,24 +307,25 @@ class ModelPool:
         """Wait until a model has been loaded or unloaded, or is no longer used."""
         await self._changed.wait()
 
-    async def yield_model(self, path: Path) -> None:
-        """Unload the model at `path`, because the session itself will serve it.
+    async def make_main(self, path: Path) -> PooledModel:
+        """Return the main model, to be loaded with the file at `path`, and unload another one that has it.
 
         If the main model was unloaded for others, or another one takes its place, the idle models that requests loaded
         are unloaded, too: a person's start comes before them.
         """
-        makes_room = self._main.is_unloaded or not _is_same_file(self._main.model_path, path)
-        self._main.is_unloaded = False
+        makes_room = not self._main.is_loaded or not _is_same_file(self._main.model_path, path)
+        self._main.state = PoolState.LOADED
         self._note_change()
         for model in self._models[1:]:
             yields = makes_room and not model.owners and model.is_idle and self._may_unload(model)
             if model.is_loaded and (yields or _is_same_file(model.model_path, path)):
                 await self._unload(model)
+        return self._main
 
     async def close(self, drain_s: float = 0.0) -> None:
         """Unload all models but the main one, and load none again. Running requests get `drain_s` seconds to end."""
         if self._closing is None:
-            self._main.is_unloaded = False
+            self._main.state = PoolState.LOADED  # it ends with the session
             self._closing = asyncio.ensure_future(self._end_models(drain_s))
         try:
             await asyncio.wait([self._closing])
@@ -363,7 +374,7 @@ class ModelPool:
 
     async def is_healthy(self) -> bool:
         """See ModelRouter."""
-        return self._main.is_unloaded or await self._main.gate.is_healthy()
+        return not self._main.is_loaded or await self._main.gate.is_healthy()
 
     def find_loaded_gate(self, name: str, /) -> Gate | None:
         """See ModelRouter."""
@@ -411,9 +422,7 @@ class ModelPool:
             make_options = partial(ServeOptions, engine=engine, alias=local.name, rpc=rpc)
             return resolve_start(local.argument, asked, make_options, ending=ending)
 
-        model = self._open_model(local.name, local.path)
-        model.plan_start = plan_start
-        return model
+        return self._open_model(local.name, local.path, plan_start)
 
     def _find_path(self, path: Path) -> PooledModel | None:
         return next((each for each in self._models if _is_same_file(each.model_path, path)), None)
@@ -483,7 +492,7 @@ class ModelPool:
 
     # Loading and unloading.
 
-    def _open_model(self, name: str, path: Path) -> PooledModel:
+    def _open_model(self, name: str, path: Path, plan_start: PlanStart) -> PooledModel:
         assert self._host is not None  # noqa: S101 -- `add_main` was called
         gateway = self._host.gateway
         folder = self._host.slot_folder_for(name)
@@ -494,7 +503,7 @@ class ModelPool:
         def listen(event: ServerEvent) -> None:
             self._handle_event(model, event)
 
-        model = PooledModel(Supervisor(self._endpoint, log, listen, client_side=side), side, owners=0)
+        model = PooledModel(Supervisor(self._endpoint, log, listen, client_side=side), side, plan_start)
         model.own_name, model.path = name, path.absolute()
         model.used_s = self._clock()
         model.gate.on_use = lambda: self._note_use(model)
@@ -555,11 +564,10 @@ class ModelPool:
             while model.claimed_by is not None and model.is_loaded:
                 await self._wait_for_change(self._changed)
             if not model.is_loaded:
+                model.state = PoolState.WAITING
                 await self._load_in_turn(model, asked, keeps_others=keeps_others)
         except BaseException as error:
-            model.is_unloaded = True
-            if isinstance(error, LauncherError):
-                model.failure = self._clock(), error
+            model.fail(error if isinstance(error, LauncherError) else None, self._clock())
             raise
         finally:
             self._waiting.remove(model)
@@ -580,8 +588,7 @@ class ModelPool:
                 start = await self._make_room(model, asked, asked_s, keeps_others=keeps_others)
                 if start is not None:
                     began_s = time.monotonic()
-                    model.is_unloaded = False
-                    await model.supervisor.become(start.options)
+                    await model.load(start.options)
                     break
             await self._wait_for_change(changed)
         model.failure = None
@@ -634,7 +641,7 @@ class ModelPool:
         if leaving and not (is_next and all(each.is_idle for each in leaving)):
             return None
         for each in leaving:
-            each.is_unloaded = True
+            each.state = PoolState.UNLOADING
         await asyncio.gather(*(self._unload(each) for each in leaving))
         for each in leaving:
             text = message("{model} was unloaded to make room for {other}.", model=each.name, other=model.name)
@@ -688,33 +695,14 @@ class ModelPool:
 
     async def _plan(self, model: PooledModel, asked: Settings, leaving: Sequence[PooledModel]) -> ResolvedStart:
         ending = [pid for each in leaving if (pid := each.supervisor.engine_pid) is not None]
-        if model.plan_start is not None:
-            return await model.plan_start(asked, ending)
-        from launcher.app.planning.start_settings import resolve_start
-
-        options = model.supervisor.options  # the main model's, as a person chose them
-        if options is None:
-            raise ModelMissing(message("{model} was never loaded.", model=model.name), "")
-        options = change_settings(options, asked)
-        await asyncio.to_thread(check_model, options)
-        every = {name: row.value_in(options) for name, row in ROWS.items()}
-        named = DEMO if options.alias == DEMO else str(options.model)
-        make_options = partial(_replace_path, options)
-        start = await resolve_start(named, every, make_options, use_kept=False, use_tuned=False, ending=ending)
-        return replace(start, options=options)
+        return await model.plan_start(asked, ending)
 
     async def _unload(self, model: PooledModel, drain_s: float = 0.0) -> None:
         """Unload a model. Requests that come meanwhile wait until it is loaded again."""
-        if model.unloading is None:
-            model.is_unloaded = True
-            model.unloading = asyncio.ensure_future(model.supervisor.become(None, drain_s=drain_s))
-            self._hold_task(model.unloading)
-            model.unloading.add_done_callback(lambda _: self._finish_unload(model))
-        await asyncio.wait([model.unloading])
-
-    def _finish_unload(self, model: PooledModel) -> None:
-        model.unloading = None
-        self._note_change()
+        unloading = model.unload(drain_s)
+        self._hold_task(unloading)
+        unloading.add_done_callback(lambda _: self._note_change())
+        await asyncio.wait([unloading])
 
     async def find_loaded(self, name: str) -> PooledModel | None:
         """Return the model that a user names, perhaps by a path, if it is loaded or being loaded."""
@@ -738,7 +726,7 @@ class ModelPool:
 
     # Models that other starts by a person bring.
 
-    async def join_model(self, request: StartRequest) -> tuple[PooledModel, ResolvedStart]:
+    async def join_model(self, request: Join) -> tuple[PooledModel, ResolvedStart]:
         """Take the model of another start, to be loaded by `load_model` and given back by `leave_model`.
 
         Raises LauncherError.
@@ -746,15 +734,16 @@ class ModelPool:
         if self._host is None or self._closing is not None:
             raise ServerNotFound(message("The server is being stopped."), message("Start it again."))
         await self._host.open()
-        start = await request.resolve({}, ())
+        start = await _resolve_join(request, {}, ())
         model = self._find_path(start.options.model)
         if model is None:
             name = api_model_name(start.options)
             if any(each.name == name for each in self._models):
                 name = f"{start.options.model.parent.name}/{name}"
-            model = self._open_model(name, start.options.model)
+            model = self._open_model(name, start.options.model, partial(_resolve_join, request))
         if not model.is_main and not model.is_loaded:
-            model.plan_start = replace(request, base=replace(request.base, alias=model.name)).resolve
+            named = replace(request, base=replace(request.base, alias=model.name))
+            model.plan_start = partial(_resolve_join, named)
         model.owners += 1
         return model, start
 
@@ -848,7 +837,7 @@ class ModelPool:
         if options is None:
             return
         try:
-            await model.supervisor.become(change_settings(options, asked))
+            await model.load(change_settings(options, asked))
         except LauncherError as error:
             if model.supervisor.status.state not in SERVING:
                 raise
@@ -865,13 +854,11 @@ class ModelPool:
         if isinstance(event, Notice):
             self._on_notice(event)
         elif isinstance(event, EngineStarted):
-            model.engine_created_s = event.created_s
             self._note_change()
         elif isinstance(event, ServerStatus):
             # A crash, because nobody has unloaded it.
-            if event.state is ServerState.FAILED and not model.is_unloaded and model.task is None:
-                model.is_unloaded = True
-                model.failure = None if event.error is None else (self._clock(), event.error)
+            if event.state is ServerState.FAILED and model.is_loaded and model.task is None:
+                model.fail(event.error, self._clock())
                 self._hold_task(asyncio.ensure_future(model.side.end_requests(0.0)))
                 model.mark_ended()
             self._note_change()
@@ -884,6 +871,37 @@ class ModelPool:
         self._wake_waiters()
         if self._closing is None:
             self._on_change(tuple(map(_describe_served, filter(_has_engine, self._models[1:]))))
+
+
+async def _plan_as_chosen(supervisor: Supervisor, asked: Settings, ending: Collection[int]) -> ResolvedStart:
+    """Return the start of the main model: with the settings that a person chose, but for those in `asked`."""
+    from launcher.app.planning.start_settings import resolve_start
+
+    options = supervisor.options
+    if options is None:
+        raise ModelMissing(message("{model} was never loaded.", model="model"), "")
+    options = change_settings(options, asked)
+    await asyncio.to_thread(check_model, options)
+    every = {name: row.value_in(options) for name, row in ROWS.items()}
+    named = DEMO if options.alias == DEMO else str(options.model)
+    make_options = partial(_replace_path, options)
+    start = await resolve_start(named, every, make_options, use_kept=False, use_tuned=False, ending=ending)
+    return replace(start, options=options)
+
+
+async def _resolve_join(request: Join, asked: Settings, ending: Collection[int]) -> ResolvedStart:
+    """Return the start of a model that another program brings. Settings in `asked` take precedence over its own."""
+    from launcher.app.planning.start_settings import resolve_start
+
+    return await resolve_start(
+        request.model,
+        {**request.settings, **asked},
+        partial(_replace_path, request.base),
+        use_kept=request.use_kept,
+        use_tuned=request.use_tuned,
+        vision=request.vision,
+        ending=ending,
+    )
 
 
 def _replace_path(options: ServeOptions, path: Path) -> ServeOptions:
@@ -903,23 +921,7 @@ def _has_engine(model: PooledModel) -> bool:
 
 
 def _describe_served(model: PooledModel) -> ServedModel:
-    supervisor, pid = model.supervisor, model.supervisor.engine_pid
-    launch = supervisor.launch
-    return ServedModel(
-        model=model.name,
-        state=supervisor.status.state.value,
-        by_request=not model.owners,
-        engine=launch.build.name if launch else "",
-        draft=launch.options.draft if launch else 0,
-        embeddings=bool(launch and launch.options.embeddings),
-        reranking=bool(launch and launch.options.reranking),
-        engine_pid=pid,
-        engine_created_s=model.engine_created_s if pid else None,
-        engine_port=supervisor.engine_endpoint.port,
-        command_hash=hash_command(pid) if pid else None,
-        settings=launched_settings(launch) if launch else {},
-        formula_inputs=make_formula_inputs(launch) if launch else {},
-    )
+    return describe_model(model.supervisor, None, name=model.name, by_request=not model.owners)
 
 
 def _describe_model(model: PooledModel, local: ServableModel | None) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 from typing import Any
@@ -12,49 +13,38 @@ from typing import Any
 import psutil
 
 from launcher import __version__
+from launcher.app.serving import verbs
+from launcher.app.serving.owner_stream import SessionState, event_from_json
 from launcher.app.serving.server_process import ProcessEntry, find_process, open_process
-from launcher.app.serving.serving_session import send_metered_request
-from launcher.app.serving.session_json import (
-    Json,
-    endpoint_from_json,
-    error_from_json,
-    event_from_json,
-    launch_from_json,
-    models_from_json,
-    options_from_json,
-    options_to_json,
-)
+from launcher.app.serving.serving_session import OnHealth, OnSnapshot, ServingSession
+from launcher.app.serving.verbs import send_verb
 from launcher.base.action import Action
-from launcher.base.control import send_request
-from launcher.base.errors import EngineFailed, LauncherError, ServerNotFound, Superseded, Unreachable
-from launcher.base.heap import fix_mmap_threshold
+from launcher.base.codec import from_json
+from launcher.base.control import ControlLost
+from launcher.base.errors import EngineFailed, LauncherError, ServerNotFound, Superseded
 from launcher.base.identity import ProcessId
-from launcher.base.messages import add_message_data, message, restore_messages
+from launcher.base.messages import message, restore_messages
 from launcher.engine.diagnosis.log_reading import STARTED
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
 from launcher.engine.server.chat_server import ChatServer
-from launcher.engine.server.client import ChatRequest, EngineClient
+from launcher.engine.server.client import EngineClient
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.logs import LogBook
 from launcher.engine.server.reread import Reread
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import (
     SERVING,
     FailedReplies,
     Listener,
     LogAdded,
     ModelsChanged,
-    Notice,
     ReplyProgress,
     ServerEvent,
     ServerState,
     ServerStatus,
 )
 from launcher.gateway.exchange import HandoverOutlook
-from launcher.models.server_settings import Value
-from launcher.monitor.health_event import HealthEvent
-from launcher.monitor.monitor import Monitor, MonitorSnapshot
-from launcher.monitor.reply import OnDelta, Reply
 
 _END_LIMIT_S = 15.0
 """Seconds that the process has for its end."""
@@ -87,8 +77,8 @@ class RemoteServer(ChatServer):
     The server is busy while it processes requests, as far as this process knows.
     """
 
-    def __init__(self, log: LogBook, send_note: Callable[..., None]) -> None:
-        """`send_note(**fields)` sends facts that only this process knows to the server process: see SessionHost."""
+    def __init__(self, log: LogBook, send_note: Callable[[object], None]) -> None:
+        """`send_note(verb)` sends facts that only this process knows to the server process."""
         super().__init__(Endpoint(0, ""), time.monotonic, has_gateway=True)
         self.log = log
         self.options: ServeOptions | None = None
@@ -96,9 +86,9 @@ class RemoteServer(ChatServer):
         self.held_requests = 0
         self.reply_progress: ReplyProgress | None = None
         self.failed_replies: FailedReplies | None = None
+        self._engine_endpoint: Endpoint | None = None
         self._send_note = send_note
         self._reporting: asyncio.Task[None] | None = None
-        self._engine_endpoint: Endpoint | None = None
         self._reported = ServerStatus()
         self._processing = 0
         self.on_status: Callable[[ServerStatus], None] = lambda _status: None
@@ -115,28 +105,18 @@ class RemoteServer(ChatServer):
         super().note_requests(processing)
         if processing != self._processing:
             self._processing = processing
-            self._send_note(processing=processing)
+            self._send_note(verbs.NoteRequests(processing))
 
-    async def apply_state(self, state: Mapping[str, Any]) -> None:
-        """Apply the changed fields of the supervisor's state, except for its status, whose changes are events."""
-        if "launch" in state:
-            self.launch = None
-            with suppress(LauncherError):  # its model file is gone, of which the supervisor gives notice
-                self.launch = await asyncio.to_thread(launch_from_json, state["launch"]) if state["launch"] else None
-        if "options" in state:
-            self.options = options_from_json(state["options"]) if state["options"] else None
-        if "endpoint" in state:
-            self.change_keys(endpoint_from_json(state["endpoint"]))
-        if "engine_endpoint" in state:
-            self._engine_endpoint = endpoint_from_json(state["engine_endpoint"])
+    async def apply_state(self, state: SessionState) -> None:
+        """Apply the state of the supervisor, except for its status, whose changes are events."""
+        self.options, self.launch, self.engine_pid = state.options, state.launch, state.engine_pid
+        self.held_requests, self.failed_replies = state.held_requests, state.failed_replies
+        self.reply_progress = state.reply_progress
+        if state.endpoint is not None and state.endpoint != self.endpoint:
+            self.change_keys(state.endpoint)
+        if state.engine_endpoint != self._engine_endpoint:
+            self._engine_endpoint = state.engine_endpoint
             await self._close_client()
-        self.engine_pid = state.get("engine_pid", self.engine_pid)
-        self.held_requests = state.get("held_requests", self.held_requests)
-        if (progress := state.get("reply_progress")) is not None:
-            self.reply_progress = ReplyProgress(*progress)
-        if "failed_replies" in state:
-            failed = state["failed_replies"]
-            self.failed_replies = None if failed is None else FailedReplies(*failed)
 
     def apply_status(self, status: ServerStatus) -> None:
         """Apply the supervisor's status."""
@@ -169,11 +149,11 @@ class RemoteServer(ChatServer):
     async def _report_replies(self) -> None:
         """Report the time of our replies' last token, so that the process's watchdog can recognise a hung engine."""
         while self._replies:
-            self._send_note(quiet_since=self._replies.quiet_since)
+            self._send_note(verbs.NoteReplies(self._replies.quiet_since))
             with suppress(TimeoutError):
                 async with asyncio.timeout(_REPORT_S):
                     await self._replies.none_open.wait()
-        self._send_note(quiet_since=None)
+        self._send_note(verbs.NoteReplies(None))
 
     async def _close_client(self) -> None:
         client, self._client = self._client, None
@@ -219,8 +199,8 @@ class _Link:
                 self.process.wait(limit_s)
 
 
-class RemoteSession:
-    """A session in the server process of this user, which is started when it is needed. Implements ServingSession.
+class RemoteSession(ServingSession):
+    """A session in the server process of this user, which is started when it is needed.
 
     If this process ends without `close`, the server goes on, and `attach` of the next session finds it. The machine and
     the engine are sampled here. It belongs to one asyncio loop, on which listeners are called.
@@ -230,20 +210,13 @@ class RemoteSession:
         self,
         *,
         on_event: Listener | None = None,
-        on_snapshot: Callable[[MonitorSnapshot], None] | None = None,
-        on_health: Callable[[HealthEvent], None] | None = None,
+        on_snapshot: OnSnapshot | None = None,
+        on_health: OnHealth | None = None,
         idle_limit_s: float | None = None,
     ) -> None:
         """A process that is started outlives its last owner and request by `idle_limit_s`: None is IDLE_LIMIT_S."""
-        fix_mmap_threshold()
-        self.monitor = Monitor(on_snapshot, on_health=self._publish_health)
-        self.shared = self.encrypted = False
-        self.model_name = ""
-        """The served model as the user named it; empty before the first start."""
-        self.models = ModelsChanged()
-        """The models at the server's address."""
-        self._on_health = on_health
-        self._listeners: list[Listener] = [on_event] if on_event is not None else []
+        super().__init__(on_event, on_snapshot, on_health)
+        self._state = SessionState()
         self._idle_limit_s = idle_limit_s
         self._link: _Link | None = None
         self._connecting: asyncio.Task[_Link] | None = None
@@ -252,8 +225,8 @@ class RemoteSession:
         self._server: RemoteServer | None = None
         self._request_number = 0
         self._uncounted_changes = 0
-        self._reported_changes = self._earlier_changes = 0
-        """Number of changes that the process's session reported, and of those made before that session."""
+        self._earlier_changes = 0
+        """Number of changes that were made before the process's session."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -269,9 +242,29 @@ class RemoteSession:
         return None if self._link is None else ProcessId(self._link.entry.pid, self._link.entry.created_s)
 
     @property
+    def shared(self) -> bool:
+        """See ServerSession."""
+        return self._state.shared
+
+    @property
+    def encrypted(self) -> bool:
+        """See ServerSession."""
+        return self._state.encrypted
+
+    @property
+    def model_name(self) -> str:
+        """The served model as the user named it; empty before the first start."""
+        return self._state.model_name
+
+    @property
+    def models(self) -> ModelsChanged:
+        """The models at the server's address."""
+        return ModelsChanged(self._state.models)
+
+    @property
     def change_count(self) -> int:
         """See ServerSession."""
-        return self._earlier_changes + self._reported_changes
+        return self._earlier_changes + self._state.change_count
 
     @property
     def has_uncounted_changes(self) -> bool:
@@ -282,15 +275,6 @@ class RemoteSession:
     def is_idle(self) -> bool:
         """True if nothing is served or starting."""
         return self._server is None
-
-    @contextmanager
-    def listening(self, listener: Listener) -> Iterator[None]:
-        """Also call `listener` for every event within the block."""
-        self._listeners.append(listener)
-        try:
-            yield
-        finally:
-            self._listeners.remove(listener)
 
     def list_yielding_engines(self) -> frozenset[int]:
         """Return the pids of the engines that end when a person starts a model, those that requests loaded included.
@@ -315,30 +299,9 @@ class RemoteSession:
         if self._link is None:
             self._begin_connecting()
 
-    async def start(
-        self,
-        options: ServeOptions,
-        *,
-        again: bool = False,
-        settles: bool = False,
-        drain_s: float = 0.0,
-        chosen: Mapping[str, Value] | None = None,
-        set_aside: Mapping[str, Value] | None = None,
-        model_name: str | None = None,
-        notices: Sequence[Notice] = (),
-    ) -> None:
+    async def start(self, request: StartRequest) -> None:
         """See ServerSession. Raises EngineFailed if the server process ends."""
-        await self._change(
-            "start",
-            drain_s,
-            options=options_to_json(options),
-            again=again,
-            settles=settles,
-            chosen=None if chosen is None else dict(chosen),
-            set_aside=None if set_aside is None else dict(set_aside),
-            model_name=model_name,
-            notices=[{"code": notice.code, "text": notice.text} for notice in notices],
-        )
+        await self._change(replace(request, options=request.options.with_absolute_paths()))
 
     async def stop(self, *, drain_s: float = 0.0) -> None:
         """See ServerSession."""
@@ -347,36 +310,28 @@ class RemoteSession:
             self._earlier_changes += 1
             return
         with suppress(EngineFailed):  # the process has ended, and the server with it
-            await self._change("stop", drain_s)
+            await self._change(verbs.Stop(drain_s=drain_s))
 
     async def set_shared(self, shared: bool, *, encrypted: bool = True, drain_s: float = 0.0) -> None:
         """See ServerSession."""
         if shared != self.shared or (shared and encrypted != self.encrypted):
-            await self._change("share", drain_s, shared=shared, encrypted=encrypted)
+            await self._change(verbs.Share(shared, encrypted, drain_s))
 
     async def apply_fix(self, action: Action, *, drain_s: float = 0.0) -> None:
         """See ServerSession."""
-        await self._change("fix", drain_s, action=action.as_json())
+        await self._change(verbs.ApplyFix(action, drain_s))
 
     async def stop_model(self, name: str) -> None:
         """Unload one of the models at the address. The server ends with its last one. Raises ModelMissing."""
         if self._link is not None:
-            failed = (await self._ask(self._link, "unload", model=name))["failed"]
-            if failed is not None:
-                raise error_from_json(failed)
+            await self._ask(self._link, verbs.Stop(name))
 
     async def foresee_handover(self) -> HandoverOutlook | None:
         """See ServerSession."""
         if self._link is None or self._server is None:
             return None
-        outlook = await self._ask(self._link, "foresee")
-        return HandoverOutlook(**outlook) if outlook else None
-
-    async def send_request(
-        self, request: ChatRequest, on_delta: OnDelta | None = None, *, measured: bool = False
-    ) -> Reply:
-        """See ServerSession."""
-        return await send_metered_request(self.supervisor, self.monitor, request, on_delta, measured=measured)
+        outlook = await self._ask(self._link, verbs.ForeseeHandover())
+        return from_json(HandoverOutlook, outlook) if outlook else None
 
     async def close(self) -> None:
         """Stop the server, and end its process. One that does not answer is killed, which ends its engine, too."""
@@ -390,7 +345,7 @@ class RemoteSession:
         try:
             with suppress(LauncherError):
                 async with asyncio.timeout(_END_LIMIT_S):
-                    await self._ask(link, "quit")
+                    await self._ask(link, verbs.Quit())
                     await asyncio.shield(link.ended)
         except TimeoutError:
             link.kill()
@@ -398,41 +353,43 @@ class RemoteSession:
         self._closing = False
         await asyncio.to_thread(link.reap, _END_LIMIT_S)
 
-    async def _change(self, verb: str, drain_s: float, **fields: object) -> None:
-        """Request a change of the process. Cancelling the call cancels the change there."""
+    async def _change(self, verb: object) -> None:
+        """Have the process make a change. Cancelling the call cancels the change there."""
         self._uncounted_changes += 1
         try:
-            await self._request_change(verb, drain_s, fields)
+            await self._send_change(verb)
         finally:
             self._uncounted_changes -= 1
 
-    async def _request_change(self, verb: str, drain_s: float, fields: Mapping[str, object]) -> None:
+    async def _send_change(self, verb: object) -> None:
         self._request_number += 1
         number = self._request_number
         link = await self._connect()
         if number != self._request_number:
             raise Superseded(message("A newer request replaced this one."))
         try:
-            answer = await self._ask(link, verb, number=number, drain_s=drain_s, **fields)
-            await link.wait_for_number(answer.get("number", 0))
+            await self._ask(link, verb, number)
         except asyncio.CancelledError:
             if number == self._request_number:
                 with suppress(LauncherError):
-                    await self._ask(link, "cancel")
+                    await self._ask(link, verbs.CancelStarts())
             raise
-        if answer["failed"] is not None:
-            error, reported = error_from_json(answer["failed"]), self._last_error
+        except LauncherError as error:
             # Listeners have got the same error with the status, and compare the two.
-            raise reported if reported is not None and str(reported) == str(error) else error
+            reported = self._last_error
+            raise reported if reported is not None and str(reported) == str(error) else error from None
 
-    async def _ask(self, link: _Link, verb: str, **fields: object) -> Json:
-        """Return the process's answer. Raises EngineFailed if the process ends."""
-        answer: Json = {}
+    async def _ask(self, link: _Link, verb: object, number: int = 0) -> Mapping[str, Any]:
+        """Return the process's answer, once all events that came before have come. Raises EngineFailed if it ends."""
+        answer: Mapping[str, Any] = {}
+        seen = 0
         try:
-            async for each in send_request(link.entry.address, verb, **add_message_data(fields)):
-                answer = restore_messages(each)
-        except Unreachable:
+            async for answer in send_verb(link.entry.address, verb, number=number):
+                seen = answer.get("number", seen)
+        except ControlLost:
             raise await asyncio.shield(link.ended) from None
+        finally:
+            await link.wait_for_number(seen)
         return answer
 
     async def _connect(self) -> _Link:
@@ -483,16 +440,16 @@ class RemoteSession:
     async def _end_other_version(self, entry: ProcessEntry) -> None:
         with suppress(LauncherError, TimeoutError):
             async with asyncio.timeout(_END_LIMIT_S):
-                async for _ in send_request(entry.address, "quit"):
-                    pass
+                await verbs.ask(entry.address, verbs.Quit())
                 while await asyncio.to_thread(find_process) == entry:  # noqa: ASYNC110 -- another process gives no event
                     await asyncio.sleep(_POLL_S)
 
     async def _follow(self, link: _Link) -> None:
         """Apply the messages of the process until the connection is lost."""
         error = _lost_error()
+        self._state = SessionState()
         try:
-            async for each in send_request(link.entry.address, "own"):
+            async for each in send_verb(link.entry.address, verbs.Own()):
                 if each.get("taken"):
                     error = _taken_error()
                     break
@@ -507,9 +464,9 @@ class RemoteSession:
     async def _lose_link(self, link: _Link, error: LauncherError) -> None:
         if self._link is link:
             self._link = None
-        self._earlier_changes += self._reported_changes + 1
-        self._reported_changes = 0
-        self._set_models(ModelsChanged())
+        self._earlier_changes += self._state.change_count + 1
+        models, self._state = self.models, replace(self._state, change_count=0, models=())
+        self._announce_models(models)
         if self._server is not None:
             # A process that ends as it was asked to may be gone before it has sent its last status.
             failed = ServerStatus(ServerState.FAILED, error=error)
@@ -520,22 +477,23 @@ class RemoteSession:
         link.progress(link.number)
 
     async def _apply_message(self, link: _Link, sent: Mapping[str, Any]) -> None:
-        state: Json = restore_messages(sent["state"])
-        self._reported_changes = state.get("change_count", self._reported_changes)
-        self.shared = state.get("shared", self.shared)
-        self.encrypted = state.get("encrypted", self.encrypted)
-        self.model_name = state.get("model_name", self.model_name)
-        if state.get("server") is not None:
-            server = RemoteServer(LogBook(Path(state["log"]), is_copy=True), self._send_note)
+        changes = restore_messages(sent.get("state", {}))
+        models = self.models
+        if "launch" in changes:  # then the model's header is read
+            state = await asyncio.to_thread(self._state.with_changes, changes)
+        else:
+            state = self._state.with_changes(changes)
+        self._state = state
+        if state.server is not None and "server" in changes:
+            server = RemoteServer(LogBook(state.log or Path(), is_copy=True), self._send_note)
             server.on_status = self._handle_status
             await server.apply_state(state)
             await self._set_server(server)
-        elif self._server is not None:
+        elif self._server is not None and state.server is not None:
             await self._server.apply_state(state)
-        if "reply_progress" in state:
+        if "reply_progress" in changes:
             self.monitor.note_requests()
-        if "models" in state:
-            self._set_models(models_from_json(state["models"]))
+        self._announce_models(models)
         for time_s, text in sent.get("lines", ()):
             if self._server is not None:
                 self._server.log.add(text, time_s)
@@ -545,16 +503,15 @@ class RemoteSession:
             self._handle_event(event_from_json(restore_messages(each)))
         for each in sent.get("prompts", ()):
             self.monitor.health_watch.note_prompt(Reread.from_json(each) if each else None)
-        if "status" in state:
-            self._handle_event(event_from_json(state["status"]))
-        if state.get("server", self) is None:
+        if changes.get("status"):
+            self._handle_event(event_from_json(changes["status"]))
+        if state.server is None and "server" in changes:
             await self._set_server(None)
         link.progress(sent.get("number", link.number))
 
-    def _set_models(self, models: ModelsChanged) -> None:
-        if models != self.models:
-            self.models = models
-            self._notify_listeners(models)
+    def _announce_models(self, before: ModelsChanged) -> None:
+        if self.models != before:
+            self._notify_listeners(self.models)
 
     async def _set_server(self, server: RemoteServer | None) -> None:
         """Watch another server, or none."""
@@ -565,35 +522,26 @@ class RemoteSession:
         if server is not None:
             self.monitor.watch_server(server)
 
-    def _handle_event(self, event: ServerEvent | None) -> None:
+    def _handle_event(self, event: ServerEvent) -> None:
         if isinstance(event, ServerStatus) and self._server is not None:
             self._server.apply_status(event)
-        elif event is not None:
+        else:
             self._notify_listeners(event)
 
     def _handle_status(self, status: ServerStatus) -> None:
         self._last_error = status.error
         self._notify_listeners(status)
 
-    def _notify_listeners(self, event: ServerEvent) -> None:
-        for listener in tuple(self._listeners):
-            try:
-                listener(event)
-            except Exception:  # noqa: BLE001 -- must not end the connection
-                _log.exception("A listener failed: %s", type(event).__name__)
+    def publish_findings(self, findings: Sequence[Mapping[str, Any]]) -> None:
+        """See ServingSession."""
+        self._send_note(verbs.NoteFindings(tuple(findings)))
 
-    def _publish_health(self, event: HealthEvent) -> None:
-        findings = [finding.as_json() for finding in self.monitor.health_watch.open_findings]
-        self._send_note(findings=findings)
-        if self._on_health is not None:
-            self._on_health(event)
-
-    def _send_note(self, **fields: object) -> None:
+    def _send_note(self, verb: object) -> None:
         """Send facts to the process, such as the monitor's findings, for this user's other programs."""
 
         async def send(link: _Link) -> None:
             with suppress(LauncherError):
-                await self._ask(link, "note", **fields)
+                await self._ask(link, verb)
 
         if self._link is not None:
             task = asyncio.create_task(send(self._link))

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from launcher.app.serving import verbs
+from launcher.app.serving.verbs import ask, send_verb
 from launcher.base.codec import to_json
-from launcher.base.control import ControlAddress, send_request
+from launcher.base.control import ControlAddress
 from launcher.base.errors import EngineFailed, LauncherError, ServerNotFound, Unreachable
 from launcher.base.identity import ProcessId
 from launcher.base.messages import join_messages, message
 from launcher.base.validation import ValidationError
 from launcher.engine.server import registry
 from launcher.engine.server.client import EngineClient
+from launcher.engine.server.endpoint import preferred_port
 from launcher.engine.server.logs import LogLine, logs_dir, read_last_lines
 from launcher.engine.server.registry import ServerEntry
 from launcher.engine.server.state import SERVING
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 _STOP_TIMEOUT_S = 12.0
 _ANSWER_TIMEOUT_S = 10.0
 _STATUS_TIMEOUT_S, _RETRY_S = 2.0, 0.1
+_JOIN_TIMEOUT_S = 5.0
 _KILL = "taskkill /F /PID {}" if sys.platform == "win32" else "kill -9 {}"
 _SILENT = "not answering"
 _SERVING_STATES = tuple(state.value for state in SERVING)
@@ -68,9 +72,9 @@ async def _read_status(entry: ServerEntry) -> RegisteredServer:
     if entry.control_address is not None and not suspended:
         with suppress(LauncherError, TimeoutError):
             async with asyncio.timeout(_STATUS_TIMEOUT_S):
-                reply = await _query_last(entry.control_address, "status")
+                reply = await ask(entry.control_address, verbs.GetStatus())
     entry = _with_reported_values(entry, reply)
-    state = str(reply.get("state") or entry.state)
+    state = str(reply.get("state") or entry.first.state)
     if state in _SERVING_STATES:
         async with EngineClient(entry.url, None) as client:  # /health needs no key
             state = state if await client.is_healthy() else _SILENT
@@ -105,29 +109,48 @@ def _with_reported_values(entry: ServerEntry, reply: Mapping[str, Any]) -> Serve
     if not isinstance(entry_fields, dict):  # the launcher is an older version
         return entry
     try:
-        return ServerEntry.model_validate(
-            entry.model_dump() | {name: entry_fields[name] for name in registry.LIVE_FIELDS & entry_fields.keys()}
-        )
+        return ServerEntry.model_validate(entry.model_dump() | entry_fields)
     except ValidationError:
         return entry
 
 
+async def find_server_to_join() -> ServerEntry | None:
+    """Return the server of this user at the default address, if other starts can load their models there.
+
+    One whose program does not answer is left alone: a start beside it gets another address.
+    """
+    entry = await asyncio.to_thread(_find_default_server)
+    if entry is None or entry.control_address is None:
+        return None
+    with suppress(LauncherError, TimeoutError):
+        async with asyncio.timeout(_JOIN_TIMEOUT_S):
+            await ask(entry.control_address, verbs.GetStatus())
+        return entry
+    return None
+
+
+def _find_default_server() -> ServerEntry | None:
+    with suppress(LauncherError, OSError):
+        port = preferred_port()
+        return next((each for each in registry.list_entries() if each.port == port and each.takes_models), None)
+    return None
+
+
 def suspended_engine_error(entry: ServerEntry) -> Unreachable | None:
     """Return an error if a server's engine is suspended, else None."""
-    if entry.engine_pid is None or entry.engine_created_s is None:
-        return None
-    if not ProcessId(entry.engine_pid, entry.engine_created_s).is_suspended():
+    engine = entry.first.engine_process
+    if engine is None or not engine.is_suspended():
         return None
     return Unreachable(
         message(
             "The engine of {url} (process {engine_pid}) is suspended by SIGSTOP or a debugger, so it does not respond.",
             url=entry.url,
-            engine_pid=entry.engine_pid,
+            engine_pid=engine.pid,
         ),
         message(
             "{go_on}; `mtp-launcher restart` restarts the engine.",
             window="{go_on}; a restart replaces the engine.",
-            go_on=_resume_hint(entry.engine_pid),
+            go_on=_resume_hint(engine.pid),
         ),
     )
 
@@ -146,10 +169,10 @@ async def explain_broken_reply(entry: ServerEntry, error: Unreachable) -> Unreac
         return error
     with suppress(LauncherError, TimeoutError):
         async with asyncio.timeout(_STATUS_TIMEOUT_S):
-            status = await _query_last(entry.control_address, "status")
+            status = await ask(entry.control_address, verbs.GetStatus())
             while str(status.get("state")) in _SERVING_STATES:  # the engine's end may not have been noticed yet
                 await asyncio.sleep(_RETRY_S)
-                status = await _query_last(entry.control_address, "status")
+                status = await ask(entry.control_address, verbs.GetStatus())
             if why := status.get("error"):
                 return Unreachable(join_messages(message("The engine ended in the middle of the reply."), why))
     return error
@@ -164,7 +187,7 @@ async def reload_keys(entry: ServerEntry) -> bool:
         return False
     with suppress(LauncherError, TimeoutError):
         async with asyncio.timeout(_ANSWER_TIMEOUT_S):
-            return bool((await _query_last(entry.control_address, "reload-keys")).get("reloaded"))
+            return bool((await ask(entry.control_address, verbs.ReloadKeys())).get("reloaded"))
     return False
 
 
@@ -192,14 +215,12 @@ async def stop_server(url: str | None, *, drain_s: float = 0.0) -> ServerEntry:
                     kill=_KILL.format(entry.pid),
                 ),
             )
-    engine = None
-    if entry.engine_pid and entry.engine_created_s:  # the pid of an old entry may belong to another process by now
-        engine = ProcessId(entry.engine_pid, entry.engine_created_s)
+    engine = entry.first.engine_process
     stopped = False
     if entry.control_address is not None:
         with suppress(Unreachable, TimeoutError):
             async with asyncio.timeout(drain_s + _STOP_TIMEOUT_S):
-                reply = await _query_last(entry.control_address, "stop", drain_s=drain_s)
+                reply = await ask(entry.control_address, verbs.Stop(drain_s=drain_s))
                 stopped = bool(reply.get("stopped"))
     if not stopped and entry.launcher.is_running():  # its pid may belong to another process by now
         with suppress(psutil.NoSuchProcess):
@@ -227,12 +248,12 @@ async def stop_model(model: str, url: str | None, *, drain_s: float = 0.0) -> tu
     it is not loaded, ServerNotFound, SeveralServers, or Unreachable when its launcher does not answer.
     """
     entries = await asyncio.to_thread(registry.list_entries)
-    holding = [each for each in entries if model in [other.model for other in each.every_model]]
+    holding = [each for each in entries if model in [other.model for other in each.models]]
     if url is None and len(holding) == 1:
         url = holding[0].url
     entry = await asyncio.to_thread(registry.find_server, url)
     async with asyncio.timeout(drain_s + _STOP_TIMEOUT_S):
-        reply = await _query_last(await find_control_address(entry), "stop", model=model, drain_s=drain_s)
+        reply = await ask(await find_control_address(entry), verbs.Stop(model, drain_s))
     return entry, str(reply.get("stopped"))
 
 
@@ -254,7 +275,7 @@ async def restart_server(
     entry = await asyncio.to_thread(registry.find_server, url)
     address = await find_control_address(entry)
     status: Mapping[str, Any] = {}
-    async for status in send_request(address, "restart", set=dict(changes), drain_s=drain_s):
+    async for status in send_verb(address, verbs.Restart(changes, drain_s)):
         if on_state is not None:
             on_state(str(status.get("state")), status.get("percent"))
     return status
@@ -267,7 +288,7 @@ async def preview_restart(url: str | None, changes: Mapping[str, str]) -> Mappin
     """
     parse_settings(changes)
     entry = await asyncio.to_thread(registry.find_server, url)
-    return await _query_last(await find_control_address(entry), "preview", set=dict(changes))
+    return await ask(await find_control_address(entry), verbs.Preview(changes))
 
 
 async def follow_log(url: str | None, *, lines: int, follow: bool) -> AsyncIterator[str]:
@@ -287,7 +308,7 @@ async def follow_log(url: str | None, *, lines: int, follow: bool) -> AsyncItera
         return
     address = await find_control_address(entry)
     with suppress(Unreachable):  # the launcher has ended, so the log has, too
-        async for reply in send_request(address, "logs", lines=lines, follow=follow):
+        async for reply in send_verb(address, verbs.ReadLog(lines, follow)):
             for time_s, text in reply["lines"]:
                 yield str(LogLine(float(time_s), str(text)))
 
@@ -313,7 +334,7 @@ async def read_requests(
     # With `follow`, the end of the launcher ends the iteration.
     ended = suppress(Unreachable) if follow else nullcontext()
     with ended:
-        async for reply in send_request(address, "requests", count=count, follow=follow, current=current):
+        async for reply in send_verb(address, verbs.ReadRequests(count, follow, current)):
             for record in reply["requests"]:
                 yield record
 
@@ -346,7 +367,7 @@ async def find_control_address(entry: ServerEntry) -> ControlAddress:
         )
     try:
         async with asyncio.timeout(_ANSWER_TIMEOUT_S):
-            await _query_last(entry.control_address, "status")
+            await ask(entry.control_address, verbs.GetStatus())
     except TimeoutError:
         raise Unreachable(
             message(
@@ -360,9 +381,3 @@ async def find_control_address(entry: ServerEntry) -> ControlAddress:
             ),
         ) from None
     return entry.control_address
-
-
-async def _query_last(address: ControlAddress, verb: str, **fields: object) -> Mapping[str, Any]:
-    """Send a verb to a control socket, and return the last value of the reply, or {}."""
-    values = [value async for value in send_request(address, verb, **fields)]
-    return dict(values[-1]) if values else {}

@@ -88,7 +88,7 @@ def is_model_here(name: str) -> bool:
     Raises ModelUnknown, with similar names, for a name that neither this machine nor the catalogue has.
     """
     models = list_servable_models()
-    served = {model.model for entry in registry.list_entries() for model in entry.every_model}
+    served = {model.model for entry in registry.list_entries() for model in entry.models}
     here = {model.name for model in models} | {each for model in models for each in model.other_names} | served
     if name in here:
         return True

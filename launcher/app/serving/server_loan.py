@@ -6,45 +6,22 @@ See borrowed_session.py for the other end.
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator
-from contextlib import AbstractContextManager, suppress
-from typing import Protocol
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
-from launcher.app.serving.session_json import Json, options_to_json
+from launcher.base.codec import to_json
 from launcher.base.errors import LauncherError, Superseded
 from launcher.base.messages import message
 from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import SERVING
-from launcher.engine.server.supervisor import Supervisor
-from launcher.gateway.request_log import RequestLog
+
+if TYPE_CHECKING:
+    from launcher.app.serving.session import ServerSession
 
 _DRAIN_S = 30.0
 """Seconds that a restart waits for clients' replies that cannot go on after it. There are few, because it begins while
 no client asks."""
-
-
-class LendingSession(Protocol):
-    """The methods of a session that a loan needs."""
-
-    @property
-    def supervisor(self) -> Supervisor:
-        """Supervisor of the session's server."""
-
-    @property
-    def request_log(self) -> RequestLog:
-        """The clients' requests."""
-
-    @property
-    def model_name(self) -> str:
-        """The served model as the user named it."""
-
-    async def start(self, options: ServeOptions, *, again: bool = False, drain_s: float = 0.0) -> None:
-        """Serve `options`. See ServerSession.start."""
-
-    def set_measurement_key(self, key: str | None) -> None:
-        """Accept a measurement's requests with a key of their own. See Gateway.set_measurement_key."""
-
-    def pause_traffic_reports(self) -> AbstractContextManager[None]:
-        """Count no request as usage. See Monitor.pause_traffic_reports."""
 
 
 class ServerLoan:
@@ -54,7 +31,7 @@ class ServerLoan:
     own, and end as soon as a client sends one. `end` restores the previous settings.
     """
 
-    def __init__(self, session: LendingSession) -> None:
+    def __init__(self, session: "ServerSession") -> None:
         self._session = session
         self._previous = session.supervisor.options
         self._key = secrets.token_urlsafe(32)
@@ -62,7 +39,7 @@ class ServerLoan:
         self._changes_itself = self.is_over = False
         session.set_measurement_key(self._key)
 
-    async def send_messages(self) -> AsyncGenerator[Json]:
+    async def send_messages(self) -> AsyncGenerator[dict[str, Any]]:
         """Yield messages for the measurement until the loan is over.
 
         The first describes the server, each later one has the number of clients' requests that wait or run.
@@ -73,7 +50,7 @@ class ServerLoan:
                 "url": supervisor.endpoint.url,
                 "api_key": self._key,
                 "model_name": self._session.model_name,
-                "options": options_to_json(self._previous) if self._previous else None,
+                "options": to_json(self._previous.with_absolute_paths() if self._previous else None),
                 "engine_pid": supervisor.engine_pid,
                 "log": str(supervisor.log.path),
             }
@@ -87,7 +64,7 @@ class ServerLoan:
         if self.is_over:
             raise Superseded(message("The server was stopped or restarted with other settings."))
         self._changes_itself = True
-        await self._session.start(options, again=True, drain_s=_DRAIN_S)
+        await self._session.start(StartRequest(options, again=True, drain_s=_DRAIN_S))
         return self._session.supervisor.engine_pid
 
     def note_change(self) -> None:
@@ -105,7 +82,7 @@ class ServerLoan:
         if keep or self._previous is None or not self._is_changed():
             return
         with suppress(LauncherError):  # the server's status shows the error
-            await self._session.start(self._previous, drain_s=_DRAIN_S)
+            await self._session.start(StartRequest(self._previous, drain_s=_DRAIN_S))
 
     def _is_changed(self) -> bool:
         """Return whether the server has other settings than before, or is being given some."""

@@ -7,13 +7,16 @@ from contextlib import asynccontextmanager
 
 from launcher.app.serving.attach import AttachedServer
 from launcher.app.serving.running_servers import explain_broken_reply, suspended_engine_error
-from launcher.app.serving.session import OnHealth, OnServerEvent, OnSnapshot, ServerSession
+from launcher.app.serving.serving_session import OnHealth, OnSnapshot
+from launcher.app.serving.session import ServerSession
 from launcher.base.errors import ServerNotFound, Unreachable
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
 from launcher.engine.server.address import ServerAddress, parse_address
 from launcher.engine.server.client import ChatRequest, EngineClient
 from launcher.engine.server.listener import verified_api_key
+from launcher.engine.server.start_request import StartRequest
+from launcher.engine.server.state import Listener
 from launcher.models.limits import no_text_error
 from launcher.models.server_settings import Value
 from launcher.monitor.meter import ReplyMeter
@@ -27,7 +30,7 @@ async def serve(
     port: int | None = None,
     shared: bool = False,
     direct: bool = False,
-    on_event: OnServerEvent | None = None,
+    on_event: Listener | None = None,
     on_snapshot: OnSnapshot | None = None,
     on_health: OnHealth | None = None,
     chosen: Mapping[str, Value] | None = None,
@@ -35,14 +38,14 @@ async def serve(
     """Run a server within the block, and stop it however the block is left.
 
     `shared` lets other computers of the network use this server with its key, `direct` leaves the gateway out. `chosen`
-    are the settings to keep for the model's next start: see ServerSession.start. Raises the LauncherError of a failed
+    are the settings to keep for the model's next start: see StartRequest. Raises the LauncherError of a failed
     start.
     """
     session = ServerSession(
         port=port, shared=shared, direct=direct, on_event=on_event, on_snapshot=on_snapshot, on_health=on_health
     )
     try:
-        await session.start(options, chosen=chosen)
+        await session.start(StartRequest(options, chosen=chosen))
         yield session
     finally:
         await session.stop()
@@ -61,8 +64,8 @@ async def request_reply(
         if url is None:
             raise
         return await _chat_with_other_server(request, parse_address(url), api_key, on_delta, error)
-    if entry.embeddings:
-        raise no_text_error(entry.model, is_reranker=entry.reranking)
+    if entry.first.embeddings:
+        raise no_text_error(entry.first.model, is_reranker=entry.first.reranking)
     if suspended := await asyncio.to_thread(suspended_engine_error, entry):
         raise suspended
     key = await asyncio.to_thread(verified_api_key, entry)

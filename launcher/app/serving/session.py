@@ -1,14 +1,13 @@
 """A session: one server that the window or the command line starts, uses and stops, possibly several times."""
 
 import asyncio
-import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.app import settings
 from launcher.app.serving.memory_guard import MemoryGuard, PoolMemoryGuard
@@ -16,9 +15,9 @@ from launcher.app.serving.model_pool import ModelPool, read_pool_rules
 from launcher.app.serving.published_server import PublishedServer
 from launcher.app.serving.request_keeping import RequestKeeping
 from launcher.app.serving.server_loan import ServerLoan
-from launcher.app.serving.serving_session import send_metered_request
+from launcher.app.serving.serving_session import OnHealth, OnSnapshot, ServingSession
+from launcher.app.serving.session_control import SessionControl
 from launcher.base.action import Action, ActionKind
-from launcher.base.codec import to_json
 from launcher.base.errors import (
     ActionImpossible,
     BadOption,
@@ -28,14 +27,12 @@ from launcher.base.errors import (
     ServerNotFound,
     Superseded,
 )
-from launcher.base.heap import fix_mmap_threshold
 from launcher.base.messages import message
 from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.diagnosis.actions import apply_action, restarts_server
 from launcher.engine.diagnosis.fix_command import FixCommand, command_for
 from launcher.engine.diagnosis.fixes import attach_fixes
 from launcher.engine.serve_options import ServeOptions, check_options
-from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.endpoint import saved_endpoints
 from launcher.engine.server.last_start import RepeatableStart, save_last_start, save_last_use
 from launcher.engine.server.launch import Launch, api_model_name, check_model
@@ -43,10 +40,12 @@ from launcher.engine.server.load_times import LoadTimer, save_load_time
 from launcher.engine.server.logs import LogBook
 from launcher.engine.server.registry import ServedModel
 from launcher.engine.server.reread import DroppedPrompts
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import (
     ADDRESS_CHANGED,
     SERVING,
     EngineStarted,
+    Listener,
     ModelsChanged,
     ModelStatus,
     Notice,
@@ -62,9 +61,6 @@ from launcher.gateway.client_side import GatewayClientSide
 from launcher.gateway.exchange import HandoverOutlook
 from launcher.gateway.request_log import RequestLog, RequestRecord
 from launcher.models.server_settings import Value
-from launcher.monitor.health_event import HealthEvent
-from launcher.monitor.monitor import Monitor, MonitorSnapshot
-from launcher.monitor.reply import OnDelta, Reply
 
 if TYPE_CHECKING:
     from launcher.gateway.gate import HandoverReport
@@ -76,22 +72,17 @@ _SETTLE_S = 0.5
 """Seconds in which further changes of a running server are combined with the first, for one restart."""
 _PUBLISH_TIMEOUT_S = 2.0
 """Seconds to wait until the registry entry of a ready server is written."""
-_log = logging.getLogger(__name__)
-
-OnServerEvent = Callable[[ServerEvent], None]
-OnSnapshot = Callable[[MonitorSnapshot], None]
-OnHealth = Callable[[HealthEvent], None]
 
 
 class _ServedStart(NamedTuple):
-    """The last start that succeeded, with the user's choices: see ServerSession.start."""
+    """The last start that succeeded, with the user's choices: see StartRequest."""
 
     start: RepeatableStart
     chosen: dict[str, Value]
     set_aside: dict[str, Value] | None
 
 
-class ServerSession:
+class ServerSession(ServingSession):
     """One server, which may be started, restarted, used and stopped repeatedly.
 
     Its address stays the same, unless no `port` was given and another program takes it. A `shared` server listens on
@@ -112,16 +103,15 @@ class ServerSession:
         takes_models: bool = False,
         memory_limit_mib: int | None = None,
         memory_guard: bool | None = None,
-        on_event: OnServerEvent | None = None,
+        on_event: Listener | None = None,
         on_snapshot: OnSnapshot | None = None,
         on_health: OnHealth | None = None,
     ) -> None:
-        fix_mmap_threshold()
-        self.monitor = Monitor(on_snapshot, on_health=self._publish_health)
-        self._on_health = on_health
+        super().__init__(on_event, on_snapshot, on_health)
         self._port, self._may_change_port = port, port is None
         self.shared = shared
         self._dropped_prompts = DroppedPrompts()
+        self.control = SessionControl(self)
         self.request_log = RequestLog(self._served_model, self._count_dropped_prompts)
         self.request_log.add_listener(self._note_request)
         self._request_keeping = RequestKeeping(self.request_log)
@@ -129,13 +119,13 @@ class ServerSession:
         self.encrypted = encrypted
         self._takes_models = takes_models and not direct
         self._memory_limit_mib = memory_limit_mib
-        self._memory_guard = MemoryGuard(self, self._notify_listeners, agreed=memory_guard)
+        self._memory_guard = MemoryGuard(
+            lambda: self.supervisor, self.start, self._notify_listeners, agreed=memory_guard
+        )
         self._pool_memory_guard = PoolMemoryGuard(self._notify_listeners, agreed=memory_guard)
         self._pool_watch: asyncio.Task[None] | None = None
         self.pool: ModelPool | None = None
         self._gateway: GatewayClientSide | None = None
-        self._on_event = on_event
-        self._extra_listeners: list[OnServerEvent] = []
         self._lost_port: int | None = None
         """The port that another program took; None once the user was told."""
         self._hides_lost_port = False
@@ -143,7 +133,7 @@ class ServerSession:
         self._change_count = 0
         self._supervisor: Supervisor | None = None
         self._published: PublishedServer | None = None
-        # The newest start, whether it succeeds or not. For `chosen` and `set_aside` see `start`.
+        # The newest start, whether it succeeds or not. For `chosen` and `set_aside` see StartRequest.
         self._newest_start: RepeatableStart | None = None
         self._chosen: dict[str, Value] = {}
         self._set_aside: dict[str, Value] | None = None
@@ -182,50 +172,23 @@ class ServerSession:
         """The models at its address, the main one first, if requests can name several."""
         return self.pool.model_statuses if self.pool is not None else ()
 
-    @contextmanager
-    def listening(self, listener: OnServerEvent) -> Iterator[None]:
-        """Also call `listener` for every event within the block."""
-        self._extra_listeners.append(listener)
-        try:
-            yield
-        finally:
-            self._extra_listeners.remove(listener)
-
-    async def start(
-        self,
-        options: ServeOptions,
-        *,
-        again: bool = False,
-        settles: bool = False,
-        drain_s: float = 0.0,
-        chosen: Mapping[str, Value] | None = None,
-        set_aside: Mapping[str, Value] | None = None,
-        model_name: str | None = None,
-        notices: Sequence[Notice] = (),
-    ) -> None:
-        """Serve `options` instead of what is served now. See Supervisor.become.
-
-        With `settles` a running server is changed only after `_SETTLE_S` seconds without another change, so that
-        clients meet one restart and not several.
-
-        `chosen` are the settings that the user chose (None: the kept settings stay). Once served, they are kept
-        for the model's next start, together with `set_aside`: earlier choices that are not used this time, but stay
-        kept (None: all earlier choices). `notices` go to the listeners first. `model_name` is the model as the user
-        named it, for commands that start it again (None: its path).
+    async def start(self, request: StartRequest) -> None:
+        """Serve other options instead of what is served now. See Supervisor.become.
 
         A port that the user did not choose is changed if another program takes it before the engine does. The error of
         a failed start has its possible fixes as `actions`, for `apply_fix` or `command_for_action`.
         """
         self._proposed_fixes = ()
-        for notice in notices:
+        for notice in request.notices:
             self._notify_listeners(notice)
+        options, chosen, model_name = request.options, request.chosen, request.model_name
         if self._newest_start is not None:
             if self._newest_start.options.model != options.model:
                 self._chosen, self._set_aside = {}, None
             elif model_name is None:
                 model_name = self._newest_start.model
-        if chosen is not None and set_aside is not None:
-            self._set_aside = dict(set_aside)
+        if chosen is not None and request.set_aside is not None:
+            self._set_aside = dict(request.set_aside)
         self._newest_start = this_start = RepeatableStart.from_options(
             options,
             model_name=model_name,
@@ -235,9 +198,9 @@ class ServerSession:
         )
         change_number = self._count_change()
         try:
-            if settles and self._is_serving:
+            if request.settles and self._is_serving:
                 await self._settle_change(change_number)
-            await self._start_on_free_port(options, change_number, again=again, drain_s=drain_s)
+            await self._start_on_free_port(request, change_number)
         except LauncherError as error:
             attach_fixes(error, options)
             if self._newest_start is this_start:  # the start failed before it ran an engine
@@ -278,7 +241,7 @@ class ServerSession:
             self._port, self._may_change_port = None, True
         elif action.kind is not ActionKind.RESTART:
             base = base.with_options(apply_action(action, base.options, context=base.context))
-        await self.start(base.options, again=True, drain_s=drain_s, chosen=base.settings, model_name=base.model)
+        await self.start(StartRequest(base.options, True, drain_s=drain_s, chosen=base.settings, model_name=base.model))
 
     @property
     def requested_options(self) -> ServeOptions | None:
@@ -332,11 +295,6 @@ class ServerSession:
     def change_count(self) -> int:
         """Number of starts and stops requested so far. A measurement compares it to detect those of others."""
         return self._change_count
-
-    @property
-    def has_uncounted_changes(self) -> bool:
-        """See ServingSession. A session counts each change when it is requested."""
-        return False
 
     @property
     def model_name(self) -> str:
@@ -420,7 +378,7 @@ class ServerSession:
         options = self._supervisor.options if self._supervisor is not None else None
         base = self._newest_start.with_options(options) if options is not None else self._newest_start
         await self.stop(drain_s=drain_s)
-        await self.start(base.options, chosen=base.settings, model_name=base.model)
+        await self.start(StartRequest(base.options, chosen=base.settings, model_name=base.model))
 
     def command_for_action(self, action: Action) -> FixCommand:
         """Return the command that applies an action, or the link to open; neither when only the user can do it."""
@@ -490,14 +448,12 @@ class ServerSession:
             raise
         self._check_not_superseded(change_number)
 
-    async def _start_on_free_port(
-        self, options: ServeOptions, change_number: int, *, again: bool, drain_s: float
-    ) -> None:
-        check_options(options)
-        await asyncio.to_thread(check_model, options)  # fail before a port is claimed
+    async def _start_on_free_port(self, request: StartRequest, change_number: int) -> None:
+        check_options(request.options)
+        await asyncio.to_thread(check_model, request.options)  # fail before a port is claimed
         for moves_left in reversed(range(_MAX_PORTS if self._may_change_port else 1)):
             try:
-                await self._start_supervisor(options, change_number, moves_left, again=again, drain_s=drain_s)
+                await self._start_supervisor(request, change_number, moves_left)
             except PortBusy:
                 if not moves_left:
                     raise
@@ -505,9 +461,8 @@ class ServerSession:
             else:
                 break
 
-    async def _start_supervisor(
-        self, options: ServeOptions, change_number: int, moves_left: int, *, again: bool, drain_s: float
-    ) -> None:
+    async def _start_supervisor(self, request: StartRequest, change_number: int, moves_left: int) -> None:
+        options = request.options
         try:
             async with self._lifecycle_lock:  # else a clean-up would end the new monitor and control socket, too
                 self._check_not_superseded(change_number)
@@ -515,11 +470,12 @@ class ServerSession:
                 supervisor = self._supervisor or await self._open_supervisor(options)
                 if self._is_watched:
                     self.monitor.watch_server(supervisor)
+                load: Callable[..., Awaitable[None]] = supervisor.become
                 if self.pool is not None:
                     await self.pool.reopen()
-                    await self.pool.yield_model(options.model)
+                    load = (await self.pool.make_main(options.model)).load
             self._check_not_superseded(change_number)
-            await supervisor.become(options, again=again, drain_s=drain_s)
+            await load(options, again=request.again, drain_s=request.drain_s)
         except BaseException:
             await self._clean_up_shielded()
             raise
@@ -547,12 +503,6 @@ class ServerSession:
         reading = _LoadReading(launch, pid, launch.plan_settings("cpu").ubatch)
         await asyncio.to_thread(reading.record, supervisor.log.last_lines())
         self._load_memory = reading  # from now on: two records at a time would lose one
-
-    def _publish_health(self, event: HealthEvent) -> None:
-        """Publish the open health findings to this user's other programs, and call the listener."""
-        self.publish_findings(to_json(self.monitor.health_watch.open_findings))
-        if self._on_health is not None:
-            call_listener(self._on_health, event)
 
     def publish_findings(self, findings: Sequence[Mapping[str, object]]) -> None:
         """Publish health findings, as JSON, to this user's other programs."""
@@ -613,14 +563,8 @@ class ServerSession:
             await asyncio.sleep(_POLL_S)  # a start may be moving to another port
         return None
 
-    async def send_request(
-        self, request: ChatRequest, on_delta: OnDelta | None = None, *, measured: bool = False
-    ) -> Reply:
-        """Send a request and return the whole reply. The monitor observes it. See Supervisor.chat."""
-        return await send_metered_request(self.supervisor, self.monitor, request, on_delta, measured=measured)
-
     async def _open_supervisor(self, options: ServeOptions) -> Supervisor:
-        published = await PublishedServer.publish(self, self._port, options, shared=self.shared)
+        published = await PublishedServer.publish(self.control, self._port, options, shared=self.shared)
         endpoint = published.endpoint
 
         def listen(event: ServerEvent) -> None:
@@ -635,7 +579,7 @@ class ServerSession:
                 self._notify_listeners(event)
 
         def change_models(models: tuple[ServedModel, ...]) -> None:
-            published.registration.update(models=models)
+            published.update_others(models)
             self._notify_listeners(ModelsChanged(self.model_statuses))
 
         try:
@@ -684,9 +628,7 @@ class ServerSession:
         return supervisor
 
     def _notify_listeners(self, event: ServerEvent) -> None:
-        for listener in (self._on_event, *self._extra_listeners):
-            if listener is not None:
-                call_listener(listener, event)
+        super()._notify_listeners(event)
         report = self.last_handover
         if isinstance(event, ServerStatus) and event.state is ServerState.READY and report is not self._handover:
             self._handover = report
@@ -780,11 +722,3 @@ def _remember_choices(model: Path, set_aside: Mapping[str, Value] | None, chosen
     """Keep the chosen settings for the model's next start, with the earlier ones that were set aside (None: all)."""
     earlier = load_model_settings(model) if set_aside is None else set_aside
     save_model_settings(model, {**earlier, **chosen})
-
-
-def call_listener(listener: Callable[[Any], None], event: object) -> None:
-    """Call a listener. Its failure (a closed terminal, for example) must not end the supervision of the server."""
-    try:
-        listener(event)
-    except Exception:  # noqa: BLE001 -- any error of a listener
-        _log.exception("A listener failed: %s", type(event).__name__)

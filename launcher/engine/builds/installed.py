@@ -469,7 +469,7 @@ def _check_not_running(engine: InstalledEngine) -> None:
 def _find_process_using(engine: InstalledEngine) -> str | None:
     """Return the server or process that runs an engine, as text for an error message; None if there is none."""
     for entry in registry.list_entries():
-        if entry.engine == engine.name:
+        if engine.name in [each.engine for each in entry.models]:
             return f"the server at {entry.url}"
     for process in psutil.process_iter(["pid", "exe"]):
         program = process.info["exe"]

@@ -20,7 +20,7 @@ def find_server_using(paths: Iterable[Path]) -> ServerEntry | None:
     """Return the entry of the first server whose engine has one of `paths` in its command line; None without one."""
     wanted = {str(path.absolute()) for path in paths}
     for entry in registry.list_entries():
-        for pid in filter(None, (entry.engine_pid, entry.pid)):
+        for pid in filter(None, (*(each.engine_pid for each in entry.models), entry.pid)):
             try:
                 process = psutil.Process(pid)
                 words = {word for each in (process, *process.children(recursive=True)) for word in each.cmdline()}

@@ -51,7 +51,7 @@ class Launch:
 
     command: EngineCommand
     build: EngineBuild
-    header: GgufModel
+    header: GgufModel = field(metadata={"key": None})  # another process reads it in the model's file
     context: int
     options: ServeOptions
     note: str = ""

@@ -5,7 +5,6 @@ import sys
 import psutil
 
 from launcher.base.errors import NotOurEngine, PortBusy, Unreachable
-from launcher.base.identity import ProcessId
 from launcher.base.messages import message
 from launcher.engine.server.endpoint import OTHER_PORT, is_port_free
 from launcher.engine.server.registry import ServerEntry
@@ -55,12 +54,10 @@ def verified_api_key(entry: ServerEntry) -> str:
 
     Raises NotOurEngine if another program listens on the port, Unreachable if none does.
     """
-    behind_gateway = entry.engine_port not in (None, entry.port)
+    behind_gateway = entry.first.engine_port not in (None, entry.port)
     if behind_gateway and entry.launcher.is_running() and is_listening(entry.pid, entry.port) is not False:
         return entry.api_key
-    engine = (
-        ProcessId(entry.engine_pid, entry.engine_created_s) if entry.engine_pid and entry.engine_created_s else None
-    )
+    engine = entry.first.engine_process
     if engine is not None and engine.is_running() and is_listening(engine.pid, entry.port) is not False:
         return entry.api_key
     if is_port_free(entry.port):

@@ -68,7 +68,7 @@ def list_running_engines() -> tuple[RunningEngine, ...]:
     return tuple(
         RunningEngine(pid, each.model, each.engine, each.state not in _NOT_LOADED, each.formula_inputs)
         for entry in entries
-        for each in entry.every_model
+        for each in entry.models
         if (pid := each.engine_pid)
         and (each.engine_created_s is None or ProcessId(pid, each.engine_created_s).is_running())
     )

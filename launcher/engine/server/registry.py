@@ -20,7 +20,14 @@ from launcher.base.kept_files import KeptFile
 from launcher.base.locks import hold_lock
 from launcher.base.messages import message
 from launcher.base.paths import explain_os_error, runtime_dir, state_dir
-from launcher.base.validation import BaseModel, ConfigDict, Field
+from launcher.base.validation import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 from launcher.engine.server.address import parse_address
 from launcher.engine.server.endpoint import ALL_ADDRESSES, HOST, OTHER_PORT, Endpoint, claim_endpoint, is_port_free
 from launcher.engine.server.entry_files import entry_file, list_entry_files
@@ -70,37 +77,24 @@ def end_orphaned_engine(engine: ProcessId, port: int, expected_hash: str | None)
 
 
 _LOCK_S = 10.0
-LIVE_FIELDS = {
-    "models",
-    "takes_models",
-    "model",
-    "engine",
-    "draft",
-    "embeddings",
-    "reranking",
-    "engine_pid",
-    "engine_created_s",
-    "engine_port",
-    "command_hash",
-    "settings",
-    "health",
-    "shared",
-    "encrypted",
-}
+LIVE_FIELDS = {"models", "takes_models", "health", "shared", "encrypted"}
 """Fields of ServerEntry that change while a server runs. Other commands get them over the control socket, because the
 file is written in the background and may be out of date."""
 
 
 class ServedModel(BaseModel):
-    """A further model of a server, besides the one that it was started with. `by_request`: a request loaded it.
+    """A model of a running server. `model` is its name in the API, `engine` that of the engine build.
 
-    The other fields are as in ServerEntry.
+    `by_request`: a request loaded it. `embeddings` means that it turns texts into vectors instead of generating text,
+    `reranking` that it ranks texts. `engine_pid` and `engine_created_s` identify the engine's process, `engine_port` is
+    the engine's own port behind the gateway. `formula_inputs` are the arguments of the memory estimate: see
+    own_memory.py.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)
 
     model: str
-    state: str
+    state: str = "preparing"
     by_request: bool = False
     engine: str = ""
     draft: int = 0
@@ -113,17 +107,23 @@ class ServedModel(BaseModel):
     settings: dict[str, Any] = {}
     formula_inputs: dict[str, Any] = {}
 
+    @property
+    def engine_process(self) -> ProcessId | None:
+        """The engine's process; None if none is known."""
+        if self.engine_pid is None or self.engine_created_s is None:
+            return None
+        return ProcessId(self.engine_pid, self.engine_created_s)
+
 
 class ServerEntry(BaseModel):
     """The registry entry of a running server.
 
-    `pid` and `created_s` identify the launcher process that supervises it, `engine_pid` and `engine_created_s` the
-    engine's process; `engine_port` is the engine's own port behind the gateway. `model` is the model's name in the API,
-    `engine` the name of the engine build. `shared` means that the server listens on all addresses, `encrypted` that
-    other computers must use TLS, `embeddings` that it turns texts into vectors instead of generating text, `reranking`
-    that it ranks texts. `control` and `control_token` are the address and secret of the launcher's control socket.
-    `formula_inputs` are the arguments of the memory estimate: see own_memory.py. `models` are further models that are
-    loaded, `takes_models` is whether another start can load its model here.
+    `pid` and `created_s` identify the launcher process that supervises it. `models` are its models, the one that it was
+    started with first; `takes_models` is whether another start can load its model here. `shared` means that the server
+    listens on all addresses, `encrypted` that other computers must use TLS. `control` and `control_token` are the
+    address and secret of the launcher's control socket.
+
+    In JSON the first model's fields are those of the entry itself, as 0.1.0 wrote and reads them.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -135,28 +135,33 @@ class ServerEntry(BaseModel):
     encrypted: bool = False
     pid: int = Field(gt=0)
     created_s: float
-    model: str
-    engine: str
-    draft: int
-    embeddings: bool = False
-    reranking: bool = False
-    engine_pid: int | None = Field(default=None, gt=0)
-    engine_created_s: float | None = None
-    engine_port: int | None = None
-    command_hash: str | None = None
-    state: str = "preparing"
-    settings: dict[str, Any] = {}
-    formula_inputs: dict[str, Any] = {}
     control: str | None = None
     control_token: str | None = Field(default=None, repr=False)
     health: tuple[dict[str, Any], ...] = ()
-    models: tuple[ServedModel, ...] = ()
+    models: tuple[ServedModel, ...] = Field(min_length=1)
     takes_models: bool = False
 
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_models(cls, data: Any) -> Any:  # noqa: ANN401 -- JSON
+        if not isinstance(data, dict) or "model" not in data:
+            return data
+        first = {name: data[name] for name in ServedModel.model_fields if name in data}
+        return {**data, "models": (first, *data.get("models", ()))}
+
+    @model_serializer(mode="wrap")
+    def _spread_first_model(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = write(self)
+        if models := data.get("models"):
+            first, *others = models
+            del first["by_request"]
+            data |= {**first, "models": others}
+        return data
+
     @property
-    def every_model(self) -> "tuple[ServerEntry | ServedModel, ...]":
-        """The model that the server was started with, and the further ones."""
-        return (self, *self.models)
+    def first(self) -> ServedModel:
+        """The model that the server was started with."""
+        return self.models[0]
 
     @property
     def control_address(self) -> ControlAddress | None:
@@ -189,6 +194,11 @@ class Registration:
         self.entry = self.entry.model_copy(update=changes)
         self._file.write(self.entry.model_dump_json().encode())
 
+    def update_first(self, **changes: object) -> None:
+        """Change fields of the first model."""
+        first, *others = self.entry.models
+        self.update(models=(first.model_copy(update=changes), *others))
+
     def was_deleted(self) -> bool:
         """Return whether somebody deleted the entry's file after it was written; False if that is unknown."""
         return self._file.was_deleted()
@@ -202,9 +212,7 @@ class Registration:
         self._file.remove()
 
 
-def register_server(
-    port: int | None, *, model: str, engine: str, draft: int, shared: bool = False
-) -> tuple[Endpoint, Registration]:
+def register_server(port: int | None, model: ServedModel, *, shared: bool = False) -> tuple[Endpoint, Registration]:
     """Claim an endpoint and register the server under one lock, so that two starts never get the same port.
 
     A `shared` server listens on all addresses of this computer. If the state folder cannot be written, the server gets
@@ -212,7 +220,11 @@ def register_server(
     HomeUnusable if another program locks the registry for 10 s.
     """
     try:
-        return _register(port, model=model, engine=engine, draft=draft, shared=shared)
+        with _registry_lock():
+            endpoint = claim_endpoint(port, taken=frozenset(entry.port for entry in _read_entries()), shared=shared)
+            entry = _make_entry(endpoint, model)
+            registration = Registration(entry)
+            write_atomically(entry_file(endpoint.port), entry.model_dump_json().encode())
     except TimeoutError as error:
         raise explain_os_error(error) from error
     except OSError as error:
@@ -222,20 +234,13 @@ def register_server(
             state_dir(),
             error.strerror or error,
         )
+    else:
+        return endpoint, registration
     endpoint = _temporary_endpoint(port, shared=shared)
-    return endpoint, Registration(_make_entry(endpoint, model=model, engine=engine, draft=draft))
+    return endpoint, Registration(_make_entry(endpoint, model))
 
 
-def _register(port: int | None, *, model: str, engine: str, draft: int, shared: bool) -> tuple[Endpoint, Registration]:
-    with _registry_lock():
-        endpoint = claim_endpoint(port, taken=frozenset(entry.port for entry in _read_entries()), shared=shared)
-        entry = _make_entry(endpoint, model=model, engine=engine, draft=draft)
-        registration = Registration(entry)
-        write_atomically(entry_file(endpoint.port), entry.model_dump_json().encode())
-    return endpoint, registration
-
-
-def _make_entry(endpoint: Endpoint, *, model: str, engine: str, draft: int) -> ServerEntry:
+def _make_entry(endpoint: Endpoint, model: ServedModel) -> ServerEntry:
     launcher = ProcessId.from_pid(os.getpid()) or ProcessId(os.getpid(), 0.0)
     return ServerEntry(
         url=endpoint.url,
@@ -244,9 +249,7 @@ def _make_entry(endpoint: Endpoint, *, model: str, engine: str, draft: int) -> S
         shared=endpoint.shared,
         pid=launcher.pid,
         created_s=launcher.created_s,
-        model=model,
-        engine=engine,
-        draft=draft,
+        models=(model,),
     )
 
 
@@ -325,12 +328,8 @@ def _read_entries() -> tuple[ServerEntry, ...]:
         if entry.launcher.is_running():
             entries.append(entry)
         else:
-            for each in entry.every_model:
-                if each.engine_pid and each.engine_created_s:
-                    end_orphaned_engine(
-                        ProcessId(each.engine_pid, each.engine_created_s),
-                        each.engine_port or entry.port,
-                        each.command_hash,
-                    )
+            for each in entry.models:
+                if each.engine_process is not None:
+                    end_orphaned_engine(each.engine_process, each.engine_port or entry.port, each.command_hash)
             path.unlink(missing_ok=True)
     return tuple(entries)

@@ -28,6 +28,7 @@ from launcher.base.paths import models_dir
 from launcher.engine.builds.installed import read_store
 from launcher.engine.server import registry
 from launcher.engine.server.client import Timings
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.settings import load_model_settings, save_model_settings
 from launcher.fetch.jobs import RequestedState
 from launcher.fetch.queue_runner import QueueRunner
@@ -150,7 +151,7 @@ async def test_the_demo_is_served_with_the_settings_of_the_last_time(
     launch = session.supervisor.launch
     assert launch is not None
     assert (launch.context, launch.options.draft, launch.options.kv) == (2_048, 1, "q8_0")
-    await session.start(replace(launch.options, draft=2), again=True, chosen={"draft": 2})
+    await session.start(StartRequest(replace(launch.options, draft=2), again=True, chosen={"draft": 2}))
     assert load_model_settings(first.options.model) == kept | {"draft": 2}
 
 
@@ -238,7 +239,7 @@ async def test_a_server_of_another_process_must_be_stopped_first(
 
     monkeypatch.setattr(first_checks, "read_situation", read)
     launcher = ProcessId(1, 0.0)
-    running = [SimpleNamespace(engine_pid=7, launcher=launcher)]
+    running = [SimpleNamespace(first=SimpleNamespace(engine_pid=7), launcher=launcher)]
     monkeypatch.setattr(registry, "list_entries", lambda: running)
     with pytest.raises(
         NothingFits, match=r"^Other is still running and uses [\d,]+ MiB of the memory that mine:F16 needs\."

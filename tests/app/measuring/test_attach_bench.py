@@ -13,6 +13,7 @@ from launcher.app.serving.session import ServerSession
 from launcher.base.errors import Refused
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.address import parse_address
+from launcher.engine.server.start_request import StartRequest
 from launcher.tuning.measured_speed import MeasuredSpeed
 from launcher.tuning.records import Run
 from launcher.tuning.workloads import load_workload
@@ -122,7 +123,7 @@ async def test_other_refusals_are_reported() -> None:
 async def test_the_real_engine_is_measured_by_its_own_timings(demo_model: Path) -> None:
     session = ServerSession()
     try:
-        await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=4_096))
+        await session.start(StartRequest(ServeOptions(model=demo_model, built_in=True, threads=1, context=4_096)))
         endpoint = session.supervisor.endpoint
         server = AttachedServer(parse_address(endpoint.url), endpoint.api_key)
         await server.detect_features()

@@ -21,6 +21,7 @@ from launcher.base.errors import BadOption, NothingMeasured
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
 from launcher.engine.server.address import parse_address
+from launcher.engine.server.start_request import StartRequest
 from launcher.monitor.meter import sum_acceptance
 from launcher.monitor.traffic import measure_traffic, parse_counters
 from launcher.tuning.history import History
@@ -43,7 +44,9 @@ async def test_acceptance_and_tokens_are_exactly_the_counts_of_the_engine(demo_m
     session = ServerSession()
     received: list[tuple[int, Run]] = []
     try:
-        await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048, draft=4))
+        await session.start(
+            StartRequest(ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048, draft=4))
+        )
         client, launch = session.supervisor.client, session.supervisor.launch
         before = parse_counters(await client.read_metrics())
         async with running_target(registry.find_server(None)) as target:
@@ -104,7 +107,7 @@ async def test_a_memory_finding_about_the_server_process_ends_the_measurement(de
     session = ServerSession()
     spilled = {"code": "spill", "sentence": "300 MiB lie in host memory."}
     try:
-        await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048))
+        await session.start(StartRequest(ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048)))
         assert session._published is not None
         session._published.registration.update(health=(spilled,))
         assert session._published.registration.wait_written(20.0)
@@ -119,10 +122,10 @@ async def test_a_memory_finding_about_the_server_process_ends_the_measurement(de
 async def test_the_machine_is_monitored_while_the_server_of_another_program_is_measured(demo_model: Path) -> None:
     session = ServerSession()
     try:
-        await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048))
+        await session.start(StartRequest(ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048)))
         entry = registry.find_server(None)
         async with (
-            attach_server(parse_address(entry.url), entry.api_key, engine_pid=entry.engine_pid) as server,
+            attach_server(parse_address(entry.url), entry.api_key, engine_pid=entry.first.engine_pid) as server,
             attached_bench(server) as bench,
         ):
             async with asyncio.timeout(60):

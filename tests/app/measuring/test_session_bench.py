@@ -17,6 +17,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
 from launcher.engine.server.address import parse_address
 from launcher.engine.server.client import ChatRequest, EngineClient
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import ServerState
 from launcher.monitor.meter import sum_acceptance
 from launcher.monitor.traffic import measure_traffic, parse_counters
@@ -239,7 +240,7 @@ async def test_another_user_of_the_session_may_take_the_server(
     bench: SessionBench, options: ServeOptions, how: str
 ) -> None:
     await bench.become({"draft": 0})
-    await (bench.session.stop() if how == "stopped" else bench.session.start(options))
+    await (bench.session.stop() if how == "stopped" else bench.session.start(StartRequest(options)))
     if how == "stopped":
         with pytest.raises(Superseded):
             await bench.run(PROMPT, seed=1)

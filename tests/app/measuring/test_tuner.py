@@ -38,6 +38,7 @@ from launcher.base.codec import to_json
 from launcher.base.errors import ModelHasNoHead, NothingMeasured, Superseded
 from launcher.base.paths import state_dir
 from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import ServerState
 from launcher.engine.settings import load_model_settings, save_model_settings
 from launcher.tuning.goal import Aim, Goal
@@ -183,7 +184,7 @@ async def test_the_effect_of_mtp_on_the_answers_is_shown_beside_the_verdict(
 async def test_an_early_verdict_that_changes_the_answers_is_not_used(
     options: ServeOptions, session: ServerSession
 ) -> None:
-    await session.start(options)
+    await session.start(StartRequest(options))
     with pytest.raises(AnswersChanged, match="KV q4_0: the answers change"):
         await serve_early_answer(session, "demo", options, {"draft": 2, "kv": "q4_0"})
     assert session.supervisor.options == options  # the earlier server runs again
@@ -219,7 +220,7 @@ async def test_a_tune_ends_with_a_verdict_in_the_history_and_no_server(
 @pytest.mark.thorough
 async def test_the_earlier_server_is_restored(options: ServeOptions, session: ServerSession) -> None:
     before = replace(options, draft=3)
-    await session.start(before)
+    await session.start(StartRequest(before))
     result = EventRecorder(trials=2)
     tuning = asyncio.create_task(run_tune(session, await prepare_demo_tune(options, budget_s=3_600.0), result))
     await result.wait_for_trials(tuning)
@@ -272,7 +273,7 @@ async def test_another_user_of_the_session_keeps_the_server(options: ServeOption
     tuning = asyncio.create_task(run_tune(session, await prepare_demo_tune(options, budget_s=3_600.0), result))
     await result.wait_for_trials(tuning)
     theirs = replace(options, draft=1, context=512)
-    await session.start(theirs)
+    await session.start(StartRequest(theirs))
     with pytest.raises(Superseded):
         await tuning
     assert session.supervisor.options == theirs

@@ -14,6 +14,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import prepare_launch
 from launcher.engine.server.load_times import LoadTime
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.settings import load_model_settings
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.header_summary import apply_header
@@ -193,7 +194,7 @@ async def test_resetting_the_context_chooses_it_anew(demo_model: Path, monkeypat
     monkeypatch.setattr("launcher.models.plan.CONTEXT_WITHOUT_GPU", 16_384)
     session = ServerSession()
     options = ServeOptions(model=demo_model, built_in=True, threads=1, context=1_024)
-    await session.start(options, chosen={"ctx": 1_024})
+    await session.start(StartRequest(options, chosen={"ctx": 1_024}))
     try:
         (change,) = (await running_servers.preview_restart(None, {"ctx": "default"}))["changes"]
         expected = (await resolve_start(str(demo_model), {"threads": 1, "draft": 2}, use_kept=False)).options.context
@@ -218,7 +219,7 @@ async def test_a_command_that_does_not_run_yet_has_a_preview(demo_model: Path) -
 
 async def test_a_preview_of_a_running_server_shows_the_cost_of_a_restart_and_changes_nothing(demo_model: Path) -> None:
     session = ServerSession()
-    await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=1_024))
+    await session.start(StartRequest(ServeOptions(model=demo_model, built_in=True, threads=1, context=1_024)))
     try:
         before = session.supervisor.engine_pid
         result = await running_servers.preview_restart(None, {"ctx": "4K", "draft": "0"})

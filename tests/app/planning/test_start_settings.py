@@ -29,6 +29,7 @@ from launcher.base.errors import ModelHasNoHead, ModelMissing, ModelUnexpected
 from launcher.base.paths import models_dir
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.launch import check_model, plan_settings_of
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import KEPT_REPLACED, NO_HEAD
 from launcher.engine.settings import Settings, load_model_settings, save_model_settings
 from launcher.models.catalogue_load import load_catalogue, shipped_models
@@ -314,7 +315,9 @@ class TestKeptSettingsThatNoLongerFit:
         assert calls
         session = ServerSession()
         try:
-            await session.start(start.options, chosen=start.chosen, set_aside=start.set_aside, notices=start.notices)
+            await session.start(
+                StartRequest(start.options, chosen=start.chosen, set_aside=start.set_aside, notices=start.notices)
+            )
             assert load_model_settings(demo_model) == {"ctx": 4_096, "draft": 1}
         finally:
             await session.stop()
@@ -364,7 +367,7 @@ class TestFileWithoutHead:
     async def test_drafts_on_the_command_line_are_refused(self, headless_model: Path) -> None:
         refused, session = await resolve_start(str(headless_model), {"draft": 3}), ServerSession()
         with pytest.raises(ModelHasNoHead) as error:
-            await session.start(refused.options, chosen=refused.chosen)
+            await session.start(StartRequest(refused.options, chosen=refused.chosen))
         assert error.value.actions  # the window shows buttons for the error's actions
         await session.stop()
         start = await resolve_start(str(headless_model), {"draft": 0})

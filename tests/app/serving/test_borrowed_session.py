@@ -13,15 +13,16 @@ from typing import Any
 import httpx
 import pytest
 
+from launcher.app.measuring.session_bench import SessionBench
 from launcher.app.measuring.tuner import run_tune_when_idle
 from launcher.app.measuring.tuner_space import prepare_tune
-from launcher.app.serving.borrowed_session import BorrowedBench, BorrowedSession, IdleRules, borrow_server
+from launcher.app.serving import verbs
+from launcher.app.serving.borrowed_session import BorrowedSession, IdleRules, borrow_server
 from launcher.app.serving.session import ServerSession
-from launcher.app.serving.session_json import options_to_json
-from launcher.base.control import ControlAddress, send_request
 from launcher.base.errors import ActionImpossible, BadOption, Superseded
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import ServerState
 from launcher.gateway.engine_link import EngineLink
 from launcher.tuning.goal import Goal
@@ -45,7 +46,7 @@ async def serve_demo(
 ) -> AsyncIterator[tuple[ServerSession, httpx.AsyncClient]]:
     session = ServerSession(direct=direct)
     try:
-        await session.start(options, model_name="demo")
+        await session.start(StartRequest(options, model_name="demo"))
         endpoint = session.supervisor.endpoint
         headers = {"Authorization": f"Bearer {endpoint.api_key}"}
         async with httpx.AsyncClient(base_url=endpoint.url, headers=headers, timeout=60, trust_env=False) as client:
@@ -63,10 +64,6 @@ async def find_entry(session: ServerSession) -> registry.ServerEntry:
         await asyncio.sleep(0.01)
 
 
-async def read_answers(address: ControlAddress, verb: str, **fields: object) -> list[object]:
-    return [answer async for answer in send_request(address, verb, **fields)]
-
-
 @asynccontextmanager
 async def borrow_session(session: ServerSession, rules: IdleRules = RULES) -> AsyncIterator[BorrowedSession]:
     async with borrow_server(await find_entry(session), rules) as lent:
@@ -78,7 +75,7 @@ async def test_a_client_request_during_a_measurement_is_answered_and_the_measure
 ) -> None:
     async with serve_demo(options) as (session, client):
         async with borrow_session(session) as lent:
-            bench = BorrowedBench(lent, options)
+            bench = SessionBench(lent, options)
             await bench.become({"draft": 3})
             measuring = asyncio.create_task(bench.run(LONG, seed=1))
             while not await session.supervisor.client.count_working_slots():
@@ -151,7 +148,7 @@ async def test_the_prompt_cache_of_a_client_survives_measured_replies_and_restar
         conversation = Conversation(client)
         read = (await conversation.ask())["prompt_n"]
         assert read > 100
-        bench = BorrowedBench(lent, options)
+        bench = SessionBench(lent, options)
         await bench.become({"draft": 1})
         river, sea = WORK.prompts
         assert (await bench.run(river, seed=1)).error is None
@@ -176,7 +173,7 @@ async def test_a_restart_while_a_conversation_is_restored_does_not_lose_it(
         nonlocal changing
         if path.endswith("restore") and changing is None:
             before = session.last_handover
-            changing = asyncio.create_task(session.start(replace(options, draft=1)))
+            changing = asyncio.create_task(session.start(StartRequest(replace(options, draft=1))))
             while session.last_handover is before:
                 await asyncio.sleep(0.01)
             answer = await self.count_prompt({"messages": [{"role": "user", "content": "Hi"}]})  # takes some time
@@ -186,7 +183,7 @@ async def test_a_restart_while_a_conversation_is_restored_does_not_lose_it(
     async with serve_demo(options) as (session, client), borrow_session(session) as lent:
         conversation = Conversation(client)
         read = (await conversation.ask())["prompt_n"]
-        bench = BorrowedBench(lent, options)
+        bench = SessionBench(lent, options)
         await bench.become({"draft": 3})
         assert (await bench.run(WORK.prompts[0], seed=1)).error is None
         monkeypatch.setattr(EngineLink, "request_json", request_json)
@@ -200,9 +197,9 @@ async def test_the_settings_are_restored_when_a_measurement_is_killed(options: S
     async with serve_demo(options) as (session, _):
         address = (await find_entry(session)).control_address
         assert address is not None
-        lending = send_request(address, "lend")
+        lending = verbs.send_verb(address, verbs.Lend())
         await anext(lending)
-        await read_answers(address, "lent-start", options=options_to_json(replace(options, draft=4)))
+        await verbs.ask(address, verbs.RestartLent(replace(options, draft=4)))
         assert session.supervisor.options == replace(options, draft=4)
         await lending.aclose()  # as the end of its process closes the connection
         while session.supervisor.options != options:
@@ -212,12 +209,12 @@ async def test_the_settings_are_restored_when_a_measurement_is_killed(options: S
 
 async def test_a_change_by_another_client_ends_the_measurement_and_stays(options: ServeOptions) -> None:
     async with serve_demo(options) as (session, _), borrow_session(session) as lent:
-        bench = BorrowedBench(lent, options)
+        bench = SessionBench(lent, options)
         await bench.become({"draft": 3})
         measuring = asyncio.create_task(bench.run(LONG, seed=1))
         while not await session.supervisor.client.count_working_slots():
             assert not measuring.done()
-        await session.start(replace(options, draft=1))
+        await session.start(StartRequest(replace(options, draft=1)))
         with pytest.raises(Superseded):
             await measuring
         with pytest.raises(Superseded):
@@ -238,12 +235,12 @@ async def test_a_server_is_lent_to_one_measurement_at_a_time_and_only_with_the_g
     async with serve_demo(options) as (session, client):
         address = (await find_entry(session)).control_address
         assert address is not None
-        lending = send_request(address, "lend")
+        lending = verbs.send_verb(address, verbs.Lend())
         headers = {"Authorization": f"Bearer {(await anext(lending))['api_key']}"}
         with pytest.raises(ActionImpossible):
             session.lend_server()
         assert (await client.get("/props", headers=headers)).status_code == 200
-        await read_answers(address, "lent-end")
+        await verbs.ask(address, verbs.GiveBack())
         assert (await client.get("/props", headers=headers)).status_code == 401
         await lending.aclose()
     async with serve_demo(options, direct=True) as (session, _):

@@ -19,6 +19,7 @@ from launcher.base.paths import models_dir
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import supervisor as supervisor_module
 from launcher.engine.server.guard import GuardLimits
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import Notice, ServerEvent, ServerState
 from launcher.engine.server.supervisor import RestartPolicy
 from launcher.monitor.health_event import FindingCode, FindingLevel, HealthEvent
@@ -67,7 +68,7 @@ async def serve(options: ServeOptions, watched: Watched | None = None) -> AsyncI
     watched = watched or Watched()
     try:
         async with asyncio.timeout(120):
-            await watched.session.start(options)
+            await watched.session.start(StartRequest(options))
             endpoint = watched.session.supervisor.endpoint
             headers = {"Authorization": f"Bearer {endpoint.api_key}"}
             async with httpx.AsyncClient(base_url=endpoint.url, headers=headers, timeout=60, trust_env=False) as client:

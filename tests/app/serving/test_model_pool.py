@@ -21,6 +21,7 @@ from launcher.base.errors import Superseded
 from launcher.base.paths import models_dir
 from launcher.engine.diagnosis.log_reading import STARTED
 from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import Notice, ServerEvent, ServerState
 from launcher.engine.settings import save_model_settings
 from launcher.gateway.forwarder import MODEL_HEADER
@@ -120,7 +121,7 @@ async def demo_server(demo_model: Path, models: dict[str, Path], rules: list[Poo
     options = ServeOptions(model=demo_model, built_in=True, threads=1, context=4_096, alias="demo")
     session = ServerSession(takes_models=True, on_event=events.append)
     try:
-        await session.start(options)
+        await session.start(StartRequest(options))
         endpoint = session.supervisor.endpoint
         headers = {"Authorization": f"Bearer {endpoint.api_key}"}
         async with httpx.AsyncClient(base_url=endpoint.url, headers=headers, timeout=60, trust_env=False) as client:
@@ -143,7 +144,7 @@ async def test_models_are_loaded_by_name_and_unloaded_to_make_room(demo_server: 
     # `second` was used longest ago.
     assert await demo_server.list_states() == {"demo": "loaded", "second": "unloaded", "third": "loaded"}
     (server,) = await running_servers.read_running_servers()
-    assert [(each.model, each.state, each.by_request) for each in server.entry.models] == [("third", "ready", True)]
+    assert [(each.model, each.state, each.by_request) for each in server.entry.models[1:]] == [("third", "ready", True)]
     assert [each.model for each in demo_server.records()] == ["second", "demo", "third"]
 
 
@@ -282,7 +283,7 @@ async def test_a_start_that_replaces_a_stop_accepts_requests_for_all_models_agai
     async with demo_server.streaming("demo"):
         stopping = asyncio.create_task(demo_server.session.stop(drain_s=60))
         await demo_server.session.supervisor.wait_for_state(ServerState.DRAINING)
-        await demo_server.session.start(options, again=True)
+        await demo_server.session.start(StartRequest(options, again=True))
     assert isinstance((await asyncio.gather(stopping, return_exceptions=True))[0], Superseded)
     assert await demo_server.list_states() == {"demo": "loaded", "second": "unloaded", "third": "unloaded"}
     for model in ("demo", "second"):

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.serving import running_servers
-from launcher.app.serving.published_server import RemoteControl
+from launcher.app.serving import running_servers, verbs
 from launcher.app.serving.serving import request_reply
 from launcher.app.serving.session import ServerSession
 from launcher.base.control import send_request
@@ -20,6 +19,7 @@ from launcher.base.errors import BadOption, LauncherError, ServerNotFound, Setti
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
 from launcher.engine.server.client import ChatRequest
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import ServerEvent, ServerState, ServerStatus
 from launcher.engine.settings import load_model_settings
 
@@ -35,7 +35,7 @@ async def serve_demo(
 ) -> AsyncIterator[ServerSession]:
     session = ServerSession(on_event=None if seen is None else seen.append, direct=direct)
     try:
-        await session.start(options)
+        await session.start(StartRequest(options))
         yield session
     finally:
         await session.stop()
@@ -44,8 +44,12 @@ async def serve_demo(
 async def test_the_program_itself_reports_its_status(options: ServeOptions) -> None:
     async with serve_demo(options) as session:
         (result,) = await running_servers.read_running_servers()
-        assert (result.state, result.entry.settings["ctx"], result.entry.settings["draft"]) == ("ready", 1_024, 2)
-        assert result.entry.engine_pid == session.supervisor.engine_pid
+        assert (result.state, result.entry.first.settings["ctx"], result.entry.first.settings["draft"]) == (
+            "ready",
+            1_024,
+            2,
+        )
+        assert result.entry.first.engine_pid == session.supervisor.engine_pid
     assert await running_servers.read_running_servers() == ()
 
 
@@ -74,7 +78,7 @@ async def test_settings_that_fail_are_undone_and_the_reason_is_reported(
     async with serve_demo(options, seen) as session:
         monkeypatch.setenv("FAKE_FAULTS", "dies-loading")
         with pytest.raises(SettingsFailed, match="the previous ones were restored") as raised:
-            await session.start(replace(options, engine=fake_engine, built_in=False))
+            await session.start(StartRequest(replace(options, engine=fake_engine, built_in=False)))
         assert raised.value.reason.title in raised.value.title
         assert session.supervisor.status.state is ServerState.READY
         assert session.supervisor.options == options
@@ -137,20 +141,15 @@ async def test_the_longest_log_lines_are_transmitted(options: ServeOptions) -> N
         assert [line.split("\N{OX}")[0].rpartition(" ")[2] for line in lines] == [str(each) for each in range(50, 300)]
 
 
-async def test_a_stop_after_the_end_starts_nothing() -> None:
-    class Ended(ServerSession):
-        stopped = False
-
-        async def stop(self, *, drain_s: float = 0.0) -> None:
-            self.stopped = drain_s == 0.0
-
-    session = Ended()
-    address = await (remote := RemoteControl(session)).listen(20_000)
-    with pytest.raises(LauncherError, match="not running"):
-        _ = [each async for each in send_request(address, "stop")]
-    await remote.close()
+async def test_after_the_end_a_restart_is_refused_and_a_stop_has_nothing_to_do() -> None:
+    session = ServerSession()
+    address = await session.control.listen("control")
+    with pytest.raises(ServerNotFound, match="not running"):
+        await verbs.ask(address, verbs.Restart())
+    assert await verbs.ask(address, verbs.Stop()) == {"stopped": True}
+    await session.control.close()
     gc.collect()  # Python warns of a coroutine that was never awaited, and warnings fail tests
-    assert not session.stopped
+    assert session.is_idle
 
 
 @pytest.mark.thorough
@@ -160,7 +159,7 @@ async def test_the_server_is_stopped_and_its_program_goes_on(options: ServeOptio
         await running_servers.stop_server(None)
         assert await asyncio.wait_for(ended, 120) is None
         assert registry.list_entries() == ()
-        await session.start(options)
+        await session.start(StartRequest(options))
         assert session.supervisor.status.state is ServerState.READY
 
 
@@ -196,7 +195,7 @@ async def test_a_drain_has_a_time_limit(options: ServeOptions) -> None:
 async def test_two_sessions_never_share_a_port_or_a_key_and_see_each_other(options: ServeOptions) -> None:
     sessions = [ServerSession() for _ in range(3)]
     try:
-        await asyncio.gather(*(session.start(options) for session in sessions))
+        await asyncio.gather(*(session.start(StartRequest(options)) for session in sessions))
         result = await running_servers.read_running_servers()
         assert len({server.entry.port for server in result}) == len({server.entry.api_key for server in result}) == 3
         assert {server.state for server in result} == {"ready"}

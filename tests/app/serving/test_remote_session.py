@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -19,10 +19,10 @@ import pytest
 
 from launcher.app import settings
 from launcher.app.serving import running_servers
+from launcher.app.serving.owner_stream import SessionState
 from launcher.app.serving.remote_session import RemoteSession
 from launcher.app.serving.server_process import find_process
 from launcher.app.serving.session_host import SessionHost
-from launcher.app.serving.session_json import launch_from_json, launch_to_json, options_from_json, options_to_json
 from launcher.app.settings_declared import MEMORY_LIMIT, UNKNOWN_MODEL, VALUE_REFUSE
 from launcher.base.errors import (
     BadOption,
@@ -40,6 +40,7 @@ from launcher.engine.server import registry
 from launcher.engine.server.client import ChatRequest, EngineClient
 from launcher.engine.server.launch import Launch, check_model
 from launcher.engine.server.process import EngineCommand
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import (
     MAIN_UNLOADED,
     LogAdded,
@@ -132,7 +133,7 @@ async def test_a_remote_session_serves_like_a_local_one(options: ServeOptions) -
     seen: list[ServerEvent] = []
     async with open_remote_session(seen) as session:
         assert session.is_idle
-        await session.start(options, model_name="the demo", notices=[Notice("code", "A notice.")])
+        await session.start(StartRequest(options, model_name="the demo", notices=[Notice("code", "A notice.")]))
         server = session.supervisor
         assert states(seen) == [
             ServerState.PREPARING,
@@ -153,6 +154,9 @@ async def test_a_remote_session_serves_like_a_local_one(options: ServeOptions) -
         assert (session.model_name, session.change_count) == ("the demo", 1)
         (entry,) = registry.list_entries()
         assert (entry.url, entry.pid) == (server.endpoint.url, session.process.pid)  # type: ignore[union-attr]
+        process = find_process()
+        assert process is not None
+        assert entry.control_address == process.address  # one socket for the window and for commands
         await session.stop()
         assert states(seen)[-1] is ServerState.STOPPED
         assert (session.is_idle, registry.list_entries()) == (True, ())
@@ -162,14 +166,14 @@ async def test_a_remote_session_serves_like_a_local_one(options: ServeOptions) -
 async def test_a_stream_is_continued_over_a_restart_and_its_gap_is_reported(options: ServeOptions) -> None:
     seen: list[ServerEvent] = []
     async with open_remote_session(seen) as session:
-        await session.start(options)
+        await session.start(StartRequest(options))
         began = asyncio.Event()
         reading = asyncio.create_task(session.send_request(LONG, lambda _: began.set()))
         await began.wait()
         outlook = await session.foresee_handover()
         assert outlook is not None
         assert outlook.going_on + outlook.uncertain == 1
-        await session.start(replace(options, draft=3), again=True)
+        await session.start(StartRequest(replace(options, draft=3), again=True))
         assert session.supervisor.launch is not None
         assert session.supervisor.launch.options.draft == 3
         assert (await reading).finish_reason == "length"
@@ -186,7 +190,7 @@ async def test_the_owner_sees_the_current_rate_of_a_stream_to_a_client(options: 
         session.monitor.periods = MonitorPeriods(
             visible_s=rarely_s, hidden_s=rarely_s, metrics_s=rarely_s, metrics_rest_s=rarely_s
         )
-        await session.start(options)
+        await session.start(StartRequest(options))
         endpoint = session.supervisor.endpoint
         endless = replace(LONG, max_tokens=None)
         async with EngineClient(endpoint.url, endpoint.api_key) as client, client.chat(endless) as deltas:
@@ -203,24 +207,24 @@ async def test_errors_keep_their_class_in_calls_and_in_the_status(options: Serve
     seen: list[ServerEvent] = []
     async with open_remote_session(seen) as session:
         with pytest.raises(ModelMissing):
-            await session.start(ServeOptions(tmp_path / "none.gguf"))
+            await session.start(StartRequest(ServeOptions(tmp_path / "none.gguf")))
         with pytest.raises(LauncherError) as failed:
-            await session.start(replace(options, extra=("--no-such-flag",)))
+            await session.start(StartRequest(replace(options, extra=("--no-such-flag",))))
         assert failed.value.actions
         assert failed.value in [each.error for each in seen if isinstance(each, ServerStatus)]
         await session.apply_fix(failed.value.actions[0])
         assert session.supervisor.status.state is ServerState.READY
         with pytest.raises(SettingsFailed) as restored:
-            await session.start(replace(options, extra=("--no-such-flag",)), again=True)
+            await session.start(StartRequest(replace(options, extra=("--no-such-flag",)), again=True))
         assert isinstance(restored.value.reason, LauncherError)
         with pytest.raises(BadOption):
-            await session.start(replace(options, context=-1))
+            await session.start(StartRequest(replace(options, context=-1)))
 
 
 @pytest.mark.thorough
 async def test_the_server_is_shared_at_the_same_address(options: ServeOptions) -> None:
     async with open_remote_session() as session:
-        await session.start(options)
+        await session.start(StartRequest(options))
         url = session.supervisor.endpoint.url
         for shared in (True, False):
             await session.set_shared(shared)
@@ -232,13 +236,15 @@ async def test_the_server_is_shared_at_the_same_address(options: ServeOptions) -
 
 async def test_the_last_start_or_stop_before_the_process_listens_counts(options: ServeOptions) -> None:
     async with open_remote_session() as session:
-        first, second = (asyncio.create_task(session.start(replace(options, draft=draft))) for draft in (1, 2))
+        first, second = (
+            asyncio.create_task(session.start(StartRequest(replace(options, draft=draft)))) for draft in (1, 2)
+        )
         await asyncio.sleep(0)
         stop = asyncio.create_task(session.stop())
         ends = await asyncio.gather(first, second, stop, return_exceptions=True)
         assert [type(end) for end in ends] == [Superseded, Superseded, type(None)]
         assert session.is_idle
-        await session.start(options)
+        await session.start(StartRequest(options))
         assert session.supervisor.status.state is ServerState.READY
 
 
@@ -251,7 +257,7 @@ async def test_a_cancelled_start_is_cancelled_in_the_process(options: ServeOptio
                 loading.set() if isinstance(event, ServerStatus) and event.state is ServerState.LOADING else None
             )
         ):
-            start = asyncio.create_task(session.start(options))
+            start = asyncio.create_task(session.start(StartRequest(options)))
             await loading.wait()
             start.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -307,7 +313,7 @@ async def test_stop_ends_a_server_process_without_owner(options: ServeOptions) -
         owned.kill()
         await running_servers.restart_server(None, {"draft": "1"})
         (result,) = await running_servers.read_running_servers()
-        assert result.entry.settings["draft"] == 1
+        assert result.entry.first.settings["draft"] == 1
         await running_servers.stop_server(None)
         await wait_for_end(owned.process, owned.engine)
 
@@ -315,7 +321,7 @@ async def test_stop_ends_a_server_process_without_owner(options: ServeOptions) -
 async def test_a_killed_process_leaves_no_engine_and_the_owner_can_start_again(options: ServeOptions) -> None:
     seen: list[ServerEvent] = []
     async with open_remote_session(seen) as session:
-        await session.start(options)
+        await session.start(StartRequest(options))
         process, engine = session.process, psutil.Process(session.supervisor.engine_pid)
         assert process is not None
         reading = asyncio.create_task(session.send_request(LONG))
@@ -328,7 +334,7 @@ async def test_a_killed_process_leaves_no_engine_and_the_owner_can_start_again(o
         (failed,) = [each.error for each in seen if isinstance(each, ServerStatus) and each.error]
         assert isinstance(failed, EngineFailed)
         assert "ended unexpectedly" in failed.title
-        await session.start(options)
+        await session.start(StartRequest(options))
         assert session.supervisor.status.state is ServerState.READY
         assert session.process != process
 
@@ -338,7 +344,7 @@ async def test_a_process_that_does_not_answer_is_killed_at_quit(
 ) -> None:
     monkeypatch.setattr("launcher.app.serving.remote_session._END_LIMIT_S", 1.0)
     session = RemoteSession()
-    await session.start(options)
+    await session.start(StartRequest(options))
     assert session.process is not None
     process, engine = psutil.Process(session.process.pid), psutil.Process(session.supervisor.engine_pid)
     process.suspend()
@@ -350,7 +356,7 @@ async def test_a_process_that_does_not_answer_is_killed_at_quit(
 async def test_the_server_counts_as_stopped_if_its_process_ended_without_reporting(options: ServeOptions) -> None:
     seen: list[ServerEvent] = []
     session = RemoteSession(on_event=seen.append)
-    await session.start(options)
+    await session.start(StartRequest(options))
     assert session.process is not None
     closing = asyncio.create_task(session.close())
     await asyncio.sleep(0)  # lets `close` begin
@@ -368,7 +374,7 @@ async def test_a_left_over_process_that_does_not_answer_is_replaced(
         owned.kill()
         owned.process.suspend()
         async with open_remote_session() as session:
-            await session.start(options)
+            await session.start(StartRequest(options))
             assert session.process is not None
             assert session.process.pid != owned.process.pid
             await wait_for_end(owned.process, owned.engine)
@@ -378,7 +384,7 @@ async def test_a_left_over_process_that_does_not_answer_is_replaced(
 async def test_an_owner_is_notified_when_another_one_replaces_it(options: ServeOptions) -> None:
     seen: list[ServerEvent] = []
     first = RemoteSession(on_event=seen.append)
-    await first.start(options)
+    await first.start(StartRequest(options))
     async with open_remote_session() as second:
         assert await second.attach()
         assert not second.is_idle
@@ -411,7 +417,7 @@ async def test_a_window_takes_over_the_server_started_at_login_and_ends_it(optio
         async with open_remote_session() as session:
             assert await session.attach()
             assert (session.process.pid, session.model_name) == (program.pid, str(options.model))  # type: ignore[union-attr]
-            await session.start(replace(options, draft=1), again=True)
+            await session.start(StartRequest(replace(options, draft=1), again=True))
             assert session.supervisor.engine_pid != engine.pid
             await wait_for_end(engine)
         assert await asyncio.to_thread(program.wait, END_S) == 0
@@ -423,7 +429,7 @@ async def test_the_watchdog_sees_replies_of_the_owner(options: ServeOptions) -> 
     await host.listen()
     session = RemoteSession()
     try:
-        await session.start(options)
+        await session.start(StartRequest(options))
         assert session.process == ProcessId.from_pid(os.getpid())
         supervisor = host.session.supervisor
         assert session.supervisor.launch == supervisor.launch
@@ -447,7 +453,7 @@ async def test_a_process_of_another_version_is_ended_before_a_start(
     monkeypatch.setattr("launcher.app.serving.session_host.__version__", "0.0.1")
     host = SessionHost(None)
     await host.listen()
-    await host.session.start(options)
+    await host.session.start(StartRequest(options))
     engine = psutil.Process(host.session.supervisor.engine_pid)
 
     async def serve_to_the_end() -> None:
@@ -501,29 +507,33 @@ async def test_requests_can_name_other_models_and_a_start_of_the_window_goes_fir
     seen: list[ServerEvent] = []
     options = replace(options, alias="demo")
     async with open_remote_session(seen) as session:
-        await session.start(options)
+        await session.start(StartRequest(options))
         async with client_of(session) as client:
             settings.change_setting(UNKNOWN_MODEL, VALUE_REFUSE)
             assert (await ask(client, "nothing-here")).status_code == 404
             assert (reply := await ask(client, "second")).status_code == 200, reply.text
             await wait_for_notice(seen, "model_loaded")
             (entry,) = registry.list_entries()
-            assert [(each.model, each.state, each.by_request) for each in entry.models] == [("second", "ready", True)]
+            assert [(each.model, each.state, each.by_request) for each in entry.models[1:]] == [
+                ("second", "ready", True)
+            ]
             assert session.supervisor.status.state in (ServerState.READY, ServerState.BUSY)
-            assert session.list_yielding_engines() == {session.supervisor.engine_pid, entry.models[0].engine_pid}
-            await session.start(replace(options, draft=3), again=True)  # the same model, so the other one stays
-            assert registry.list_entries()[0].models
+            assert session.list_yielding_engines() == {session.supervisor.engine_pid, entry.models[1].engine_pid}
+            await session.start(
+                StartRequest(replace(options, draft=3), again=True)
+            )  # the same model, so the other one stays
+            assert registry.list_entries()[0].models[1:]
             settings.change_setting(MEMORY_LIMIT, 1)
             await session.stop()
-            await session.start(options)
+            await session.start(StartRequest(options))
             # With this memory limit no model fits beside the main one. So a request for another model unloads the main
             # one, which is back when it is started again.
             assert (await ask(client, "second")).status_code == 200
             await session.supervisor.wait_for_state(ServerState.STOPPED)
             assert not session.is_idle
             await wait_for_notice(seen, MAIN_UNLOADED)
-            await session.start(options)
-            assert not registry.list_entries()[0].models
+            await session.start(StartRequest(options))
+            assert not registry.list_entries()[0].models[1:]
             assert (await ask(client, "demo")).json()["model"] == "demo"
         assert second_model.exists()
 
@@ -533,7 +543,7 @@ async def test_prompts_that_are_read_again_reach_the_health_checks_of_the_owner(
     found: asyncio.Queue[HealthEvent] = asyncio.Queue()
     session = RemoteSession(on_health=found.put_nowait)
     try:
-        await session.start(replace(options, context=8_192, alias="demo", cache_ram=0))
+        await session.start(StartRequest(replace(options, context=8_192, alias="demo", cache_ram=0)))
         long = "Explain how bread rises, and why a bicycle stays upright. " * 60
         other = "Other words stand here, of another kind. " * 120
         async with client_of(session) as client:
@@ -558,15 +568,12 @@ def test_every_field_of_a_launch_is_transmitted(demo_model: Path) -> None:
         rpc=("h:1",),
         extra=("--x", "y"),
     )
-    assert options_from_json(json.loads(json.dumps(options_to_json(options)))) == options
     command = EngineCommand(("/engine", "--x"), {"A": "b"}, Path("/"))
     build = EngineBuild("name", ("/engine",), "1", frozenset({"--x"}), frozenset({"f16"}), {"C": "d"}, offers_mtp=True)
     launch = Launch(command, build, check_model(options), 512, options, "A note.", {"cache_ram": 5})
-    data = json.loads(json.dumps(launch_to_json(launch)))
-    assert launch_from_json(data) == launch
-    # A new field must cross, too.
-    assert data.keys() | {"header"} == {field.name for field in fields(Launch)}
-    assert data["build"].keys() == {field.name for field in fields(EngineBuild)}
-    assert data["command"].keys() == {field.name for field in fields(EngineCommand)}
-    unset = [name for name, value in data["options"].items() if value is None]
-    assert not [name for name in unset if "Path" in str(ServeOptions.__dataclass_fields__[name].type)]
+    before, after = SessionState(), SessionState(2, server=1, options=options, launch=launch)
+    changes = json.loads(json.dumps(after.changes_since(before)))
+    assert changes.keys() == {"change_count", "server", "options", "launch"}
+    assert "header" not in changes["launch"]
+    assert before.with_changes(changes) == after
+    assert after.with_changes(json.loads(json.dumps(before.changes_since(after)))) == before

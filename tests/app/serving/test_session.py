@@ -24,6 +24,7 @@ from launcher.engine.server import registry
 from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.endpoint import claim_endpoint
 from launcher.engine.server.launch import Launch
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import Notice, ServerEvent, ServerState, ServerStatus
 
 QUESTION = ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=20)
@@ -46,7 +47,8 @@ async def session() -> AsyncIterator[ServerSession]:
 async def test_the_last_of_many_simultaneous_starts_counts(options: ServeOptions) -> None:
     async with session() as mine:
         many = [
-            asyncio.create_task(mine.start(replace(options, context=context))) for context in (512, 1024, 2048, 4096)
+            asyncio.create_task(mine.start(StartRequest(replace(options, context=context))))
+            for context in (512, 1024, 2048, 4096)
         ]
         ends = await asyncio.gather(*many, return_exceptions=True)
         assert [type(end) for end in ends] == [Superseded, Superseded, Superseded, type(None)]
@@ -66,12 +68,12 @@ async def test_the_last_of_many_simultaneous_starts_counts(options: ServeOptions
 )
 async def test_a_start_can_be_followed_by_a_stop_or_a_start_at_any_moment(options: ServeOptions, turns: int) -> None:
     async with session() as mine:
-        first = asyncio.create_task(mine.start(options))
+        first = asyncio.create_task(mine.start(StartRequest(options)))
         for _ in range(turns):
             await asyncio.sleep(0.005)
-        second = asyncio.create_task(mine.start(replace(options, draft=1)))
+        second = asyncio.create_task(mine.start(StartRequest(replace(options, draft=1))))
         await asyncio.sleep(0.005)
-        await mine.start(replace(options, draft=3))
+        await mine.start(StartRequest(replace(options, draft=3)))
         await asyncio.gather(first, second, return_exceptions=True)
         assert mine.supervisor.status.state is ServerState.READY
         assert mine.supervisor.launch is not None
@@ -79,13 +81,15 @@ async def test_a_start_can_be_followed_by_a_stop_or_a_start_at_any_moment(option
 
 
 async def test_a_program_that_locks_the_list_of_servers_blocks_no_other(options: ServeOptions) -> None:
-    _, registration = await asyncio.to_thread(registry.register_server, None, model="m", engine="e", draft=0)
+    _, registration = await asyncio.to_thread(
+        registry.register_server, None, registry.ServedModel(model="m", engine="e", draft=0)
+    )
     registration.remove()  # registering the server has created the folder
     async with session() as mine:
         with FileLock(runtime_dir() / "lock"):
-            first = asyncio.create_task(mine.start(options))
+            first = asyncio.create_task(mine.start(StartRequest(options)))
             await asyncio.wait([first], timeout=0.1)
-            second = asyncio.create_task(mine.start(options))
+            second = asyncio.create_task(mine.start(StartRequest(options)))
             first.cancel()
             await asyncio.wait([first, second], timeout=0.1)
             assert not first.done()
@@ -96,17 +100,17 @@ async def test_a_program_that_locks_the_list_of_servers_blocks_no_other(options:
         ends = await asyncio.gather(first, second, return_exceptions=True)
         assert [type(end) for end in ends] == [asyncio.CancelledError, Superseded]
         assert registry.list_entries() == ()
-        await mine.start(options)
-        assert [entry.state for entry in registry.list_entries()] == ["ready"]
+        await mine.start(StartRequest(options))
+        assert [entry.first.state for entry in registry.list_entries()] == ["ready"]
 
 
 async def test_a_server_goes_on_when_the_next_start_is_impossible(options: ServeOptions, tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_text("<html>")
     async with session() as mine:
-        await mine.start(options)
+        await mine.start(StartRequest(options))
         with pytest.raises(ModelBroken):
-            await mine.start(replace(options, model=broken))
+            await mine.start(StartRequest(replace(options, model=broken)))
         assert mine.supervisor.status.state is ServerState.READY
         assert (await mine.send_request(QUESTION)).text
 
@@ -121,12 +125,12 @@ async def test_a_start_waits_until_a_stop_has_closed_everything(options: ServeOp
         await go.wait()
         await end()
 
-    await mine.start(options)
+    await mine.start(StartRequest(options))
     mine.monitor.end = end_late  # type: ignore[method-assign]
     try:
         stopping = asyncio.create_task(mine.stop())
         await reached.wait()
-        starting = asyncio.create_task(mine.start(options))
+        starting = asyncio.create_task(mine.start(StartRequest(options)))
         await asyncio.wait([starting], timeout=0.2)
         go.set()
         await asyncio.gather(stopping, starting)
@@ -156,7 +160,7 @@ async def test_an_engine_is_restarted_although_its_listener_fails(options: Serve
 
 async def test_cancelling_a_stop_still_stops(options: ServeOptions) -> None:
     async with session() as mine:
-        await mine.start(options)
+        await mine.start(StartRequest(options))
         process = mine.supervisor.process
         assert process is not None
         stopping = asyncio.create_task(mine.stop())
@@ -169,7 +173,7 @@ async def test_cancelling_a_stop_still_stops(options: ServeOptions) -> None:
 
 async def test_time_to_first_token_is_measured_from_the_request(options: ServeOptions) -> None:
     async with session() as mine:
-        await mine.start(options)
+        await mine.start(StartRequest(options))
         long = replace(QUESTION, max_tokens=600, extra={"ignore_eos": True})
         begun = asyncio.Event()
         first = asyncio.create_task(mine.send_request(long, lambda _: begun.set()))
@@ -220,7 +224,7 @@ async def session_with_thief(times: int, port: int | None = None) -> AsyncIterat
 
 async def test_a_port_that_another_program_takes_first_is_replaced(options: ServeOptions) -> None:
     async with session_with_thief(2) as (mine, thief):
-        await mine.start(options)
+        await mine.start(StartRequest(options))
         assert mine.supervisor.status.state is ServerState.READY
         assert len({mine.supervisor.endpoint.port, *thief.ports}) == 3
         assert [entry.port for entry in registry.list_entries()] == [mine.supervisor.endpoint.port]
@@ -232,7 +236,7 @@ async def test_a_changed_address_is_reported_with_its_reason(options: ServeOptio
     events: list[ServerEvent] = []
     mine = ServerSession(on_event=events.append)
     with socket.create_server(("127.0.0.1", usual)):
-        await mine.start(options)
+        await mine.start(StartRequest(options))
         address = mine.supervisor.endpoint.url
         await mine.stop()
     (notice,) = [event for event in events if isinstance(event, Notice)]
@@ -246,7 +250,7 @@ async def test_a_requested_port_is_not_replaced(options: ServeOptions) -> None:
         port = probe.getsockname()[1]
     async with session_with_thief(1, port) as (mine, thief):
         with pytest.raises(PortBusy, match=str(port)):
-            await mine.start(options)
+            await mine.start(StartRequest(options))
         assert thief.ports == [port]
         assert thief.states[-1] is ServerState.FAILED
     assert registry.list_entries() == ()
@@ -256,14 +260,14 @@ async def test_a_requested_port_is_not_replaced(options: ServeOptions) -> None:
 async def test_the_search_for_a_port_is_limited(options: ServeOptions) -> None:
     async with session_with_thief(100) as (mine, thief):
         with pytest.raises(PortBusy):
-            await mine.start(options)
+            await mine.start(StartRequest(options))
         assert len(set(thief.ports)) == 4
         assert thief.states.count(ServerState.FAILED) == 1
 
 
 async def test_a_stop_ends_the_search_for_a_port(options: ServeOptions) -> None:
     async with session_with_thief(100) as (mine, thief):
-        starting = asyncio.create_task(mine.start(options))
+        starting = asyncio.create_task(mine.start(StartRequest(options)))
         while len(thief.stolen) < 2:
             await asyncio.sleep(0)
         await mine.stop()
@@ -275,11 +279,11 @@ async def test_a_stop_ends_the_search_for_a_port(options: ServeOptions) -> None:
 @pytest.mark.thorough
 async def test_a_session_whose_port_is_taken_during_a_pause_uses_another(options: ServeOptions) -> None:
     async with session() as mine:
-        await mine.start(options)
+        await mine.start(StartRequest(options))
         port = mine.supervisor.endpoint.port
         await mine.stop()
         with socket.create_server(("127.0.0.1", port)):
-            await mine.start(options)
+            await mine.start(StartRequest(options))
             assert mine.supervisor.endpoint.port != port
 
 
@@ -295,7 +299,7 @@ async def test_a_stop_that_is_cancelled_while_closing_leaves_no_process(
         remove(self)
 
     async with session() as mine:
-        await mine.start(options)
+        await mine.start(StartRequest(options))
         monkeypatch.setattr(registry.Registration, "remove", remove_slowly)
         stopping = asyncio.create_task(mine.stop())
         await asyncio.to_thread(held.wait, 60)
@@ -328,7 +332,7 @@ async def test_the_memory_of_a_load_is_read_again_after_its_first_full_ubatch(
         return reply.timings.prompt_n
 
     async with session() as mine:
-        await mine.start(replace(options, context=2_048, ubatch=128))
+        await mine.start(StartRequest(replace(options, context=2_048, ubatch=128)))
         pid = mine.supervisor.engine_pid
         assert readings == [(pid, False, False)]
         assert await ask(mine, short) < 128

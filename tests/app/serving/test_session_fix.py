@@ -23,6 +23,7 @@ from launcher.base.errors import (
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.last_start import load_last_start
 from launcher.engine.server.launch import Launch
+from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import ServerEvent, ServerState, ServerStatus
 from launcher.engine.settings import load_model_settings, save_model_settings
 
@@ -48,7 +49,7 @@ def running_launch(session: ServerSession) -> Launch:
 
 async def test_the_action_of_a_failed_start_is_applied(session: ServerSession, options: ServeOptions) -> None:
     with pytest.raises(EngineUnsuitable) as failed:
-        await session.start(replace(options, extra=("--warp-speed", "9")), chosen={"ctx": 4_096})
+        await session.start(StartRequest(replace(options, extra=("--warp-speed", "9")), chosen={"ctx": 4_096}))
     first = failed.value.actions[0]
     assert (first.kind, dict(first.parameters)) == (ActionKind.REMOVE_FLAG, {"flag": "--warp-speed"})
     await session.apply_fix(first)
@@ -60,9 +61,9 @@ async def test_the_action_of_a_failed_start_is_applied(session: ServerSession, o
 async def test_an_action_changes_the_settings_that_failed_and_not_the_old_ones(
     session: ServerSession, options: ServeOptions
 ) -> None:
-    await session.start(options)
+    await session.start(StartRequest(options))
     with pytest.raises(SettingsFailed) as failed:
-        await session.start(replace(options, context=2_048, extra=("--warp-speed", "9")))
+        await session.start(StartRequest(replace(options, context=2_048, extra=("--warp-speed", "9"))))
     assert running_launch(session).context == 4_096
     await session.apply_fix(failed.value.actions[0])
     assert (running_launch(session).context, running_launch(session).options.extra) == (2_048, ())
@@ -71,34 +72,34 @@ async def test_an_action_changes_the_settings_that_failed_and_not_the_old_ones(
 async def test_a_model_that_fails_does_not_stop_the_running_one(
     session: ServerSession, options: ServeOptions, tmp_path: Path
 ) -> None:
-    await session.start(options, chosen={"threads": 1}, set_aside={"ctx": 4_096}, model_name="demo")
+    await session.start(StartRequest(options, chosen={"threads": 1}, set_aside={"ctx": 4_096}, model_name="demo"))
     other = tmp_path / "other.gguf"
     shutil.copyfile(options.model, other)
     broken = replace(options, model=other, extra=("--warp-speed", "9"))
     with pytest.raises(SettingsFailed) as failed:
-        await session.start(broken, chosen={"ctx": 1_024}, set_aside={})
+        await session.start(StartRequest(broken, chosen={"ctx": 1_024}, set_aside={}))
     kept = load_last_start()
     assert kept is not None
     assert kept.start is not None
     assert (kept.start.model, kept.start.options.model) == ("demo", options.model)
 
-    await session.start(replace(options, draft=0), chosen={"draft": 0})
+    await session.start(StartRequest(replace(options, draft=0), chosen={"draft": 0}))
     assert load_model_settings(options.model) == {"ctx": 4_096, "threads": 1, "draft": 0}
     with pytest.raises(ModelMissing):
-        await session.start(replace(options, model=tmp_path / "gone.gguf"), chosen={})
-    await session.start(replace(options, draft=1), chosen={"draft": 1})
+        await session.start(StartRequest(replace(options, model=tmp_path / "gone.gguf"), chosen={}))
+    await session.start(StartRequest(replace(options, draft=1), chosen={"draft": 1}))
     assert load_model_settings(options.model) == {"ctx": 4_096, "threads": 1, "draft": 1}
 
     with pytest.raises(SettingsFailed) as failed:
-        await session.start(broken, chosen={"ctx": 1_024})
+        await session.start(StartRequest(broken, chosen={"ctx": 1_024}))
     await session.apply_fix(failed.value.actions[0])  # the proposed fix changes the start that failed
     assert (running_launch(session).options.model, running_launch(session).options.extra) == (other, ())
 
 
 async def test_a_repeated_start_keeps_the_kept_settings(session: ServerSession, options: ServeOptions) -> None:
     save_model_settings(options.model, {"ctx": 4_096})
-    await session.start(options, set_aside={})
-    await session.start(replace(options, draft=0), chosen={"draft": 0})
+    await session.start(StartRequest(options, set_aside={}))
+    await session.start(StartRequest(replace(options, draft=0), chosen={"draft": 0}))
     assert load_model_settings(options.model) == {"ctx": 4_096, "draft": 0}
 
 
@@ -106,7 +107,7 @@ async def test_a_repeated_start_keeps_the_kept_settings(session: ServerSession, 
 async def test_the_action_of_a_finding_is_applied_to_the_running_server_and_stored(
     session: ServerSession, options: ServeOptions
 ) -> None:
-    await session.start(replace(options, context=None))
+    await session.start(StartRequest(replace(options, context=None)))
     before = running_launch(session).context
     await session.apply_fix(Action(ActionKind.SMALLER_CONTEXT, "Halve the context"))
     assert running_launch(session).context == before // 2
@@ -125,7 +126,7 @@ async def test_a_port_in_use_is_replaced(options: ServeOptions) -> None:
         session = ServerSession(port=port)
         try:
             with pytest.raises(PortBusy) as failed:
-                await session.start(options)
+                await session.start(StartRequest(options))
             assert session.command_for_action(failed.value.actions[0]).command is not None
             assert "--port" not in str(session.command_for_action(failed.value.actions[0]).command)
             await session.apply_fix(failed.value.actions[0])
@@ -137,7 +138,7 @@ async def test_a_port_in_use_is_replaced(options: ServeOptions) -> None:
 
 async def test_a_model_without_a_head_is_served_without_drafts(session: ServerSession, headless_model: Path) -> None:
     with pytest.raises(ModelHasNoHead) as failed:
-        await session.start(ServeOptions(headless_model, built_in=True, threads=1, context=2_048))
+        await session.start(StartRequest(ServeOptions(headless_model, built_in=True, threads=1, context=2_048)))
     await session.apply_fix(failed.value.actions[0])
     assert running_launch(session).options.draft == 0
 
@@ -148,7 +149,7 @@ async def test_an_action_that_is_no_start_is_refused_with_its_command(
     install = Action(ActionKind.OTHER_ENGINE_BUILD, "Install the current build")
     with pytest.raises(ServerNotFound):
         await session.apply_fix(install)
-    await session.start(options)
+    await session.start(StartRequest(options))
     with pytest.raises(ActionImpossible, match="mtp-launcher engine install"):
         await session.apply_fix(install)
     with pytest.raises(ActionImpossible):
@@ -163,7 +164,7 @@ async def test_a_crash_passes_its_actions_to_the_listener(
     session = ServerSession(on_event=events.append)
     monkeypatch.setenv("FAKE_FAULTS", "dies-loading")
     with pytest.raises(LauncherError) as failed:
-        await session.start(replace(options, engine=fake_engine))
+        await session.start(StartRequest(replace(options, engine=fake_engine)))
     (failure,) = [
         event.error for event in events if isinstance(event, ServerStatus) and event.state is ServerState.FAILED
     ]
@@ -182,7 +183,7 @@ async def test_each_start_is_reported_ready_once(session: ServerSession, options
             ready.append(session.supervisor.launch)
 
     with session.listening(note):
-        await session.start(options)
-        await session.start(options)
-        await session.start(replace(options, draft=1))
+        await session.start(StartRequest(options))
+        await session.start(StartRequest(options))
+        await session.start(StartRequest(replace(options, draft=1)))
     assert len({id(launch) for launch in ready}) == 2

@@ -16,6 +16,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import Launch, prepare_launch
+from launcher.engine.server.start_request import StartRequest
 from launcher.monitor.meter import Acceptance
 from launcher.monitor.monitor import MonitorPeriods
 from launcher.monitor.traffic import Counters, Traffic, parse_counters
@@ -58,7 +59,7 @@ async def generate_reply(session: ServerSession, before: Counters) -> Counters:
 
 async def test_counts_are_those_of_the_engine(session: ServerSession) -> None:
     counting = UseCounting(session)
-    await session.start(demo())
+    await session.start(StartRequest(demo()))
     before = await counters_after(session, None)
     after = await generate_reply(session, before)
     own = parse_counters(await session.supervisor.client.read_metrics())
