@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 Value = str | int
 
@@ -54,7 +53,3 @@ class Action:
     kind: ActionKind
     label: str
     parameters: Mapping[str, Value] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the fix as a JSON object."""
-        return {"kind": self.kind.value, "label": self.label, "parameters": dict(self.parameters)}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from launcher.base.codec import JsonView
 from launcher.base.messages import message
@@ -78,10 +78,6 @@ class RequestRecord:
     def started(self) -> str:
         """The time at which it began, as text."""
         return datetime.fromtimestamp(self.started_s).astimezone().isoformat(timespec="milliseconds")
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the record with the keys of docs/json.md."""
-        return self.JSON_VIEW.write(self)
 
 
 class RequestLog:

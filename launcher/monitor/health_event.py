@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from launcher.base.action import Action
 from launcher.base.codec import JsonView
@@ -57,10 +57,6 @@ class Finding:
     action: Action | None = None
     level: FindingLevel = FindingLevel.WARNING
     stage: int = 0
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the finding as JSON data."""
-        return self.JSON_VIEW.write(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from launcher.base.codec import to_json
 from launcher.cli.agent_summary import summarize_requests
 from launcher.engine.server.reread import Reread, RereadCause
 from launcher.gateway.request_log import RequestRecord
@@ -10,7 +11,7 @@ from launcher.gateway.request_log import RequestRecord
 def record(**figures: Any) -> dict[str, Any]:  # noqa: ANN401 -- as the fields of a record
     """A request that has ended, as JSON."""
     known = {"end": "complete", **figures}
-    return RequestRecord("a-1", 0.0, "default", "agent/1", "demo", "/v1/messages", "ended", **known).as_json()
+    return to_json(RequestRecord("a-1", 0.0, "default", "agent/1", "demo", "/v1/messages", "ended", **known))
 
 
 def summarize(*records: dict[str, Any], context: int | None = 16_384) -> list[str]:

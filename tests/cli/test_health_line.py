@@ -3,6 +3,7 @@
 import argparse
 
 from launcher.base.action import Action, ActionKind
+from launcher.base.codec import to_json
 from launcher.cli import status
 from launcher.cli.layout import health_line
 from launcher.engine.server import registry
@@ -19,14 +20,14 @@ WAIT = Finding(FindingCode.REQUESTS_WAIT, "2 request(s) wait.", {}, None, Findin
 
 def test_a_warning_has_an_action_and_a_note_may_have_none() -> None:
     sentence = "115 MiB of the GPU's memory have moved to host memory."
-    assert health_line(SPILL.as_json()) == f"Warning: {sentence} To do: Halve the context."
-    assert health_line(SPILL.as_json(), cleared=True) == f"Over: {sentence}"
-    assert health_line(WAIT.as_json()) == "Note: 2 request(s) wait."
+    assert health_line(to_json(SPILL)) == f"Warning: {sentence} To do: Halve the context."
+    assert health_line(to_json(SPILL), cleared=True) == f"Over: {sentence}"
+    assert health_line(to_json(WAIT)) == "Note: 2 request(s) wait."
 
 
 async def test_status_lists_the_findings() -> None:
     _, registration = registry.register_server(None, registry.ServedModel(model="m", engine="e", draft=2))
-    registration.update(health=(SPILL.as_json(), WAIT.as_json()))
+    registration.update(health=(to_json(SPILL), to_json(WAIT)))
     assert registration.wait_written(60)
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", action="store_true")
@@ -34,7 +35,7 @@ async def test_status_lists_the_findings() -> None:
     found = await status.run(parser.parse_args([]))
     assert found.exit_code == 0
     lines = list(found.lines)
-    assert lines[1:3] == [f"  {health_line(SPILL.as_json())}", "  Note: 2 request(s) wait."]
+    assert lines[1:3] == [f"  {health_line(to_json(SPILL))}", "  Note: 2 request(s) wait."]
     (server,) = found.data
     assert server["health"][0]["evidence"] == {"spilled_mib": 115.0}
     assert server["health"][0]["action"]["kind"] == "smaller_context"

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from launcher.base.action import Action, ActionKind, Value
+from launcher.base.codec import to_json
 from launcher.base.errors import ActionImpossible
 from launcher.engine.diagnosis.actions import apply_action, changes_settings
 from launcher.engine.serve_options import ServeOptions
@@ -86,5 +87,5 @@ def test_an_action_without_effect_is_refused() -> None:
 
 
 def test_an_action_is_json() -> None:
-    result = action(ActionKind.SMALLER_CONTEXT, context=4_096).as_json()
+    result = to_json(action(ActionKind.SMALLER_CONTEXT, context=4_096))
     assert result == {"kind": "smaller_context", "label": "Do it", "parameters": {"context": 4_096}}

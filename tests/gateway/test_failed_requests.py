@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from launcher.base.codec import to_json
 from launcher.engine.server.state import FailedReplies
 from launcher.gateway import gateway
 from launcher.gateway.engine_error import find_error, read_error, shorten_error
@@ -338,6 +339,6 @@ async def test_the_record_of_a_request_has_status_and_message() -> None:
         log = RequestLog(lambda: "demo")
         for exchange in dict.fromkeys(front.exchanges):
             log.note_exchange(exchange)
-        refused, good = (each.as_json() for each in log.records)
+        refused, good = to_json(log.records)
         assert (refused["status"], refused["message"]) == (500, NO_IMAGES)
         assert (good["status"], good["message"]) == (None, None)

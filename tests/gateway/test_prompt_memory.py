@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from launcher.base.codec import to_json
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.reread import BILLING_HEADER, Reread, RereadCause
 from launcher.engine.server.start_request import StartRequest
@@ -103,7 +104,7 @@ def test_a_changing_header_at_the_start_is_named() -> None:
     found = note(memory, claude(2))
     assert found is not None
     assert (found.cause, found.place) == (RereadCause.CHANGED_PREFIX, BILLING_HEADER)
-    assert found.as_json() == {
+    assert to_json(found) == {
         "tokens": found.tokens,
         "seconds": pytest.approx(found.seconds, abs=0.01),
         "cause": "changed prefix",

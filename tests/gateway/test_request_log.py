@@ -20,6 +20,7 @@ from launcher.app.serving import request_keeping
 from launcher.app.serving.request_keeping import RequestKeeping
 from launcher.app.serving.session import ServerSession
 from launcher.app.settings_declared import REQUEST_LOG
+from launcher.base.codec import to_json
 from launcher.base.control import send_request
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
@@ -118,7 +119,7 @@ async def test_a_reply_whose_drafted_tokens_lack_log_probabilities_says_so(optio
         notices = []
         for fields in ({"logprobs": True}, {}):
             await client.post(CHAT, json={**BODIES[CHAT], **fields})
-            notices.append((await last_record(session)).as_json()["notice"])
+            notices.append(to_json(await last_record(session))["notice"])
         assert "draft length 0" in notices[0]
         assert notices[1] is None
 
@@ -265,7 +266,7 @@ def test_an_ended_request_is_not_referenced() -> None:
 def test_json_has_a_time_zone_and_null_for_unknown_values() -> None:
     log = RequestLog()
     log.note_exchange(ended_exchange("refused"))
-    result = json.loads(json.dumps(log.records[0].as_json()))
+    result = json.loads(json.dumps(to_json(log.records[0])))
     assert datetime.fromisoformat(result["started"]).tzinfo is not None
     assert result["who"] == {"key": None, "user_agent": None}
     unknown = {name for name, value in result.items() if value is None}

@@ -5,9 +5,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from launcher.app.serving.session_json import options_from_json, options_to_json
 
 from launcher.app.planning.preview import Previewer
+from launcher.base.codec import from_json, to_json
 from launcher.base.errors import ModelHasNoHead
 from launcher.cli import plan, serve
 from launcher.cli.machine_options import given_settings, read_plan_criteria
@@ -117,8 +117,8 @@ def test_repeats_besides_the_own_drafter_go_on_working(home: Path) -> None:
 
 def test_the_options_of_an_earlier_version_are_read() -> None:
     options = ServeOptions(Path("/m.gguf"), draft=3, spec_type="ngram-mod")
-    written = options_to_json(options)
+    written = to_json(options)
     assert {field.name for field in fields(ServeOptions)} - written.keys() == set()
     del written["chosen_drafter"]
-    assert options_from_json(written) == options
-    assert options_from_json(written).drafter is DRAFTERS["ngram-mod"]
+    assert from_json(ServeOptions, written) == options
+    assert from_json(ServeOptions, written).drafter is DRAFTERS["ngram-mod"]

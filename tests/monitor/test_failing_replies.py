@@ -3,6 +3,7 @@
 import pytest
 
 from launcher.base.action import ActionKind
+from launcher.base.codec import to_json
 from launcher.engine.server.state import FailedReplies
 from launcher.monitor.health import Health
 from launcher.monitor.health_event import FindingCode, FindingLevel, HealthEvent, ServerSetup
@@ -24,7 +25,7 @@ def test_the_third_failure_is_a_finding_and_a_reply_ends_it() -> None:
     assert finding.level is FindingLevel.WARNING
     assert finding.action is not None
     assert finding.action.kind is ActionKind.RESTART
-    assert finding.as_json()["evidence"] == {
+    assert to_json(finding)["evidence"] == {
         "requests_failed": 3.0,
         "message": "something odd.",
         "http_status": 500.0,

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from launcher.base.codec import to_json
 from launcher.monitor.health import Health
 from launcher.monitor.health_event import CheckResult, Finding, FindingCode, Latch, Moment, ServerSetup
 from tests.monitor.series import activity, list_changes, moment, repeat_moment, reply, run
@@ -47,7 +48,7 @@ class TestLatch:
 
 
 def test_findings_are_json_with_plain_values() -> None:
-    finding_json = json.loads(json.dumps(FOUND.as_json()))
+    finding_json = json.loads(json.dumps(to_json(FOUND)))
     assert finding_json["evidence"] == {"spilled_mib": 1.235, "who": "x"}
     assert (finding_json["code"], finding_json["level"], finding_json["action"]) == ("spill", "warning", None)
 

@@ -9,6 +9,7 @@ from tests.machine.conftest import ask_driver, compile_driver
 SERVE = """
 import asyncio, json, os
 from pathlib import Path
+from launcher.base.codec import to_json
 from launcher.app.serving.serving import serve
 from launcher.engine.server.client import ChatRequest
 from launcher.engine.serve_options import ServeOptions
@@ -29,7 +30,7 @@ async def main():
         os.environ["STUB_REASONS"] = "1"
         over = await asyncio.wait_for(events.get(), 120)
         asking.cancel()
-    return [{"cleared": event.cleared, **event.finding.as_json()} for event in (raised, over)]
+    return [{"cleared": event.cleared, **to_json(event.finding)} for event in (raised, over)]
 
 print(json.dumps(asyncio.run(main())))
 """

@@ -7,6 +7,7 @@ import pytest
 
 from launcher.app.serving.running_servers import read_running_servers
 from launcher.app.serving.serving import serve
+from launcher.base.codec import to_json
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest, Timings
 from launcher.engine.server.reread import Reread, RereadCause
@@ -193,7 +194,7 @@ async def test_a_queue_at_a_real_engine_is_raised_and_cleared(demo_model: Path) 
         raised = await received.get()
         assert (raised.finding.code, raised.cleared) == (FindingCode.REQUESTS_WAIT, False)
         assert raised.finding in session.monitor.health_watch.open_findings
-        while [server.entry.health for server in await read_running_servers()] != [(raised.finding.as_json(),)]:
+        while [server.entry.health for server in await read_running_servers()] != [(to_json(raised.finding),)]:
             await asyncio.sleep(0.05)
         for each in requests:  # the engine notices that a waiting request was cancelled only when its turn comes
             each.cancel()

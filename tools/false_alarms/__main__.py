@@ -14,6 +14,7 @@ from dataclasses import replace
 from launcher.app.planning.start_settings import make_unresolved_options
 from launcher.app.serving.serving import serve
 from launcher.app.serving.session import ServerSession
+from launcher.base.codec import to_json
 from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest, EngineClient
@@ -113,7 +114,7 @@ async def measure(minutes: float, seed: int, model: str) -> str:
     def note(event: HealthEvent) -> None:
         events.append(event)
         what = "cleared" if event.cleared else "RAISED"
-        print(f"{time.monotonic() - began_s:7.1f} s  {what}  {event.finding.as_json()}")
+        print(f"{time.monotonic() - began_s:7.1f} s  {what}  {to_json(event.finding)}")
 
     began_s = time.monotonic()
     found = make_unresolved_options(model, lambda path: ServeOptions(model=path, built_in=True, slots=SLOTS, threads=1))

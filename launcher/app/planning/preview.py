@@ -263,10 +263,6 @@ class Preview:
         """The parts of the memory in MiB."""
         return None if self.estimate is None else {n: size / _MIB for n, size in self.estimate.parts.as_dict().items()}
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the preview as JSON data."""
-        return self.JSON_VIEW.write(self)
-
 
 class Previewer:
     """Makes previews from one basis. Estimates are cached, because a slider needs the same ones again and again."""

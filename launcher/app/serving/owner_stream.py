@@ -126,7 +126,7 @@ class OwnerStream:
     def add_request(self, record: "RequestRecord") -> None:
         """Pass on how much of an ended request's prompt was read again, for the owner's health checks."""
         if record.has_ended and record.reused_tokens is not None:
-            self._prompts.append(record.reread.as_json() if record.reread else None)
+            self._prompts.append(to_json(record.reread))
         self._wake.set()
 
     def mark(self) -> int:

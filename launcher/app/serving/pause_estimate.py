@@ -1,7 +1,7 @@
 """Estimates the pause that a restart with other settings makes in streams that go on, by part."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from launcher.app.planning.preview import Preview
 from launcher.base.codec import JsonView
@@ -36,10 +36,6 @@ class PauseEstimate:
     def seconds(self) -> float | None:
         """The whole pause, as far as it is known; None if not even the time to load is."""
         return None if self.load_s is None else self.load_s + (self.slots_s or 0.0) + (self.reading_s or 0.0)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the estimate as JSON data."""
-        return self.JSON_VIEW.write(self)
 
 
 def estimate_pause(preview: Preview, outlook: HandoverOutlook) -> PauseEstimate:

@@ -502,7 +502,7 @@ class RemoteSession(ServingSession):
         for each in sent.get("events", ()):
             self._handle_event(event_from_json(restore_messages(each)))
         for each in sent.get("prompts", ()):
-            self.monitor.health_watch.note_prompt(Reread.from_json(each) if each else None)
+            self.monitor.health_watch.note_prompt(from_json(Reread, each) if each else None)
         if changes.get("status"):
             self._handle_event(event_from_json(changes["status"]))
         if state.server is None and "server" in changes:

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Protocol, TypeVar
 
 from launcher.base.action import Action
+from launcher.base.codec import to_json
 from launcher.base.heap import fix_mmap_threshold
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest, Delta
@@ -157,10 +158,10 @@ class ServingSession(MeasuredSession):
 
     @abstractmethod
     def publish_findings(self, findings: Sequence[Mapping[str, Any]]) -> None:
-        """Publish health findings, as Finding.as_json, to this user's other programs."""
+        """Publish health findings, as JSON, to this user's other programs."""
 
     def _handle_health(self, event: HealthEvent) -> None:
-        self.publish_findings([finding.as_json() for finding in self.monitor.health_watch.open_findings])
+        self.publish_findings(to_json(self.monitor.health_watch.open_findings))
         if self._on_health is not None:
             _call_listener(self._on_health, event)
 

@@ -247,11 +247,11 @@ class SessionControl:
         is_serving = supervisor.status.state in SERVING
         if not is_serving or running is None or launch is None or not changes_settings(action):
             fix = self._session.command_for_action(action)
-            return action.as_json() | {"set": None, "command": fix.command, "link": fix.link}
+            return {**to_json(action), "set": None, "command": fix.command, "link": fix.link}
         changes = None
         with suppress(ActionImpossible):
             changes = changes_between(running, apply_action(action, tried, context=launch.context))
-        return action.as_json() | {"set": changes, "command": None, "link": None}
+        return {**to_json(action), "set": changes, "command": None, "link": None}
 
     async def _preview_restart(self, verb: verbs.Preview) -> AsyncGenerator[Any]:
         """Yield the effects of a restart with other settings, without changing anything."""
@@ -269,9 +269,9 @@ class SessionControl:
             replies = {"go_on": outlook.going_on, "uncertain": outlook.uncertain, "end_first": outlook.ending}
             reasons = list(outlook.reason_sentences)
             if outlook.going_on or outlook.uncertain:
-                pause = estimate_pause(preview, outlook).as_json()
+                pause = to_json(estimate_pause(preview, outlook))
         state = supervisor.status.state.value
-        yield preview.as_json() | {"state": state, "replies": replies, "reasons": reasons, "pause": pause}
+        yield to_json(preview) | {"state": state, "replies": replies, "reasons": reasons, "pause": pause}
 
     # A measurement's loan of the server.
 
@@ -382,7 +382,7 @@ class SessionControl:
                     if record is None:
                         return
                     if verb.current or record.has_ended:
-                        yield {"requests": [record.as_json()]}
+                        yield {"requests": [to_json(record)]}
         finally:
             self._followers.discard(changed)
 
@@ -412,7 +412,7 @@ def _last_records(records: list[RequestRecord], count: int) -> list[RequestRecor
 def _split_records(records: list[RequestRecord]) -> Iterator[dict[str, object]]:
     """Yield messages with some records each, so that none reaches the 1 MiB that base/control.py allows."""
     for begin in range(0, len(records), _RECORDS_AT_ONCE):
-        yield {"requests": [record.as_json() for record in records[begin : begin + _RECORDS_AT_ONCE]]}
+        yield {"requests": to_json(records[begin : begin + _RECORDS_AT_ONCE])}
 
 
 def status_data(supervisor: Supervisor) -> dict[str, object]:

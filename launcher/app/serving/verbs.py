@@ -160,7 +160,7 @@ class NoteReplies:
 
 @dataclass(frozen=True, slots=True)
 class NoteFindings:
-    """Tell the open health findings, as Finding.as_json."""
+    """Tell the open health findings, as JSON."""
 
     findings: tuple[Mapping[str, Any], ...]
 

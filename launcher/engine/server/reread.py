@@ -1,13 +1,12 @@
 """Parts of prompts that an engine reads although it has read them before."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar
+from typing import ClassVar
 from weakref import WeakKeyDictionary
 
-from launcher.base.codec import JsonView, from_json
+from launcher.base.codec import JsonView
 from launcher.base.messages import message
 from launcher.engine.server.logs import LogBook
 
@@ -73,15 +72,6 @@ class Reread:
                 )
             case RereadCause.CHECKPOINT:
                 return message("The engine's last checkpoint did not reach back far enough.")
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it with the keys of docs/json.md."""
-        return self.JSON_VIEW.write(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Reread":
-        """Return what `as_json` described."""
-        return from_json(cls, data)
 
 
 class DroppedPrompts:

@@ -9,6 +9,7 @@ from launcher.app.planning.preview import PreviewBasis, Previewer, read_basis
 from launcher.app.planning.start_settings import resolve_start
 from launcher.app.serving import running_servers
 from launcher.app.serving.session import ServerSession
+from launcher.base.codec import to_json
 from launcher.base.errors import BadOption, LauncherError, ModelHasNoHead
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint
@@ -159,7 +160,7 @@ def test_a_model_without_a_formula_has_a_reason_in_place_of_figures() -> None:
     found = Previewer(unknown).preview({"draft": 3})
     assert (found.estimate, found.status, found.needed_mib, found.largest_context) == (None, None, None, None)
     assert str(found.changes[0].consequence) == "\u2013 MiB for 1 more draft token"
-    result = found.as_json()
+    result = to_json(found)
     assert (result["status"], result["unknown"], result["parts"]) == (None, "No formula knows it.", None)
 
 

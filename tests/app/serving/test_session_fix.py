@@ -10,6 +10,7 @@ import pytest
 
 from launcher.app.serving.session import ServerSession
 from launcher.base.action import Action, ActionKind
+from launcher.base.codec import to_json
 from launcher.base.errors import (
     ActionImpossible,
     EngineUnsuitable,
@@ -171,7 +172,7 @@ async def test_a_crash_passes_its_actions_to_the_listener(
     assert failure is failed.value
     smaller = next(each for each in failure.actions if each.kind is ActionKind.SMALLER_CONTEXT)
     assert smaller.parameters == {"context": 2_048}
-    assert failure.facts["actions"] == [each.as_json() for each in failure.actions]
+    assert failure.facts["actions"] == to_json(failure.actions)
     await session.stop()
 
 
