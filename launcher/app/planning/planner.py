@@ -703,7 +703,7 @@ async def compare_with_engine(
     from launcher.engine.server.launch import choose_build, uses_gpu
     from launcher.machine.machine import read_machine
 
-    if not settings.drafter.is_in_model:
+    if not (settings.drafter.is_in_model and settings.can_draft(head=source.model.has_mtp_head)):
         settings = replace(settings, draft=0)
     build = await choose_build(ServeOptions(Path(source.model.path), engine=engine))
     gpu = settings.backend != "cpu"
