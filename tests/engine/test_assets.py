@@ -1,12 +1,14 @@
 """The choice of an engine build, for a table of computers."""
 
+import platform
 import re
 
 import pytest
 
-from launcher.engine.builds.assets import BuildName, TargetComputer, choose_builds
+from launcher.engine.builds.assets import BuildName, TargetComputer, choose_builds, describe_computer
 from launcher.engine.builds.install_errors import EngineUnfit
 from launcher.machine.gpu import Gpu
+from launcher.machine.machine import read_machine
 
 TAG = "b11434"
 NAMES = [
@@ -234,3 +236,9 @@ def test_names_of_builds_are_parsed() -> None:
 @pytest.mark.parametrize("name", ["", "llama-b1-bin-ubuntu-x64.tar.gz.part", "llama-bx-bin-win-cpu-x64.zip", "../x"])
 def test_other_names_are_not_builds(name: str) -> None:
     assert BuildName.parse(name) is None
+
+
+def test_the_c_library_of_this_computer_is_known() -> None:
+    name, version = platform.libc_ver()
+    expected = tuple(map(int, version.split(".")[:2])) if name == "glibc" else None
+    assert describe_computer(read_machine()).glibc == expected

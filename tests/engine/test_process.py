@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher.engine.server.process import EngineCommand, start_process
+from launcher.engine.server.process import EngineCommand, prepare_process, start_process
 
 
 def _waiting_command(folder: Path) -> EngineCommand:
@@ -55,3 +55,13 @@ def test_a_process_is_stopped_before_the_cancelled_task_that_watches_it_has_ende
 
     asyncio.run(cancel_all())
     assert not _list_left(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a keeper is prepared on POSIX systems")
+def test_what_was_prepared_is_freed_once(tmp_path: Path) -> None:
+    prepared = prepare_process(_waiting_command(tmp_path))
+    prepared.discard()
+    opened = os.pipe() + os.pipe()  # they get the numbers of what was freed
+    prepared.discard()
+    for each in opened:
+        os.close(each)
