@@ -288,7 +288,7 @@ async def preview_restart(url: str | None, changes: Mapping[str, str]) -> Mappin
     """
     parse_settings(changes)
     entry = await asyncio.to_thread(registry.find_server, url)
-    return await ask(await find_control_address(entry), verbs.Preview(changes))
+    return await ask(await find_control_address(entry), verbs.PreviewRestart(changes))
 
 
 async def follow_log(url: str | None, *, lines: int, follow: bool) -> AsyncIterator[str]:

@@ -147,7 +147,7 @@ class SessionControl:
                 return self._unload_model(verb)
             case verbs.Restart():
                 return self._restart_server(verb)
-            case verbs.Preview():
+            case verbs.PreviewRestart():
                 return self._preview_restart(verb)
             case verbs.ForeseeHandover():
                 return self._send_outlook()
@@ -253,7 +253,7 @@ class SessionControl:
             changes = changes_between(running, apply_action(action, tried, context=launch.context))
         return {**to_json(action), "set": changes, "command": None, "link": None}
 
-    async def _preview_restart(self, verb: verbs.Preview) -> AsyncGenerator[Any]:
+    async def _preview_restart(self, verb: verbs.PreviewRestart) -> AsyncGenerator[Any]:
         """Yield the effects of a restart with other settings, without changing anything."""
         from launcher.app.planning.preview import Previewer, read_basis
         from launcher.app.serving.pause_estimate import estimate_pause

@@ -63,7 +63,7 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
-class Preview:
+class PreviewRestart:
     """Ask for the effects of Restart, without changing anything."""
 
     set: Mapping[str, str] = field(default_factory=dict)
@@ -177,7 +177,7 @@ VERBS = {
     "start": StartRequest,
     "stop": Stop,
     "restart": Restart,
-    "preview": Preview,
+    "preview": PreviewRestart,
     "share": Share,
     "fix": ApplyFix,
     "foresee": ForeseeHandover,
