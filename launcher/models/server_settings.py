@@ -17,7 +17,7 @@ from launcher.base.messages import as_message, mark, message, suggest_names
 from launcher.base.units import TOKEN_UNITS, parse_amount
 from launcher.models.drafters import DRAFTERS, MTP, SPEC_TYPES, Drafter, drafter_of, find_drafter, usable_drafters
 
-Value = int | float | str | None
+Value = bool | int | float | str | None
 """The value of a setting; None leaves it open. A switch is True or False."""
 Kind = Literal["tokens", "count", "mib", "share", "choice", "switch", "shares"]
 """The kind of a value: a number of tokens, of things, of MiB, a share from 0 to 1, one of several names, on or off, or

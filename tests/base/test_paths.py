@@ -79,6 +79,7 @@ def test_in_a_wheel_shipped_files_are_inside_the_package(tmp_path: Path) -> None
     for name in (
         "__init__.py",
         "base/__init__.py",
+        "base/codec.py",
         "base/errors.py",
         "base/messages.py",
         "base/paths.py",

@@ -205,7 +205,7 @@ def test_the_other_server_is_checked_before_the_model_is_loaded(short_workload: 
 def test_an_unknown_setting_is_refused_with_all_known_names(setting: str, hint: str) -> None:
     output = run("bench", "demo", "--set", setting).stderr
     assert hint in output
-    assert "There are" not in output or output.rstrip().endswith("p-min, draft-sampling, ngram, extra.")
+    assert "There are" not in output or output.rstrip().endswith("p-min, draft-sampling, drafter, ngram, extra.")
 
 
 async def test_the_model_is_served_with_its_tuned_settings(demo_model: Path, short_workload: Path) -> None:

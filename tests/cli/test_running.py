@@ -131,7 +131,7 @@ def test_a_server_is_found_after_its_folder_was_deleted(home: Path) -> None:
 
 def test_a_misspelt_setting_is_refused_with_a_suggestion() -> None:
     error = json.loads(run("restart", "--set", "drft=2", "--json").stdout)["error"]
-    assert (error["code"], error["hint"]) == ("bad_option", "Did you mean draft?")
+    assert (error["code"], error["hint"]) == ("bad_option", "Did you mean draft or drafter?")
     assert run("restart", "--set", "draft").returncode == 2
     assert json.loads(run("restart", "--json").stdout)["error"]["code"] == "server_not_found"
     assert json.loads(run("logs", "--json").stdout)["error"]["code"] == "server_not_found"

@@ -20,7 +20,9 @@ NOTICE = Notice("code", message("Port {port} is taken.", port=1))
 SENT = (
     *(verbs.GetStatus(), verbs.ReadLog(5, follow=True), verbs.ReadRequests(2, follow=True, current=True)),
     *(verbs.Stop(), verbs.Stop("m", 2.5), verbs.Restart({"ctx": "8K"}, 1.0), verbs.PreviewRestart({"draft": "0"})),
-    StartRequest(OPTIONS, True, True, 30.0, {"draft": 3}, {"ctx": None}, "m", (NOTICE,)),
+    StartRequest(
+        OPTIONS, True, True, 30.0, {"draft": 3, "kv_unified": False, "p_min": 0.5}, {"ctx": None}, "m", (NOTICE,)
+    ),
     StartRequest(OPTIONS),
     *(verbs.Share(True, False, 1.0), verbs.ApplyFix(Action(ActionKind.SMALLER_CONTEXT, "Less.", {"context": 512}))),
     *(verbs.ForeseeHandover(), verbs.ReloadKeys(), verbs.Lend(), verbs.RestartLent(OPTIONS), verbs.GiveBack(keep=True)),
