@@ -86,7 +86,7 @@ def describe_verdict(control: AgentControl) -> VerdictView:
     if control.record is not None:
         return _describe_stale(control.record, is_running=session is not None and session.is_running)
     if session is None:
-        return VerdictView("secondary", "", tr("CheckVerdict"), tr("Reading the server's settings ..."))
+        return VerdictView("secondary", "", tr("Verdict"), tr("Reading the server's settings ..."))
     return _describe_unchecked(session)
 
 
@@ -109,7 +109,7 @@ def _describe_missing(agent: Agent, *, has_npm: bool) -> VerdictView:
 
 
 def _describe_activity(control: AgentControl, agent: Agent) -> VerdictView:
-    session, caption, title = control.session, tr("CheckVerdict"), ""
+    session, caption, title = control.session, tr("Verdict"), ""
     match control.activity:
         case Activity.PREPARING:
             title = tr("Preparing a server for {title} ...", title=agent.title)
@@ -142,7 +142,7 @@ def _describe_error(error: LauncherError, agent: Agent) -> VerdictView:
     elif error.code == "terminal_missing":
         text = tr("Run this in a terminal, in the folder of your project:")
         command = f"mtp-launcher code {agent.name}"
-    return VerdictView("bad", "cross", tr("CheckVerdict"), render(error.title), text, fix, button, command)
+    return VerdictView("bad", "cross", tr("Verdict"), render(error.title), text, fix, button, command)
 
 
 def _describe_unsuited(session: AgentSession, problem: LauncherError) -> VerdictView:
@@ -162,7 +162,7 @@ def _describe_unsuited(session: AgentSession, problem: LauncherError) -> Verdict
         text = render(problem.title)
         button = tr("Restart with a corrected template{seconds}", seconds=seconds)
     title = tr("Not ready for {title}.", title=session.agent.title)
-    return VerdictView("bad", "cross", tr("CheckVerdict"), title, text, Fix.RESTART, button)
+    return VerdictView("bad", "cross", tr("Verdict"), title, text, Fix.RESTART, button)
 
 
 def _describe_record(record: CheckRecord, agent: Agent, session: AgentSession | None) -> VerdictView:
@@ -212,14 +212,14 @@ def _describe_unchecked(session: AgentSession) -> VerdictView:
             "The check sends {n} short requests, which takes some seconds.",
             count_requests(agent),
         )
-        return VerdictView("secondary", "ring", tr("CheckVerdict"), tr("Not checked yet"), text, Fix.CHECK, tr("Check"))
+        return VerdictView("secondary", "ring", tr("Verdict"), tr("Not checked yet"), text, Fix.CHECK, tr("Check"))
     text = tr(
         "Start {title} loads {model} with {context:,} tokens of context, opens a terminal and checks the server.",
         title=agent.title,
         model=session.server.model,
         context=session.server.context or 0,
     )
-    return VerdictView("secondary", "ring", tr("CheckVerdict"), tr("No model is loaded"), text)
+    return VerdictView("secondary", "ring", tr("Verdict"), tr("No model is loaded"), text)
 
 
 def count_requests(agent: Agent) -> int:

@@ -425,7 +425,7 @@ class VerdictCard(QFrame):
         self._answers.setContentsMargins(0, gap, 0, gap)
         if not answers:
             return
-        heads = (tr("WorkloadChoice"), tr("Recommended"), tr("Gain with MTP"), tr("Likely"))
+        heads = (tr("Workload"), tr("Recommended"), tr("Gain with MTP"), tr("Likely"))
         rows = [heads, *((each.workload, each.settings, each.change, each.chance) for each in answers)]
         for number, row in enumerate(rows):
             for column, text in enumerate(row):
