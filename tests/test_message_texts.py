@@ -141,3 +141,14 @@ def test_a_plain_sentence_is_found(source: str, count: int) -> None:
 )
 def test_a_message_that_becomes_plain_text_is_found(source: str, count: int) -> None:
     assert len(list(flattened_messages(ast.parse(source)))) == count
+
+
+def test_no_text_is_the_name_of_a_class() -> None:  # as a renaming by search and replace makes of a caption
+    found = [
+        f"{path.name}: {text}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call) and name_of(node.func) in (*MAKERS, "tr", "ntr") and node.args
+        if re.fullmatch(r"[A-Z][a-z]+(?:[A-Z][a-z]+)+", text := text_of(node.args[0]) or "")
+    ]
+    assert found == ["formats.py: TypeScript"]
