@@ -57,7 +57,6 @@ def test_a_process_is_stopped_before_the_cancelled_task_that_watches_it_has_ende
     assert not _list_left(tmp_path)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="a keeper is prepared on POSIX systems")
 def test_what_was_prepared_is_freed_once(tmp_path: Path) -> None:
     prepared = prepare_process(_waiting_command(tmp_path))
     prepared.discard()
