@@ -1,7 +1,6 @@
 """Connects supervisors with the gateway: a gate for each model, and the address that all of them share."""
 
 import asyncio
-import hashlib
 import logging
 import socket
 import sys
@@ -37,11 +36,21 @@ _STOPPED = "The server is being stopped"
 
 
 class GateClientSide:
-    """The gate of one model. Implements ClientSide of its supervisor. Without a `gate` all requests wait."""
+    """The gate of one model at an address. Implements ClientSide of the model's supervisor.
 
-    def __init__(self, slot_folder: Path, gate: "Gate | None" = None) -> None:
+    `gate` is None until the gateway is open. `on_use` is called whenever a request begins or ends there.
+    """
+
+    def __init__(self, address: "GatewayAddress", slot_folder: Path, on_use: Callable[[], None]) -> None:
         """Make `slot_folder`, and clear it. Without it slots are not saved: prompts and replies are read again."""
         self.slot_folder = slot_folder if _clear_folder(slot_folder) else None
+        self.gate: Gate | None = None
+        self._address = address
+        self._on_use = on_use
+
+    def take_gate(self, gate: "Gate") -> None:
+        """Use a gate of the gateway, which has been opened."""
+        gate.on_use = self._on_use
         self.gate = gate
 
     @property
@@ -74,7 +83,8 @@ class GateClientSide:
         return await self.gate.foresee_handover() if self.gate else HandoverOutlook()
 
     def engine_starts(self) -> None:
-        """See ClientSide."""
+        """See ClientSide. The HTTP server takes as long to load as a small model, and so is loaded with the first."""
+        self._address.begin_opening()
 
     async def pause_requests(self, drain_s: float, *, same_model: bool = True) -> None:
         """See ClientSide."""
@@ -83,7 +93,8 @@ class GateClientSide:
 
     async def resume_requests(self, endpoint: Endpoint, launch: Launch) -> None:
         """See ClientSide."""
-        gate = await self._wait_for_gate()
+        await self._address.open()
+        assert self.gate is not None  # noqa: S101 -- the open gateway has given one
         saves = "--slot-save-path" in launch.build.flags
         link = EngineLink(
             endpoint.url,
@@ -94,11 +105,7 @@ class GateClientSide:
             reply_limit=_find_reply_limit(launch.options.extra),
             model=launch.options.model,
         )
-        await gate.resume_requests(link)
-
-    async def _wait_for_gate(self) -> "Gate":
-        assert self.gate is not None  # noqa: S101 -- this class is made with a gate
-        return self.gate
+        await self.gate.resume_requests(link)
 
     def lose_engine(self, reason: str) -> None:
         """See ClientSide."""
@@ -119,8 +126,8 @@ def _find_reply_limit(arguments: Sequence[str]) -> int | None:
     return int(limit) or None if limit.isdecimal() else None
 
 
-class GatewayClientSide(GateClientSide):
-    """The gateway at one endpoint, and the gate of the model that it was started with."""
+class GatewayAddress:
+    """The address at which clients reach the models of a server, and the gateway behind it, once it is open."""
 
     def __init__(
         self,
@@ -135,7 +142,6 @@ class GatewayClientSide(GateClientSide):
         `read_allowed` returns the further names and origins that the user allows. Raises PortBusy.
         """
         self._own_slots = cache_dir() / "slots" / str(endpoint.port)
-        super().__init__(self._own_slots)
         for other in self._own_slots.parent.glob(f"{endpoint.port}-*"):  # slots of other models, which a crash has left
             _clear_folder(other)
         self._endpoint = endpoint
@@ -147,33 +153,34 @@ class GatewayClientSide(GateClientSide):
         self._metrics = RequestMetrics(request_log)
         self._gateway: Gateway | None = None
         self._opening: asyncio.Task[Gateway] | None = None
-        self.make_router: Callable[[Gateway], ModelRouter] | None = None
-        """Makes the router that finds the gate of a request; None if there is only one gate."""
+        self._first: GateClientSide | None = None
+        """The side that was made before the gateway is open, which gets the gateway's first gate."""
+        self.router: ModelRouter | None = None
+        """Finds the gate of a request; None if there is only one gate. Set it before the gateway opens."""
 
-    def engine_starts(self) -> None:
-        """Load the HTTP server, which takes as long as a small model, while the engine loads its model."""
+    def open_side(self, on_use: Callable[[], None], suffix: str = "") -> GateClientSide:
+        """Return the side of a model. The name of its slot folder ends with `suffix`.
+
+        Only the first one may be made before the gateway is open.
+        """
+        folder = self._own_slots.with_name(f"{self._own_slots.name}{suffix}")
+        side = GateClientSide(self, folder, on_use)
+        if self._gateway is None:
+            self._first = side
+        else:
+            side.take_gate(self._gateway.open_gate())
+        return side
+
+    def begin_opening(self) -> None:
+        """Begin to open the gateway, unless that was done."""
         if self._opening is None:
             self._opening = asyncio.create_task(self._open())
 
-    @property
-    def gateway(self) -> "Gateway":
-        """The gateway, which must be open."""
-        assert self._gateway is not None  # noqa: S101 -- the caller has opened it
-        return self._gateway
-
-    def slot_folder_for(self, model: str) -> Path:
-        """Return the folder for the slots of a further model."""
-        digest = hashlib.sha256(model.encode("utf-8", "replace")).hexdigest()[:12]
-        return self._own_slots.with_name(f"{self._own_slots.name}-{digest}")
-
     async def open(self) -> "Gateway":
         """Return the gateway, once it listens."""
-        self.engine_starts()
-        assert self._opening is not None  # noqa: S101 -- `engine_starts` has set it
+        self.begin_opening()
+        assert self._opening is not None  # noqa: S101 -- `begin_opening` has set it
         return await asyncio.shield(self._opening)
-
-    async def _wait_for_gate(self) -> "Gate":
-        return (await self.open()).gate
 
     async def _open(self) -> "Gateway":
         await asyncio.to_thread(_load_modules)
@@ -184,9 +191,9 @@ class GatewayClientSide(GateClientSide):
         names = list_own_names() if endpoint.shared else frozenset()
         access = Access(endpoint.keys, names, read_allowed=self._read_allowed)
         self._gateway = gateway = Gateway(access, self._request_log.note_exchange, self._metrics.format_text)
-        self.gate = gateway.gate
-        if self.make_router is not None:
-            gateway.router = self.make_router(gateway)
+        if self._first is not None:
+            self._first.take_gate(gateway.gate)
+        gateway.router = self.router or gateway.router
         self._context_for = await self._read_certificate(names) if self._encrypted else None
         await gateway.listen([self._socket], self._context_for)
         return gateway

@@ -367,8 +367,8 @@ async def test_no_reply_is_continued_with_the_model_of_a_second_change(options: 
         begun = session.supervisor.options
         assert begun is not None
         first = asyncio.create_task(session.start(StartRequest(replace(begun, draft=3), drain_s=60)))
-        assert session._gateway is not None
-        while not any(each.exchange.state is ExchangeState.PAUSED for each in session._gateway.gate._forwarders):
+        assert session.pool is not None
+        while not any(each.exchange.state is ExchangeState.PAUSED for each in session.pool.main.gate._forwarders):
             await asyncio.sleep(0.01)
         second = asyncio.create_task(session.start(StartRequest(replace(begun, model=other), drain_s=60)))
         drained.most_parts = drained.parts + 5
@@ -444,8 +444,8 @@ async def test_two_restarts_wait_for_a_reply_that_cannot_go_on(options: ServeOpt
         earlier = asyncio.create_task(restart_server(url, {"draft": "3"}, drain_s=60))
         while session.change_count == change_count:
             await asyncio.sleep(0.01)
-        assert session._gateway is not None
-        while session._gateway.gate._pausing is None:  # the reply is drained now
+        assert session.pool is not None
+        while session.pool.main.gate._pausing is None:  # the reply is drained now
             await asyncio.sleep(0.01)
         await restart_server(url, {"ubatch": "256"}, drain_s=60)
         await asyncio.gather(earlier, reading, return_exceptions=True)

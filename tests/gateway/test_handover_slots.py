@@ -193,8 +193,8 @@ async def test_the_prompt_of_a_reply_that_goes_on_is_counted(options: ServeOptio
 async def test_no_token_joins_the_prompt_of_a_completion_and_its_reply(options: ServeOptions) -> None:
     question, pieces = "How does bread rise.", ("\n\n", "Programs", " on", " your", " computer")
     async with serve_model(options) as (session, client):
-        assert session._gateway is not None
-        link = session._gateway.gate._link
+        assert session.pool is not None
+        link = session.pool.main.gate._link
         assert link is not None
         exchange = make_exchange("/v1/completions", prompt=question)
         for piece in pieces:
@@ -219,8 +219,8 @@ async def test_no_token_joins_the_prompt_of_a_completion_and_its_reply(options: 
 
 async def test_a_reply_that_a_token_joins_to_its_prompt_may_have_other_words(options: ServeOptions) -> None:
     async with serve_model(options) as (session, _):
-        assert session._gateway is not None
-        link = session._gateway.gate._link
+        assert session.pool is not None
+        link = session.pool.main.gate._link
         assert link is not None
         exchange = make_exchange()
         exchange.text.add_part(ReplyPart("\n\n"))

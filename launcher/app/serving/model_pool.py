@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -15,8 +16,9 @@ from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
 from launcher.app import settings
+from launcher.app.serving.load_recording import LoadReading, record_load
 from launcher.app.serving.model_names import ModelAlias, names_path, read_model_names
-from launcher.app.serving.published_server import describe_model
+from launcher.app.serving.published_server import engine_name
 from launcher.app.serving.verbs import Join
 from launcher.app.settings_declared import MEMORY_LIMIT, UNKNOWN_MODEL, UNLOAD_AFTER, VALUE_NONE, VALUE_REFUSE
 from launcher.base.errors import LauncherError, ModelMissing, ModelUnknown, NothingFits, ServerNotFound, Superseded
@@ -24,11 +26,11 @@ from launcher.base.messages import message
 from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint
-from launcher.engine.server.last_start import save_last_use
 from launcher.engine.server.launch import api_model_name, check_model, other_names, plan_settings_of, read_draft_file
-from launcher.engine.server.load_times import expected_load_time, save_load_time
+from launcher.engine.server.load_times import LoadTimer, expected_load_time
 from launcher.engine.server.logs import LogBook, logs_dir
-from launcher.engine.server.registry import ServedModel
+from launcher.engine.server.own_memory import make_formula_inputs
+from launcher.engine.server.registry import ServedModel, hash_command
 from launcher.engine.server.state import (
     MAIN_UNLOADED,
     SERVING,
@@ -40,8 +42,8 @@ from launcher.engine.server.state import (
     ServerStatus,
 )
 from launcher.engine.server.supervisor import Supervisor
-from launcher.engine.settings import Settings, change_settings
-from launcher.gateway.client_side import GateClientSide, GatewayClientSide
+from launcher.engine.settings import Settings, change_settings, launched_settings
+from launcher.gateway.client_side import GateClientSide, GatewayAddress
 from launcher.gateway.request_log import RequestLog
 from launcher.models.server_settings import ROWS
 
@@ -49,7 +51,6 @@ if TYPE_CHECKING:  # planning and numpy are imported where they are needed: most
     from launcher.app.planning.start_settings import ResolvedStart
     from launcher.app.serving.servable_models import ServableModel
     from launcher.gateway.gate import Gate
-    from launcher.gateway.gateway import Gateway
     from launcher.gateway.model_router import Body, Route
 
 _MIB = 2**20
@@ -120,30 +121,32 @@ class PoolState(StrEnum):
 
 
 class PooledModel:
-    """One model behind the gateway: its supervisor, its gate, and who uses it.
+    """One model of a server: its supervisor, its side of the gateway (None without one), and who uses it.
 
     `owners` is how many starts by a person it has, 0 if requests loaded it. `used_s` is when a request last began or
     ended. `task` is done once it is loaded, or has other settings, and raises Refusal. `claimed_by` is the model that
     gets its room as soon as its running replies have ended. `ended` is set when a person or a failure has ended it.
+    `asked` are the options of its newest load.
     """
 
     def __init__(
-        self, supervisor: Supervisor, side: GateClientSide, plan_start: PlanStart, *, is_main: bool = False
+        self, supervisor: Supervisor, side: GateClientSide | None, name: str | None, path: Path | None = None
     ) -> None:
         self.supervisor = supervisor
         self.side = side
-        self.plan_start = plan_start
-        self.is_main = is_main
-        self.owners = int(is_main)
-        self.state = PoolState.LOADED if is_main else PoolState.STOPPED
-        self.own_name: str | None = None
-        self.path: Path | None = None
+        self.plan_start: PlanStart = partial(_plan_as_chosen, supervisor)
+        self.owners = 0
+        self.state = PoolState.STOPPED
+        self.own_name = name
+        self.path = path
+        self.asked: ServeOptions | None = None
         self.used_s = 0.0
         self.task: asyncio.Future[None] | None = None
         self.claimed_by: PooledModel | None = None
         self.unloading: asyncio.Future[None] | None = None
         self.failure: tuple[float, LauncherError] | None = None
         self.load_s: float | None = None
+        self.load_timer = LoadTimer()
         self.ended = asyncio.Event()
 
     @property
@@ -167,7 +170,8 @@ class PooledModel:
     @property
     def gate(self) -> Gate:
         """The model's gate. The gateway makes it before it sends a request to the model."""
-        assert self.side.gate is not None  # noqa: S101 -- the gateway is open, so the gate exists
+        assert self.side is not None  # noqa: S101 -- the gateway has a request, so both exist
+        assert self.side.gate is not None  # noqa: S101
         return self.side.gate
 
     @property
@@ -177,7 +181,7 @@ class PooledModel:
 
     async def load(self, options: ServeOptions, *, again: bool = False, drain_s: float = 0.0) -> None:
         """Load it, or restart it with other options. See Supervisor.become."""
-        self.state = PoolState.LOADED
+        self.state, self.asked = PoolState.LOADED, options
         await self.supervisor.become(options, again=again, drain_s=drain_s)
 
     def unload(self, drain_s: float) -> asyncio.Future[None]:
@@ -201,7 +205,7 @@ class PooledModel:
     @property
     def is_idle(self) -> bool:
         """Whether nothing uses it, so that it can be unloaded. The task of a claimed model is its next load."""
-        busy = self.side.gate is not None and self.side.gate.is_engine_in_use
+        busy = self.side is not None and self.side.gate is not None and self.side.gate.is_engine_in_use
         settled = self.supervisor.status.state is ServerState.READY and not self.supervisor.is_changing
         return settled and not busy and (self.task is None or self.claimed_by is not None)
 
@@ -222,30 +226,40 @@ class PooledModel:
 
 
 class ModelPool:
-    """Owns the models of one gateway, of which the session's own is the main one. Implements ModelRouter.
+    """Owns the models of one server: loads them, unloads them, and finds the one that a request names.
 
-    `read_rules` returns the user's rules. `on_notice` gets what happens to models, `on_change` the models that are
-    loaded beside the main one, whenever that changes. `clock` returns monotonic seconds. Belongs to the gateway's loop.
+    They are equal, but for the `main` one, with `options`, with which the server was started: requests and starts that
+    name none mean it, and the server ends with it. Without an `address`, the gateway's, there is only this one; if the
+    pool `takes_models`, it is the router of the gateway, and requests and other starts can bring further ones.
+    `read_rules` returns the user's rules. `on_event` gets what the models' supervisors report, `on_notice` what happens
+    to models besides, `on_change` is called whenever the models or their states have changed. `clock` returns monotonic
+    seconds. Belongs to the gateway's loop.
     """
 
     def __init__(
         self,
         endpoint: Endpoint,
+        address: GatewayAddress | None,
         request_log: RequestLog,
+        options: ServeOptions,
         *,
+        takes_models: bool,
         read_rules: Callable[[], PoolRules] = read_pool_rules,
-        on_notice: OnNotice = lambda _: None,
-        on_change: Callable[[tuple[ServedModel, ...]], None] = lambda _: None,
+        on_event: Callable[[PooledModel, ServerEvent], None],
+        on_notice: OnNotice,
+        on_change: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._endpoint = endpoint
+        self._address = address
         self._request_log = request_log
+        self.takes_models = takes_models and address is not None
         self._read_rules = read_rules
+        self._on_event = on_event
         self._on_notice = on_notice
         self._on_change = on_change
         self._clock = clock
         self._models: list[PooledModel] = []
-        self._host: GatewayClientSide | None = None
         self._room = asyncio.Lock()
         self._waiting: list[PooledModel] = []
         """The models that are to be loaded, in the order in which they were asked for."""
@@ -261,31 +275,31 @@ class ModelPool:
         self._closing: asyncio.Future[None] | None = None
         """Done when `close` has ended all models; None while it was not called."""
 
-    # The main model, which the session starts and stops.
-
-    def add_main(self, supervisor: Supervisor, host: GatewayClientSide) -> None:
-        """Take the model that the session starts. From now on the pool finds the gate of each request."""
-        self._host = host
-        self._models.append(PooledModel(supervisor, host, partial(_plan_as_chosen, supervisor), is_main=True))
-        host.make_router = self._take_over
-
-    def _take_over(self, gateway: Gateway) -> ModelPool:
-        gateway.gate.on_use = lambda: self._note_use(self._main)
-        return self
-
-    @property
-    def _main(self) -> PooledModel:
-        return self._models[0]
+        self._reading: LoadReading | None = None
+        """The newest load, until its memory was read again after its first full ubatch."""
+        self.main = self._open_model(None, None)
+        self.main.owners, self.main.asked = 1, options  # the server itself is its owner
+        if self.takes_models and address is not None:
+            address.router = self
 
     @property
     def is_main_unloaded(self) -> bool:
-        """Whether the main model was unloaded here, while the gateway goes on."""
-        return not self._main.is_loaded
+        """Whether the main model was unloaded here, while the server goes on."""
+        return not self.main.is_loaded
 
     @property
     def supervisors_beside(self) -> dict[str, Supervisor]:
         """The supervisors of the models that are loaded beside the main one, by name."""
-        return {model.name: model.supervisor for model in self._models[1:] if model.is_loaded}
+        return {each.name: each.supervisor for each in self._models if each.is_loaded and each is not self.main}
+
+    def find_log(self, name: str | None) -> LogBook:
+        """Return the log of a loaded model; that of the main one if none has this name."""
+        model = next((each for each in self._models if each.is_loaded and each.name == name), self.main)
+        return model.supervisor.log
+
+    def describe_models(self) -> list[ServedModel]:
+        """Return the main model and those that have an engine beside it, for the registry."""
+        return [_describe_served(each) for each in self._models if each is self.main or _has_engine(each)]
 
     @property
     def model_statuses(self) -> tuple[ModelStatus, ...]:
@@ -294,38 +308,61 @@ class ModelPool:
             ModelStatus(
                 each.name,
                 each.supervisor.status.state,
-                each.is_main,
-                each.is_main and not each.is_loaded,
+                each is self.main,
+                each is self.main and not each.is_loaded,
                 each.supervisor.status.percent,
                 str(each.model_path or ""),
             )
             for each in self._models
-            if each.is_main or _has_engine(each)
+            if each is self.main or _has_engine(each)
         )
 
     async def wait_for_change(self) -> None:
         """Wait until a model has been loaded or unloaded, or is no longer used."""
         await self._changed.wait()
 
-    async def make_main(self, path: Path) -> PooledModel:
-        """Return the main model, to be loaded with the file at `path`, and unload another one that has it.
+    # Starts and stops by a person.
+
+    async def prepare_main(self, path: Path) -> None:
+        """Prepare a load of the main model with the file at `path`, and unload another one that has it.
 
         If the main model was unloaded for others, or another one takes its place, the idle models that requests loaded
         are unloaded, too: a person's start comes before them.
         """
-        makes_room = not self._main.is_loaded or not _is_same_file(self._main.model_path, path)
-        self._main.state = PoolState.LOADED
+        await self._reopen()
+        makes_room = not self.main.is_loaded or not _is_same_file(self.main.model_path, path)
+        self.main.state = PoolState.LOADED
         self._note_change()
         for model in self._models[1:]:
             yields = makes_room and not model.owners and model.is_idle and self._may_unload(model)
             if model.is_loaded and (yields or _is_same_file(model.model_path, path)):
                 await self._unload(model)
-        return self._main
+
+    async def start_model(
+        self, model: PooledModel, options: ServeOptions, *, again: bool = False, drain_s: float = 0.0
+    ) -> None:
+        """Load a model, or restart it with other options, and record its load. See Supervisor.become."""
+        await model.load(options, again=again, drain_s=drain_s)
+        seconds = model.load_timer.take_seconds()
+        model.load_s = seconds or model.load_s
+        self._reading = None  # two records at a time would lose one
+        self._reading = await record_load(model.supervisor, seconds)
+
+    def note_prompt(self, tokens: int, name: str | None) -> None:
+        """Record the memory of the newest load again, if the model `name` has read `tokens`, a full ubatch, for it."""
+        reading = self._reading
+        if reading is not None and reading.is_due(tokens) and self.find_log(name) is reading.supervisor.log:
+            self._reading = None
+            self._hold_task(asyncio.ensure_future(reading.record(has_read_prompt=True)))
+
+    async def stop(self, drain_s: float = 0.0) -> None:
+        """Unload all models. See `close`; a start of the main model takes the place of its stop."""
+        await asyncio.gather(self.main.supervisor.become(None, drain_s=drain_s), self.close(drain_s))
 
     async def close(self, drain_s: float = 0.0) -> None:
         """Unload all models but the main one, and load none again. Running requests get `drain_s` seconds to end."""
         if self._closing is None:
-            self._main.state = PoolState.LOADED  # it ends with the session
+            self.main.state = PoolState.LOADED  # the server ends with it
             self._closing = asyncio.ensure_future(self._end_models(drain_s))
         try:
             await asyncio.wait([self._closing])
@@ -333,15 +370,14 @@ class ModelPool:
             self._hold_task(asyncio.ensure_future(self._end_replies()))
             raise
 
-    async def reopen(self) -> None:
+    async def _reopen(self) -> None:
         """Load models again, because a start takes the place of a stop. What the stop waits for ends at once."""
         if self._closing is None:
             return
         await self._end_replies()
         await asyncio.wait([self._closing])
         for model in self._models[1:]:
-            if model.side.gate is not None:
-                model.side.gate.close()
+            model.gate.close()
         del self._models[1:]
         self._closing = None
 
@@ -357,7 +393,6 @@ class ModelPool:
             model.mark_ended()
         for model in self._models[1:]:
             model.supervisor.log.close()
-        self._on_change(())
         self._note_change()
 
     async def _end_replies(self) -> None:
@@ -370,11 +405,11 @@ class ModelPool:
     @property
     def gates(self) -> Collection[Gate]:
         """See ModelRouter."""
-        return [each.side.gate for each in self._models if each.side.gate is not None]
+        return [each.gate for each in self._models]
 
     async def is_healthy(self) -> bool:
         """See ModelRouter."""
-        return not self._main.is_loaded or await self._main.gate.is_healthy()
+        return not self.main.is_loaded or await self.main.gate.is_healthy()
 
     def find_loaded_gate(self, name: str, /) -> Gate | None:
         """See ModelRouter."""
@@ -396,8 +431,8 @@ class ModelPool:
     def _find_running(self) -> PooledModel:
         """Return the model for requests that name none: the main one, or the one that was used last."""
         loaded = [each for each in self._models if each.is_loaded]
-        if self._main in loaded or not loaded:
-            return self._main
+        if self.main in loaded or not loaded:
+            return self.main
         return max(loaded, key=lambda each: each.used_s)
 
     async def _find_model(self, name: str) -> PooledModel | None:
@@ -415,14 +450,16 @@ class ModelPool:
             return known
 
         def plan_start(asked: Settings, ending: Collection[int]) -> Awaitable[ResolvedStart]:
-            options = self._main.supervisor.options  # the start uses the engine of the main model
+            options = self.main.supervisor.options  # the start uses the engine of the main model
             engine, rpc = (options.engine, options.rpc) if options else (None, ())
             from launcher.app.planning.start_settings import resolve_start
 
             make_options = partial(ServeOptions, engine=engine, alias=local.name, rpc=rpc)
             return resolve_start(local.argument, asked, make_options, ending=ending)
 
-        return self._open_model(local.name, local.path, plan_start)
+        model = self._open_model(local.name, local.path)
+        model.plan_start = plan_start
+        return model
 
     def _find_path(self, path: Path) -> PooledModel | None:
         return next((each for each in self._models if _is_same_file(each.model_path, path)), None)
@@ -480,8 +517,7 @@ class ModelPool:
         listed: dict[str, dict[str, Any]] = {}
         for model in self._models:
             own = local.pop(model.model_path, None) if model.model_path else None
-            found = await model.gate.read_model() if model.side.gate is not None else {}
-            listed[model.name] = _add_found(_describe_model(model, own), found)
+            listed[model.name] = _add_found(_describe_model(model, own), await model.gate.read_model())
         for each in local.values():
             listed.setdefault(each.name, _describe_absent(each))
         for alias in read_model_names().aliases:
@@ -492,21 +528,19 @@ class ModelPool:
 
     # Loading and unloading.
 
-    def _open_model(self, name: str, path: Path, plan_start: PlanStart) -> PooledModel:
-        assert self._host is not None  # noqa: S101 -- `add_main` was called
-        gateway = self._host.gateway
-        folder = self._host.slot_folder_for(name)
-        side = GateClientSide(folder, gateway.open_gate())
-        log = LogBook(logs_dir() / f"engine-{self._endpoint.port}-{folder.name.rpartition('-')[2]}.log")
+    def _open_model(self, name: str | None, path: Path | None) -> PooledModel:
+        """Return a new model; the main one has no name of its own. The gateway is open, except for the first one."""
+        suffix = f"-{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:12]}" if name else ""
+        log = LogBook(logs_dir() / f"engine-{self._endpoint.port}{suffix}.log")
         model: PooledModel
 
         def listen(event: ServerEvent) -> None:
             self._handle_event(model, event)
 
-        model = PooledModel(Supervisor(self._endpoint, log, listen, client_side=side), side, plan_start)
-        model.own_name, model.path = name, path.absolute()
+        side = self._address.open_side(lambda: self._note_use(model), suffix) if self._address is not None else None
+        supervisor = Supervisor(self._endpoint, log, listen, client_side=side)
+        model = PooledModel(supervisor, side, name, path.absolute() if path is not None else None)
         model.used_s = self._clock()
-        model.gate.on_use = lambda: self._note_use(model)
         self._models.append(model)
         return model
 
@@ -587,18 +621,12 @@ class ModelPool:
                     await asyncio.wait([model.unloading])
                 start = await self._make_room(model, asked, asked_s, keeps_others=keeps_others)
                 if start is not None:
-                    began_s = time.monotonic()
-                    await model.load(start.options)
+                    await self.start_model(model, start.options)
                     break
             await self._wait_for_change(changed)
         model.failure = None
-        model.load_s = time.monotonic() - began_s
         self._on_notice(Notice("model_loaded", message("{model} was loaded.", model=model.name)))
         self._watch_idle()
-        launch = model.supervisor.launch
-        if launch is not None:
-            await asyncio.to_thread(save_load_time, launch, model.load_s)
-            await asyncio.to_thread(save_last_use, launch.options.model)
 
     async def _wait_for_change(self, changed: asyncio.Event) -> None:
         """Wait until a model has been loaded or unloaded, or is no longer used; for a few seconds at most."""
@@ -645,13 +673,13 @@ class ModelPool:
         await asyncio.gather(*(self._unload(each) for each in leaving))
         for each in leaving:
             text = message("{model} was unloaded to make room for {other}.", model=each.name, other=model.name)
-            if each.is_main:
+            if each is self.main:
                 text = message(
                     "{model} was unloaded to make room for {other}. The next request for it loads it again.",
                     model=each.name,
                     other=model.name,
                 )
-            self._on_notice(Notice(MAIN_UNLOADED if each.is_main else "model_unloaded", text))
+            self._on_notice(Notice(MAIN_UNLOADED if each is self.main else "model_unloaded", text))
         return start
 
     def _claim_room(self, model: PooledModel, leaving: Sequence[PooledModel]) -> None:
@@ -716,7 +744,7 @@ class ModelPool:
 
     async def end_model(self, model: PooledModel, drain_s: float = 0.0) -> None:
         """Unload a model because a person wants that. Running requests get up to `drain_s` seconds to end."""
-        if not model.is_main:
+        if model is not self.main:
             model.owners = 0
         if model.task is not None:
             model.task.cancel()
@@ -731,17 +759,17 @@ class ModelPool:
 
         Raises LauncherError.
         """
-        if self._host is None or self._closing is not None:
+        if self._address is None or not self.takes_models or self._closing is not None:
             raise ServerNotFound(message("The server is being stopped."), message("Start it again."))
-        await self._host.open()
+        await self._address.open()
         start = await _resolve_join(request, {}, ())
         model = self._find_path(start.options.model)
         if model is None:
             name = api_model_name(start.options)
             if any(each.name == name for each in self._models):
                 name = f"{start.options.model.parent.name}/{name}"
-            model = self._open_model(name, start.options.model, partial(_resolve_join, request))
-        if not model.is_main and not model.is_loaded:
+            model = self._open_model(name, start.options.model)
+        if model is not self.main and not model.is_loaded:
             named = replace(request, base=replace(request.base, alias=model.name))
             model.plan_start = partial(_resolve_join, named)
         model.owners += 1
@@ -837,7 +865,7 @@ class ModelPool:
         if options is None:
             return
         try:
-            await model.load(change_settings(options, asked))
+            await self.start_model(model, change_settings(options, asked))
         except LauncherError as error:
             if model.supervisor.status.state not in SERVING:
                 raise
@@ -851,17 +879,17 @@ class ModelPool:
     # What others see of the models.
 
     def _handle_event(self, model: PooledModel, event: ServerEvent) -> None:
-        if isinstance(event, Notice):
-            self._on_notice(event)
-        elif isinstance(event, EngineStarted):
-            self._note_change()
-        elif isinstance(event, ServerStatus):
-            # A crash, because nobody has unloaded it.
-            if event.state is ServerState.FAILED and model.is_loaded and model.task is None:
-                model.fail(event.error, self._clock())
-                self._hold_task(asyncio.ensure_future(model.side.end_requests(0.0)))
+        model.load_timer.handle_event(event)
+        if isinstance(event, ServerStatus | EngineStarted):
+            is_failed = isinstance(event, ServerStatus) and event.state is ServerState.FAILED
+            # A crash, because nobody has unloaded it. If it is the main model, the server ends with it.
+            if is_failed and model.is_loaded and model.task is None and model is not self.main:
+                model.fail(model.supervisor.status.error, self._clock())
+                if model.side is not None:
+                    self._hold_task(asyncio.ensure_future(model.side.end_requests(0.0)))
                 model.mark_ended()
             self._note_change()
+        self._on_event(model, event)
 
     def _wake_waiters(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -869,8 +897,7 @@ class ModelPool:
 
     def _note_change(self) -> None:
         self._wake_waiters()
-        if self._closing is None:
-            self._on_change(tuple(map(_describe_served, filter(_has_engine, self._models[1:]))))
+        self._on_change()
 
 
 async def _plan_as_chosen(supervisor: Supervisor, asked: Settings, ending: Collection[int]) -> ResolvedStart:
@@ -921,7 +948,28 @@ def _has_engine(model: PooledModel) -> bool:
 
 
 def _describe_served(model: PooledModel) -> ServedModel:
-    return describe_model(model.supervisor, None, name=model.name, by_request=not model.owners)
+    """Return a model as the registry lists it."""
+    supervisor = model.supervisor
+    launch, process, state = supervisor.launch, supervisor.process, supervisor.status.state
+    options = launch.options if launch else model.asked
+    pid = process.identity.pid if process else None
+    return ServedModel(
+        model=model.own_name or (api_model_name(options) if options else ""),
+        # Requests alone do not change the entry: it says READY also while the server is BUSY.
+        state=(ServerState.READY if state is ServerState.BUSY else state).value,
+        by_request=not model.owners,
+        engine=launch.build.name if launch else engine_name(options) if options else "",
+        draft=options.draft if options else 0,
+        embeddings=bool(options and options.embeddings),
+        reranking=bool(options and options.reranking),
+        engine_pid=pid,
+        engine_created_s=process.identity.created_s if process else None,
+        engine_port=supervisor.engine_endpoint.port,
+        # A process that was just started may still have the command line of the one that started it.
+        command_hash=hash_command(pid) if pid and state is not ServerState.LOADING else None,
+        settings=launched_settings(launch) if launch else {},
+        formula_inputs=make_formula_inputs(launch) if launch else {},
+    )
 
 
 def _describe_model(model: PooledModel, local: ServableModel | None) -> dict[str, Any]:

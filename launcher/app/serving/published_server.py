@@ -12,11 +12,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import api_model_name
-from launcher.engine.server.own_memory import make_formula_inputs
-from launcher.engine.server.registry import Registration, ServedModel, hash_command
-from launcher.engine.server.state import EngineStarted, ServerEvent, ServerState, ServerStatus
-from launcher.engine.server.supervisor import Supervisor
-from launcher.engine.settings import launched_settings
+from launcher.engine.server.registry import Registration, ServedModel
 
 _CHECK_PERIOD_S = 2.0
 """Seconds between two checks that the registry entry and the control socket still exist."""
@@ -25,13 +21,10 @@ _CLOSE_TIMEOUT_S = 5.0
 
 
 class PublishedServer:
-    """Registry entry and control socket of a server, updated by the server's events until `withdraw`."""
+    """Registry entry and control socket of a server, until `withdraw`."""
 
-    def __init__(
-        self, endpoint: Endpoint, registration: Registration, options: ServeOptions, control: SessionControl
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, registration: Registration, control: SessionControl) -> None:
         self.endpoint, self.registration = endpoint, registration
-        self._options = options
         self._control = control
         control.entry_fields = self._entry_fields
         self._withdrawn = asyncio.Event()
@@ -47,7 +40,7 @@ class PublishedServer:
             asyncio.to_thread(
                 registry.register_server,
                 port,
-                ServedModel(model=api_model_name(options), engine=_engine_name(options), draft=options.draft),
+                ServedModel(model=api_model_name(options), engine=engine_name(options), draft=options.draft),
                 shared=shared,
             )
         )
@@ -58,20 +51,14 @@ class PublishedServer:
                 _, registration = await registering
                 await asyncio.to_thread(registration.remove)
             raise
-        return cls(endpoint, registration, options, control)
+        return cls(endpoint, registration, control)
 
-    def update_entry(self, event: ServerEvent, supervisor: Supervisor) -> None:
-        """Update the registry entry from an event."""
-        entry, is_status = self.registration.entry, isinstance(event, ServerStatus)
-        if isinstance(event, EngineStarted) or is_status:
-            first = describe_model(supervisor, self._options)
-            if is_status and first.state == entry.first.state:
-                return
-            self.registration.update(models=(first, *entry.models[1:]), health=() if is_status else entry.health)
-
-    def update_others(self, models: Sequence[ServedModel]) -> None:
-        """Update the models besides the first one."""
-        self.registration.update(models=(self.registration.entry.first, *models))
+    def update_models(self, models: Sequence[ServedModel]) -> None:
+        """Update the models, the one that the server was started with first. Its findings end with its state."""
+        entry = self.registration.entry
+        if tuple(models) != entry.models:
+            health = entry.health if models[0].state == entry.first.state else ()
+            self.registration.update(models=tuple(models), health=health)
 
     async def withdraw(self) -> None:
         """Remove the registry entry, and close the control socket unless an owner needs it."""
@@ -115,31 +102,6 @@ class PublishedServer:
         return self.registration.entry.model_dump(mode="json", include=registry.LIVE_FIELDS)
 
 
-def describe_model(
-    supervisor: Supervisor, options: ServeOptions | None, *, name: str | None = None, by_request: bool = False
-) -> ServedModel:
-    """Return a model as the registry lists it. `options` are those of a start that has not got to its engine yet."""
-    launch, process, state = supervisor.launch, supervisor.process, supervisor.status.state
-    options = launch.options if launch else options
-    pid = process.identity.pid if process else None
-    return ServedModel(
-        model=name or (api_model_name(options) if options else ""),
-        # Requests alone do not change the entry: it says READY also while the server is BUSY.
-        state=(ServerState.READY if state is ServerState.BUSY else state).value,
-        by_request=by_request,
-        engine=launch.build.name if launch else _engine_name(options) if options else "",
-        draft=options.draft if options else 0,
-        embeddings=bool(options and options.embeddings),
-        reranking=bool(options and options.reranking),
-        engine_pid=pid,
-        engine_created_s=process.identity.created_s if process else None,
-        engine_port=supervisor.engine_endpoint.port,
-        # A process that was just started may still have the command line of the one that started it.
-        command_hash=hash_command(pid) if pid and state is not ServerState.LOADING else None,
-        settings=launched_settings(launch) if launch else {},
-        formula_inputs=make_formula_inputs(launch) if launch else {},
-    )
-
-
-def _engine_name(options: ServeOptions) -> str:
+def engine_name(options: ServeOptions) -> str:
+    """Return the name of the engine build that options ask for."""
     return BUILT_IN if options.engine is None else options.engine.name

@@ -2,16 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.app import settings
 from launcher.app.serving.memory_guard import MemoryGuard, PoolMemoryGuard
-from launcher.app.serving.model_pool import ModelPool, read_pool_rules
+from launcher.app.serving.model_pool import ModelPool, PooledModel, read_pool_rules
 from launcher.app.serving.published_server import PublishedServer
 from launcher.app.serving.request_keeping import RequestKeeping
 from launcher.app.serving.server_loan import ServerLoan
@@ -28,17 +28,13 @@ from launcher.base.errors import (
     Superseded,
 )
 from launcher.base.messages import message
-from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.diagnosis.actions import apply_action, restarts_server
 from launcher.engine.diagnosis.fix_command import FixCommand, command_for
 from launcher.engine.diagnosis.fixes import attach_fixes
 from launcher.engine.serve_options import ServeOptions, check_options
 from launcher.engine.server.endpoint import saved_endpoints
-from launcher.engine.server.last_start import RepeatableStart, save_last_start, save_last_use
-from launcher.engine.server.launch import Launch, api_model_name, check_model
-from launcher.engine.server.load_times import LoadTimer, save_load_time
-from launcher.engine.server.logs import LogBook
-from launcher.engine.server.registry import ServedModel
+from launcher.engine.server.last_start import RepeatableStart, save_last_start
+from launcher.engine.server.launch import api_model_name, check_model
 from launcher.engine.server.reread import DroppedPrompts
 from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import (
@@ -57,7 +53,7 @@ from launcher.engine.server.state import (
 )
 from launcher.engine.server.supervisor import Supervisor
 from launcher.engine.settings import load_model_settings, save_model_settings
-from launcher.gateway.client_side import GatewayClientSide
+from launcher.gateway.client_side import GatewayAddress
 from launcher.gateway.exchange import HandoverOutlook
 from launcher.gateway.request_log import RequestLog, RequestRecord
 from launcher.models.server_settings import Value
@@ -83,12 +79,12 @@ class _ServedStart(NamedTuple):
 
 
 class ServerSession(ServingSession):
-    """One server, which may be started, restarted, used and stopped repeatedly.
+    """One server, which may be started, restarted, used and stopped repeatedly. Its pool has the models.
 
     Its address stays the same, unless no `port` was given and another program takes it. A `shared` server listens on
     every address of this computer, until `set_shared` changes that; if it is `encrypted`, other computers must use TLS.
     Clients talk to the gateway, so that their streams go on while the engine is restarted, or with `direct` to the
-    engine itself. If it `takes_models`, requests can name other models, which are loaded beside this one,
+    engine itself. If it `takes_models`, requests can name other models, which are loaded beside the first one,
     `memory_limit_mib` in all: see ModelPool. With `memory_guard` the engine is restarted before host memory is
     used up (None: by the app setting). A session belongs to one asyncio loop, on which listeners are called.
     """
@@ -125,13 +121,13 @@ class ServerSession(ServingSession):
         self._pool_memory_guard = PoolMemoryGuard(self._notify_listeners, agreed=memory_guard)
         self._pool_watch: asyncio.Task[None] | None = None
         self.pool: ModelPool | None = None
-        self._gateway: GatewayClientSide | None = None
+        """None while nothing is served or starting."""
+        self._gateway: GatewayAddress | None = None
         self._lost_port: int | None = None
         """The port that another program took; None once the user was told."""
         self._hides_lost_port = False
         """Whether to keep the error of a taken port from the listeners, because another port will be tried."""
         self._change_count = 0
-        self._supervisor: Supervisor | None = None
         self._published: PublishedServer | None = None
         # The newest start, whether it succeeds or not. For `chosen` and `set_aside` see StartRequest.
         self._newest_start: RepeatableStart | None = None
@@ -141,9 +137,6 @@ class ServerSession(ServingSession):
         # The last start that failed, and the fixes that its error proposed.
         self._failed_start: RepeatableStart | None = None
         self._proposed_fixes: tuple[Action, ...] = ()
-        self._load_timer = LoadTimer()
-        self._load_memory: _LoadReading | None = None
-        """The load whose memory is read again after its first full ubatch."""
         self._handover: HandoverReport | None = None
         """The newest handover whose streams were waited for."""
         self._waits: set[asyncio.Task[None]] = set()
@@ -159,17 +152,23 @@ class ServerSession(ServingSession):
         return self._supervisor
 
     @property
+    def _supervisor(self) -> Supervisor | None:
+        return self.pool.main.supervisor if self.pool is not None else None
+
+    @property
     def last_handover(self) -> "HandoverReport | None":
         """Report of the engine's last restart for the clients; None before the first one and without the gateway."""
-        return self._gateway.last_handover if self._gateway else None
+        side = self.pool.main.side if self.pool is not None else None
+        return side.last_handover if side is not None else None
 
     async def foresee_handover(self) -> HandoverOutlook | None:
         """Return what a restart of the engine would mean for clients now; None (unknown) without the gateway."""
-        return await self._gateway.foresee_handover() if self._gateway else None
+        side = self.pool.main.side if self.pool is not None else None
+        return await side.foresee_handover() if side is not None else None
 
     @property
     def model_statuses(self) -> tuple[ModelStatus, ...]:
-        """The models at its address, the main one first, if requests can name several."""
+        """The models at its address, the main one first."""
         return self.pool.model_statuses if self.pool is not None else ()
 
     async def start(self, request: StartRequest) -> None:
@@ -304,7 +303,7 @@ class ServerSession(ServingSession):
     @property
     def is_idle(self) -> bool:
         """True if nothing is served or starting."""
-        return self._supervisor is None
+        return self.pool is None
 
     async def reload_keys(self) -> bool:
         """Accept clients with the saved API keys of this port, and with no others.
@@ -352,7 +351,7 @@ class ServerSession(ServingSession):
                 await self._restart_at_address(0.0)
             raise
 
-    async def _change_address(self, gateway: GatewayClientSide) -> None:
+    async def _change_address(self, gateway: GatewayAddress) -> None:
         """Have the gateway listen as `shared` and `encrypted` require."""
         async with self._lifecycle_lock:
             published, supervisor = self._published, self._supervisor
@@ -385,9 +384,7 @@ class ServerSession(ServingSession):
         return command_for(action, self._start_to_fix(action))
 
     def _count_dropped_prompts(self, model: str | None) -> int:
-        beside = self.pool.supervisors_beside if self.pool is not None and model is not None else {}
-        supervisor = beside.get(model or "", self._supervisor)
-        return self._dropped_prompts.count_until_now(supervisor.log) if supervisor is not None else 0
+        return self._dropped_prompts.count_until_now(self.pool.find_log(model)) if self.pool is not None else 0
 
     def _note_request(self, record: RequestRecord) -> None:
         if self._is_watched:
@@ -395,7 +392,8 @@ class ServerSession(ServingSession):
         if self._is_watched and record.has_ended and record.reused_tokens is not None:
             self.monitor.health_watch.note_prompt(record.reread)
         if record.has_ended and record.prompt_tokens and record.reused_tokens is not None:
-            self._note_prompt(record.prompt_tokens - record.reused_tokens, record.model)
+            if self.pool is not None:
+                self.pool.note_prompt(record.prompt_tokens - record.reused_tokens, record.model)
             first_token = record.started_s + (record.first_token_s or 0.0)
             self._notify_listeners(
                 PromptRead(
@@ -406,18 +404,6 @@ class ServerSession(ServingSession):
                     0.0 if record.first_token_s is None else max(0.0, time.time() - first_token),
                 )
             )
-
-    def _note_prompt(self, tokens: int, model: str | None) -> None:
-        """Read the engine's memory again, once, when it has read the first full ubatch."""
-        reading, supervisor = self._load_memory, self._supervisor
-        if reading is None or supervisor is None or supervisor.engine_pid != reading.pid:
-            return
-        if tokens >= reading.ubatch and model in (None, self._served_model()):
-            self._load_memory = None
-            again = partial(reading.record, supervisor.log.last_lines(), has_read_prompt=True)
-            waiting = asyncio.create_task(asyncio.to_thread(again))
-            self._waits.add(waiting)
-            waiting.add_done_callback(self._waits.discard)
 
     def _served_model(self) -> str | None:
         options = self._supervisor.options if self._supervisor else None
@@ -467,42 +453,25 @@ class ServerSession(ServingSession):
             async with self._lifecycle_lock:  # else a clean-up would end the new monitor and control socket, too
                 self._check_not_superseded(change_number)
                 self._hides_lost_port = moves_left > 0
-                supervisor = self._supervisor or await self._open_supervisor(options)
+                pool = self.pool or await self._open_pool(options)
                 if self._is_watched:
-                    self.monitor.watch_server(supervisor)
-                load: Callable[..., Awaitable[None]] = supervisor.become
-                if self.pool is not None:
-                    await self.pool.reopen()
-                    load = (await self.pool.make_main(options.model)).load
+                    self.monitor.watch_server(pool.main.supervisor)
+                await pool.prepare_main(options.model)
             self._check_not_superseded(change_number)
-            await load(options, again=request.again, drain_s=request.drain_s)
+            await pool.start_model(pool.main, options, again=request.again, drain_s=request.drain_s)
         except BaseException:
             await self._clean_up_shielded()
             raise
         finally:
             if change_number == self._change_count:
                 self._hides_lost_port = False  # the server keeps this port from now on
-        await self._finish_start(supervisor)
+        if self._published is not None:  # other commands must find the server as soon as it is ready
+            await asyncio.to_thread(self._published.registration.wait_written, _PUBLISH_TIMEOUT_S)
 
     def _check_not_superseded(self, change_number: int) -> None:
         """Raise Superseded if a start or stop was requested after the one with this number."""
         if change_number != self._change_count:
             raise Superseded(message("A newer request replaced this one."))
-
-    async def _finish_start(self, supervisor: Supervisor) -> None:
-        """Record load time, last use and GPU memory of a ready server, and wait until other commands can find it."""
-        launch, pid = supervisor.launch, supervisor.engine_pid
-        if launch is not None and (seconds := self._load_timer.take_seconds()) is not None:
-            await asyncio.to_thread(save_load_time, launch, seconds)
-        if launch is not None:
-            await asyncio.to_thread(save_last_use, launch.options.model)
-        if self._published is not None:  # other commands must find the server as soon as it is ready
-            await asyncio.to_thread(self._published.registration.wait_written, _PUBLISH_TIMEOUT_S)
-        if launch is None or pid is None or launch.build.name == BUILT_IN:
-            return
-        reading = _LoadReading(launch, pid, launch.plan_settings("cpu").ubatch)
-        await asyncio.to_thread(reading.record, supervisor.log.last_lines())
-        self._load_memory = reading  # from now on: two records at a time would lose one
 
     def publish_findings(self, findings: Sequence[Mapping[str, object]]) -> None:
         """Publish health findings, as JSON, to this user's other programs."""
@@ -524,12 +493,10 @@ class ServerSession(ServingSession):
         """Stop the server if it runs or starts. Requests in progress may finish for up to `drain_s` seconds."""
         self._count_change()
         async with self._lifecycle_lock:  # wait for an opening or clean-up in progress
-            supervisor = self._supervisor
-        if supervisor is not None:
+            pool = self.pool
+        if pool is not None:
             try:
-                await asyncio.gather(
-                    supervisor.become(None, drain_s=drain_s), *([self.pool.close(drain_s)] if self.pool else [])
-                )
+                await pool.stop(drain_s)
             finally:
                 await self._clean_up_shielded()
 
@@ -540,12 +507,12 @@ class ServerSession(ServingSession):
         """
         pool = self.pool
         model = await pool.find_loaded(name) if pool is not None else None
-        loaded = pool.loaded_names if pool is not None else [self._served_model() or ""]
-        if model is None and name not in loaded:
+        loaded = pool.loaded_names if pool is not None else []
+        if pool is None or model is None:
             raise ModelMissing(
                 message("{name} is not loaded.", name=name), message("Loaded: {names}.", names=", ".join(loaded))
             )
-        if pool is None or model is None or loaded == [model.name]:
+        if loaded == [model.name]:
             await self.stop(drain_s=drain_s)
             return loaded[0]
         await pool.end_model(model, drain_s)
@@ -553,42 +520,28 @@ class ServerSession(ServingSession):
 
     async def wait_until_ended(self) -> LauncherError | None:
         """Wait until the server has ended and no start is in progress. Return its error, None when it was stopped."""
-        while (supervisor := self._supervisor) is not None:
+        while (pool := self.pool) is not None:
+            supervisor = pool.main.supervisor
             status = await supervisor.wait_for_state(ServerState.STOPPED, ServerState.FAILED)
             if self.pool is not None and self.pool.is_main_unloaded:  # the others go on, and this one can come back
                 await self.pool.wait_for_change()
                 continue
-            if not supervisor.is_changing and self._supervisor in (supervisor, None):
+            if not supervisor.is_changing and self.pool in (pool, None):
                 return status.error
             await asyncio.sleep(_POLL_S)  # a start may be moving to another port
         return None
 
-    async def _open_supervisor(self, options: ServeOptions) -> Supervisor:
+    async def _open_pool(self, options: ServeOptions) -> ModelPool:
+        """Claim the address, publish the server, and make its pool, with a main model for `options`."""
         published = await PublishedServer.publish(self.control, self._port, options, shared=self.shared)
         endpoint = published.endpoint
-
-        def listen(event: ServerEvent) -> None:
-            self._load_timer.handle_event(event)
-            published.update_entry(event, supervisor)
-            if isinstance(event, EngineStarted):
-                self.request_log.note_engine_start()
-                return
-            self._record_event(event, supervisor)
-            is_lost_port = isinstance(event, ServerStatus) and isinstance(event.error, PortBusy)
-            if not (is_lost_port and self._hides_lost_port):
-                self._notify_listeners(event)
-
-        def change_models(models: tuple[ServedModel, ...]) -> None:
-            published.update_others(models)
-            self._notify_listeners(ModelsChanged(self.model_statuses))
-
+        encrypted = self.encrypted and endpoint.shared
+        published.registration.update(encrypted=encrypted, takes_models=self._takes_models)
         try:
-            encrypted = self.encrypted and endpoint.shared
-            published.registration.update(encrypted=encrypted)
             self._gateway = (
                 None
                 if self._direct
-                else GatewayClientSide(
+                else GatewayAddress(
                     endpoint, self.request_log, encrypted=encrypted, read_allowed=settings.read_allowed_names
                 )
             )
@@ -596,25 +549,24 @@ class ServerSession(ServingSession):
             await published.withdraw()
             raise
         self._published, self._port = published, endpoint.port
-        self._supervisor = supervisor = Supervisor(
-            endpoint, LogBook.for_port(endpoint.port), listen, client_side=self._gateway
+        self.pool = pool = ModelPool(
+            endpoint,
+            self._gateway,
+            self.request_log,
+            options,
+            takes_models=self._takes_models,
+            read_rules=partial(read_pool_rules, self._memory_limit_mib),
+            on_event=self._handle_event,
+            on_notice=self._notify_listeners,
+            on_change=self._handle_models,
         )
-        if self._takes_models and self._gateway is not None:
-            self.pool = ModelPool(
-                endpoint,
-                self.request_log,
-                read_rules=partial(read_pool_rules, self._memory_limit_mib),
-                on_notice=self._notify_listeners,
-                on_change=change_models,
-            )
-            self.pool.add_main(supervisor, self._gateway)
+        if pool.takes_models:
             self._pool_watch = asyncio.create_task(
-                self._pool_memory_guard.watch(self.pool, lambda: self.monitor.health_watch.root)
+                self._pool_memory_guard.watch(pool, lambda: self.monitor.health_watch.root)
             )
-            published.registration.update(takes_models=True)
         lost, self._lost_port = self._lost_port or endpoint.in_place_of, None
         if lost is not None and lost != endpoint.port:
-            listen(
+            self._notify_listeners(
                 Notice(
                     ADDRESS_CHANGED,
                     message(
@@ -625,7 +577,27 @@ class ServerSession(ServingSession):
                     ),
                 )
             )
-        return supervisor
+        return pool
+
+    def _handle_models(self) -> None:
+        """Publish the models, and tell the listeners of them."""
+        if self.pool is not None and self._published is not None:
+            self._published.update_models(self.pool.describe_models())
+            self._notify_listeners(ModelsChanged(self.model_statuses))
+
+    def _handle_event(self, model: PooledModel, event: ServerEvent) -> None:
+        """Pass on what the main model's supervisor reports; of the others notices only."""
+        if self.pool is None or model is not self.pool.main:
+            if isinstance(event, Notice):
+                self._notify_listeners(event)
+            return
+        if isinstance(event, EngineStarted):
+            self.request_log.note_engine_start()
+            return
+        self._record_event(event, model.supervisor)
+        is_lost_port = isinstance(event, ServerStatus) and isinstance(event.error, PortBusy)
+        if not (is_lost_port and self._hides_lost_port):
+            self._notify_listeners(event)
 
     def _notify_listeners(self, event: ServerEvent) -> None:
         super()._notify_listeners(event)
@@ -675,20 +647,18 @@ class ServerSession(ServingSession):
 
     async def _clean_up(self) -> None:
         async with self._lifecycle_lock:
-            supervisor = self._supervisor
-            if supervisor is None or supervisor.is_changing:
+            pool = self.pool
+            if pool is None or pool.main.supervisor.is_changing:
                 return
-            if supervisor.status.state not in (ServerState.STOPPED, ServerState.FAILED):
+            if pool.main.supervisor.status.state not in (ServerState.STOPPED, ServerState.FAILED):
                 return
-            pool, self.pool = self.pool, None
             if self._pool_watch is not None:
                 self._pool_watch.cancel()
                 await asyncio.wait([self._pool_watch])
                 self._pool_watch = None
-            if pool is not None:
-                await pool.close()
-            published, self._published, self._supervisor = self._published, None, None
-            supervisor.log.close()
+            await pool.close()
+            published, self._published, self.pool = self._published, None, None
+            pool.main.supervisor.log.close()
             gateway, self._gateway = self._gateway, None
             if gateway is not None:
                 await gateway.close()
@@ -696,26 +666,6 @@ class ServerSession(ServingSession):
             if published is not None:
                 await published.withdraw()
             await self.monitor.end()
-
-
-@dataclass(slots=True)
-class _LoadReading:
-    """The GPU memory of one load: read when it is loaded, and again once the engine has read `ubatch` tokens."""
-
-    launch: Launch
-    pid: int
-    ubatch: int
-    is_recorded: bool = False
-
-    def record(self, lines: list[str], *, has_read_prompt: bool = False) -> None:
-        """Record the memory for later plans, in place of what was recorded of this load before."""
-        # Imported here, because the import takes as long as the start of a small model, and would delay that.
-        from launcher.app.planning.planner import record_load_memory
-
-        with suppress(Exception):
-            self.is_recorded = record_load_memory(
-                self.launch, self.pid, lines, has_read_prompt=has_read_prompt, replaces_last=self.is_recorded
-            )
 
 
 def _remember_choices(model: Path, set_aside: Mapping[str, Value] | None, chosen: Mapping[str, Value]) -> None:

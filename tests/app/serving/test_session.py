@@ -323,7 +323,7 @@ async def test_the_memory_of_a_load_is_read_again_after_its_first_full_ubatch(
         return True
 
     monkeypatch.setattr("launcher.app.planning.planner.record_load_memory", record)
-    monkeypatch.setattr("launcher.app.serving.session.BUILT_IN", "another engine")  # the built-in one uses no GPU
+    monkeypatch.setattr("launcher.app.serving.load_recording.BUILT_IN", "another")  # the built-in engine uses no GPU
     short, long = ("Hi", "What is a draft? " * 40)
 
     async def ask(mine: ServerSession, text: str) -> int:
@@ -339,5 +339,6 @@ async def test_the_memory_of_a_load_is_read_again_after_its_first_full_ubatch(
         assert readings == [(pid, False, False)]
         for begin in ("One.", "Two."):
             assert await ask(mine, f"{begin} {long}") >= 128
-            await asyncio.gather(*mine._waits)
+            assert mine.pool is not None
+            await asyncio.gather(*mine.pool._tasks)
         assert readings == [(pid, False, False), (pid, True, True)]
