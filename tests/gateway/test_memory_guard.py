@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from launcher.app import settings
-from launcher.app.serving.memory_guard import GUARD_RESTARTED_ENGINE, MODEL_FILLS_MEMORY, PoolMemoryGuard
+from launcher.app.serving.memory_guard import GUARD_RESTARTED_ENGINE, MODEL_FILLS_MEMORY, MemoryGuard
 from launcher.app.serving.session import ServerSession
 from launcher.app.settings_declared import MEMORY_GUARD, VALUE_RESTART
 from launcher.base.paths import models_dir
@@ -164,12 +164,11 @@ async def test_without_consent_or_gateway_the_finding_is_only_reported(
     ) as server:
         engine = server.session.supervisor.engine_pid
         await send_until_urgent(server)
-        guard = server.session._memory_guard._restarting
-        if guard is not None:
-            await guard
+        restarts = tuple(server.session._memory_guard._restarts.values())
+        await asyncio.gather(*restarts)
         assert (server.session.supervisor.engine_pid != engine) is (by == "setting")
         assert len(server.notices) == (by == "setting")
-        assert (guard is None) is (by == "direct")
+        assert (not restarts) is (by == "direct")
 
 
 def test_the_guard_needs_the_gateway() -> None:
@@ -205,7 +204,9 @@ async def test_a_model_beside_the_main_one_is_guarded(
             engines.append(pid)
             limit.apply_to(pid)
 
-    session._pool_memory_guard = PoolMemoryGuard(notices.append, agreed=agreed, clock=lambda: now_s, pause=send_prompt)
+    session._memory_guard = MemoryGuard(
+        session._restart_engine, notices.append, agreed=agreed, clock=lambda: now_s, pause=send_prompt
+    )
     try:
         await session.start(
             StartRequest(ServeOptions(model=demo_model, built_in=True, threads=1, context=4_096, alias="demo"))

@@ -18,7 +18,7 @@ from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import SERVING, Notice
 from launcher.engine.server.supervisor import Supervisor
 from launcher.monitor.failing_replies import FailingRepliesDetector
-from launcher.monitor.health_event import FindingCode, FindingLevel, Latch, Moment, ServerSetup
+from launcher.monitor.health_event import Finding, FindingCode, FindingLevel, Latch, Moment, ServerSetup
 from launcher.monitor.health_watch import lines_since_start
 from launcher.monitor.host_memory import EngineCaches, HostMemoryDetector, read_host_memory
 
@@ -36,85 +36,24 @@ _CLEAR_CHECKS = 15
 _log = logging.getLogger(__name__)
 
 
-class MemoryGuard:
-    """Restarts an engine with the same settings when a finding says that host memory is nearly used up.
-
-    `read_supervisor` returns the engine's supervisor or raises ServerNotFound, `start` starts it again. `agreed` is the
-    user's choice for this run; if None, the app setting decides. `notify` gets a Notice of each restart.
-    """
-
-    def __init__(
-        self,
-        read_supervisor: Callable[[], Supervisor],
-        start: Callable[[StartRequest], Awaitable[None]],
-        notify: Callable[[Notice], None],
-        *,
-        agreed: bool | None,
-    ) -> None:
-        self._read_supervisor = read_supervisor
-        self._start = start
-        self._notify = notify
-        self._agreed = agreed
-        self._restarting: asyncio.Task[None] | None = None
-
-    def note_findings(self, findings: Sequence[Mapping[str, Any]]) -> None:
-        """Restart the engine if one of the open findings (as JSON) asks for it. Call it when they change."""
-        if self._restarting is not None and not self._restarting.done():
-            return
-        for finding in findings:
-            is_urgent = finding["code"] == FindingCode.HOST_MEMORY and finding["level"] == FindingLevel.WARNING
-            if is_urgent and (finding["action"] or {}).get("kind") == ActionKind.RESTART:
-                self._restarting = asyncio.create_task(self._restart_engine(finding["evidence"]))
-
-    async def _restart_engine(self, evidence: Mapping[str, Any]) -> None:
-        agreed = self._agreed
-        if agreed is None:
-            agreed = await asyncio.to_thread(_agreed_by_setting)
-        if not agreed:
-            return
-        try:
-            supervisor = self._read_supervisor()
-            pid, options = supervisor.engine_pid, supervisor.options
-            before_mib = await asyncio.to_thread(private_mib, pid) if pid is not None else None
-            if options is None or supervisor.is_changing or supervisor.status.state not in SERVING:
-                return
-            # Replies that cannot go on get a part of the time that is left.
-            drain_s = min(_LONGEST_DRAIN_S, float(evidence["left_s"]) / 4)
-            await self._start(StartRequest(options, again=True, drain_s=drain_s))
-            pid = supervisor.engine_pid
-            after_mib = await asyncio.to_thread(private_mib, pid) if pid is not None else None
-        except LauncherError as error:
-            _log.warning("The engine could not be restarted to free host memory: %s", error)
-            return
-        if before_mib is None or after_mib is None:
-            text = message("Host memory was nearly used up: the engine was restarted.")
-        else:
-            text = message(
-                "Host memory was nearly used up: the engine was restarted, which freed {freed:,} MiB.",
-                freed=max(0, before_mib - after_mib),
-            )
-        self._notify(Notice(GUARD_RESTARTED_ENGINE, text))
-
-
 class _WatchedModel:
     """A model whose engine's host memory and failed requests are watched, over its restarts."""
 
-    def __init__(self, supervisor: Supervisor, guard: MemoryGuard) -> None:
+    def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
-        self._guard = guard
         self._pid: int | None = None
         self._caches = EngineCaches()
         self._lines_read = 0
         self._latch: Latch | None = None
         self._failing = Latch(FailingRepliesDetector(), raise_checks=1, clear_checks=1)
 
-    def check_replies(self, time_s: float) -> str | None:
-        """Check for failed requests once. Return the sentence of a finding that was raised, None if there is none."""
+    def check_replies(self, time_s: float) -> Finding | None:
+        """Check for failed requests once. Return a finding that was raised, None if there is none."""
         event = self._failing.check_moment(Moment(time_s=time_s, failed_replies=self._supervisor.failed_replies))
-        return None if event is None or event.cleared else event.finding.sentence
+        return None if event is None or event.cleared else event.finding
 
-    async def check_memory(self, time_s: float, root: Path) -> str | None:
-        """Check once. Return the sentence of a finding that was raised, None if there is none."""
+    async def check_memory(self, time_s: float, root: Path) -> Finding | None:
+        """Check host memory once. Return a finding that was raised, None if there is none."""
         supervisor, pid = self._supervisor, self._supervisor.engine_pid
         if pid is None or supervisor.is_changing or supervisor.status.state not in SERVING:
             return None
@@ -130,37 +69,39 @@ class _WatchedModel:
         slots = supervisor.launch.options.slots if supervisor.launch else 1
         readings = await asyncio.to_thread(read_host_memory, pid, root) | self._caches.make_readings(slots)
         event = self._latch.check_moment(Moment(time_s=time_s, readings=readings))
-        if event is None or event.cleared:
-            return None
-        self._guard.note_findings([to_json(event.finding)])
-        return event.finding.sentence
+        return None if event is None or event.cleared else event.finding
 
 
-class PoolMemoryGuard:
-    """A MemoryGuard for each model other than the main one, which the session's monitor watches.
+class MemoryGuard:
+    """Restarts a server's engines with the same settings when a finding says that host memory is nearly used up.
 
-    It also gives notice of models that fail their requests.
-
-    `agreed` and `notify` are those of MemoryGuard; `notify` also gets a Notice of each finding. `clock` returns
-    monotonic seconds, `pause` waits from one check to the next.
+    The session's monitor finds that of the main model, `watch` that of the others; it also gives notice of those that
+    fail their requests. `restart` starts an engine again. `agreed` is the user's choice for this run; if None, the app
+    setting decides. `notify` gets a Notice of each restart, and of each finding of `watch`. `clock` returns monotonic
+    seconds, `pause` waits from one check to the next.
     """
 
     def __init__(
         self,
+        restart: Callable[[Supervisor, StartRequest], Awaitable[None]],
         notify: Callable[[Notice], None],
         *,
         agreed: bool | None,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(_PERIOD_S),
     ) -> None:
+        self._restart = restart
         self._notify = notify
         self._agreed = agreed
         self._clock = clock
         self._pause = pause
         self._watched: dict[str, _WatchedModel] = {}
+        self._restarts: dict[Supervisor, asyncio.Task[None]] = {}
+        """The restarts in progress."""
 
     async def watch(self, pool: "ModelPool", read_root: Callable[[], Path]) -> None:
-        """Check the pool's models again and again, until cancelled. `read_root` returns the kernel's folder."""
+        """Check the models beside the main one again and again, until cancelled. `read_root` returns the kernel's
+        folder."""
         while True:
             while not pool.supervisors_beside:
                 await pool.wait_for_change()
@@ -171,19 +112,52 @@ class PoolMemoryGuard:
         """Check each model, by its name, once."""
         self._watched = {name: watched for name, watched in self._watched.items() if name in supervisors}
         for name, supervisor in supervisors.items():
-            if name not in self._watched:
-                self._watched[name] = _WatchedModel(supervisor, self._make_guard(supervisor))
-            found = await self._watched[name].check_memory(self._clock(), root)
-            failing = self._watched[name].check_replies(self._clock())
-            for code, finding in ((MODEL_FILLS_MEMORY, found), (MODEL_FAILS, failing)):
+            watched = self._watched.setdefault(name, _WatchedModel(supervisor))
+            filling = await watched.check_memory(self._clock(), root)
+            failing = watched.check_replies(self._clock())
+            if filling is not None:
+                self.note_findings(supervisor, [to_json(filling)])
+            for code, finding in ((MODEL_FILLS_MEMORY, filling), (MODEL_FAILS, failing)):
                 if finding is not None:
-                    self._notify(Notice(code, message("{model}: {finding}", model=name, finding=finding)))
+                    self._notify(Notice(code, message("{model}: {finding}", model=name, finding=finding.sentence)))
 
-    def _make_guard(self, supervisor: Supervisor) -> MemoryGuard:
-        async def restart(request: StartRequest) -> None:
-            await supervisor.become(request.options, again=request.again, drain_s=request.drain_s)
+    def note_findings(self, supervisor: Supervisor, findings: Sequence[Mapping[str, Any]]) -> None:
+        """Restart an engine if one of its open findings (as JSON) asks for it. Call it when they change."""
+        for finding in findings:
+            is_urgent = finding["code"] == FindingCode.HOST_MEMORY and finding["level"] == FindingLevel.WARNING
+            asks = is_urgent and (finding["action"] or {}).get("kind") == ActionKind.RESTART
+            if asks and supervisor not in self._restarts:
+                task = asyncio.create_task(self._restart_engine(supervisor, finding["evidence"]))
+                self._restarts[supervisor] = task
+                task.add_done_callback(lambda _: self._restarts.pop(supervisor, None))
 
-        return MemoryGuard(lambda: supervisor, restart, self._notify, agreed=self._agreed)
+    async def _restart_engine(self, supervisor: Supervisor, evidence: Mapping[str, Any]) -> None:
+        agreed = self._agreed
+        if agreed is None:
+            agreed = await asyncio.to_thread(_agreed_by_setting)
+        if not agreed:
+            return
+        try:
+            pid, options = supervisor.engine_pid, supervisor.options
+            before_mib = await asyncio.to_thread(private_mib, pid) if pid is not None else None
+            if options is None or supervisor.is_changing or supervisor.status.state not in SERVING:
+                return
+            # Replies that cannot go on get a part of the time that is left.
+            drain_s = min(_LONGEST_DRAIN_S, float(evidence["left_s"]) / 4)
+            await self._restart(supervisor, StartRequest(options, again=True, drain_s=drain_s))
+            pid = supervisor.engine_pid
+            after_mib = await asyncio.to_thread(private_mib, pid) if pid is not None else None
+        except LauncherError as error:
+            _log.warning("The engine could not be restarted to free host memory: %s", error)
+            return
+        if before_mib is None or after_mib is None:
+            text = message("Host memory was nearly used up: the engine was restarted.")
+        else:
+            text = message(
+                "Host memory was nearly used up: the engine was restarted, which freed {freed:,} MiB.",
+                freed=max(0, before_mib - after_mib),
+            )
+        self._notify(Notice(GUARD_RESTARTED_ENGINE, text))
 
 
 def _agreed_by_setting() -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.app import settings
-from launcher.app.serving.memory_guard import MemoryGuard, PoolMemoryGuard
+from launcher.app.serving.memory_guard import MemoryGuard
 from launcher.app.serving.model_pool import ModelPool, PooledModel, read_pool_rules
 from launcher.app.serving.published_server import PublishedServer
 from launcher.app.serving.request_keeping import RequestKeeping
@@ -115,10 +115,7 @@ class ServerSession(ServingSession):
         self.encrypted = encrypted
         self._takes_models = takes_models and not direct
         self._memory_limit_mib = memory_limit_mib
-        self._memory_guard = MemoryGuard(
-            lambda: self.supervisor, self.start, self._notify_listeners, agreed=memory_guard
-        )
-        self._pool_memory_guard = PoolMemoryGuard(self._notify_listeners, agreed=memory_guard)
+        self._memory_guard = MemoryGuard(self._restart_engine, self._notify_listeners, agreed=memory_guard)
         self._pool_watch: asyncio.Task[None] | None = None
         self.pool: ModelPool | None = None
         """None while nothing is served or starting."""
@@ -477,8 +474,14 @@ class ServerSession(ServingSession):
         """Publish health findings, as JSON, to this user's other programs."""
         if self._published is not None:
             self._published.registration.update(health=tuple(findings))
-        if not self._direct:  # without the gateway a restart would end all replies
-            self._memory_guard.note_findings(findings)
+        if not self._direct and self._supervisor is not None:  # without the gateway a restart would end all replies
+            self._memory_guard.note_findings(self._supervisor, findings)
+
+    async def _restart_engine(self, supervisor: Supervisor, request: StartRequest) -> None:
+        if supervisor is self._supervisor:
+            await self.start(request)
+        else:
+            await supervisor.become(request.options, again=request.again, drain_s=request.drain_s)
 
     async def set_watched(self, watched: bool) -> None:
         """Have the session's monitor sample the server, or not, while another process does."""
@@ -562,7 +565,7 @@ class ServerSession(ServingSession):
         )
         if pool.takes_models:
             self._pool_watch = asyncio.create_task(
-                self._pool_memory_guard.watch(pool, lambda: self.monitor.health_watch.root)
+                self._memory_guard.watch(pool, lambda: self.monitor.health_watch.root)
             )
         lost, self._lost_port = self._lost_port or endpoint.in_place_of, None
         if lost is not None and lost != endpoint.port:
