@@ -1,6 +1,6 @@
 """A session on a running server that clients go on using: measurements wait while a client asks.
 
-See server_loan.py for the other end.
+See session_control.py for the other end.
 """
 
 import asyncio

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,6 @@ from launcher.app.serving.memory_guard import MemoryGuard
 from launcher.app.serving.model_pool import ModelPool, PooledModel, read_pool_rules
 from launcher.app.serving.published_server import PublishedServer
 from launcher.app.serving.request_keeping import RequestKeeping
-from launcher.app.serving.server_loan import ServerLoan
 from launcher.app.serving.serving_session import OnHealth, OnSnapshot, ServingSession
 from launcher.app.serving.session_control import SessionControl
 from launcher.base.action import Action, ActionKind
@@ -138,7 +136,6 @@ class ServerSession(ServingSession):
         """The newest handover whose streams were waited for."""
         self._waits: set[asyncio.Task[None]] = set()
         self._is_watched = True
-        self._loan: ServerLoan | None = None
         self._lifecycle_lock = asyncio.Lock()
 
     @property
@@ -249,42 +246,22 @@ class ServerSession(ServingSession):
         """The options of the last start that succeeded; None before the first one."""
         return self._served_start.start.options if self._served_start else None
 
-    @property
-    def loan(self) -> ServerLoan | None:
-        """The loan of the server to a measurement; None while it is not lent."""
-        return None if self._loan is None or self._loan.is_over else self._loan
+    def set_measurement_key(self, key: str | None) -> None:
+        """Accept a measurement's requests with a key of their own. See Gateway.set_measurement_key.
 
-    def lend_server(self) -> ServerLoan:
-        """Lend the server to a measurement, which gives way to clients.
-
-        Raises BadOption if it has no gateway, and ActionImpossible if it is lent already or not ready.
+        Raises BadOption if there is no gateway.
         """
         if self._direct:
             raise BadOption(
                 message("A server without the gateway does not know when clients use it."),
                 message("Start it without --direct."),
             )
-        if self.loan is not None or not self._is_serving:
-            raise ActionImpossible(
-                message("The server is being measured already, or not ready."), message("Try again when it is ready.")
-            )
-        self._loan = ServerLoan(self)
-        return self._loan
-
-    def set_measurement_key(self, key: str | None) -> None:
-        """Accept a measurement's requests with a key of their own. See Gateway.set_measurement_key."""
         if self._gateway is not None:
             self._gateway.set_measurement_key(key)
-
-    def pause_traffic_reports(self) -> AbstractContextManager[None]:
-        """Count no request as usage. See Monitor.pause_traffic_reports."""
-        return self.monitor.pause_traffic_reports()
 
     def _count_change(self) -> int:
         """Count a start or stop, and return its number."""
         self._change_count += 1
-        if self.loan is not None:
-            self.loan.note_change()
         return self._change_count
 
     @property

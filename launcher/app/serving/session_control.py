@@ -2,11 +2,12 @@
 
 import asyncio
 import os
+import secrets
 import sys
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,7 +24,7 @@ from launcher.engine.diagnosis.actions import apply_action, changes_settings
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.launch import Launch
 from launcher.engine.server.start_request import StartRequest
-from launcher.engine.server.state import SERVING, Notice, ServerState, ServerStatus
+from launcher.engine.server.state import SERVING, Notice, ServerEvent, ServerState, ServerStatus
 from launcher.engine.server.supervisor import Supervisor
 from launcher.engine.settings import (
     Settings,
@@ -50,7 +51,23 @@ _LOG_PERIOD_S = 0.2
 _RECORDS_AT_ONCE = 50
 _CURRENT_S = 1.0
 """Time between two reports of requests in progress."""
+_LOAN_DRAIN_S = 30.0
+"""Seconds that a measurement's restart waits for clients' replies that cannot go on after it. There are few, because it
+begins while no client asks."""
 _T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class _Loan:
+    """A running server that is lent to a measurement, which uses it only while no client does.
+
+    `previous` are the settings that it gets again. `change_count` is the session's with the measurement's own changes:
+    any other change ends the loan. See borrowed_session.py for the other end.
+    """
+
+    previous: ServeOptions | None
+    change_count: int
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class SessionControl:
@@ -69,6 +86,7 @@ class SessionControl:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._starts: set[asyncio.Task[Any]] = set()
         self._newest_number = 0
+        self._loan: _Loan | None = None
         self._followers: set[asyncio.Queue[RequestRecord | None]] = set()
         self.address: ControlAddress | None = None
         """None while it does not listen."""
@@ -160,7 +178,7 @@ class SessionControl:
             case verbs.RestartLent(options):
                 return self._restart_lent(options)
             case verbs.GiveBack(keep):
-                return self._end_loan(keep=keep)
+                return self._give_back(keep=keep)
             case verbs.CancelStarts():
                 return self._cancel_starts()
             case _ if self.answer_owner is not None:
@@ -275,26 +293,86 @@ class SessionControl:
 
     # A measurement's loan of the server.
 
+    @property
+    def is_lent(self) -> bool:
+        """Whether the server is lent to a measurement."""
+        return self._current_loan is not None
+
+    @property
+    def _current_loan(self) -> _Loan | None:
+        """The loan of the server; None while it is not lent, or once somebody else has changed or stopped it."""
+        loan = self._loan
+        return loan if loan is not None and loan.change_count == self._session.change_count else None
+
     async def _lend_server(self) -> AsyncGenerator[Any]:
-        """Lend the server to the client until it disconnects, even by being killed."""
-        loan = self._session.lend_server()
+        """Lend the server to the client until it disconnects, even by being killed.
+
+        The first message describes the server, each later one has the number of clients' requests that wait or run.
+        """
+        session = self._session
+        if self.is_lent or session.is_idle or session.supervisor.status.state not in SERVING:
+            raise ActionImpossible(
+                message("The server is being measured already, or not ready."), message("Try again when it is ready.")
+            )
+        key, supervisor, log = secrets.token_urlsafe(32), session.supervisor, session.request_log
+        session.set_measurement_key(key)
+        self._loan = loan = _Loan(supervisor.options, session.change_count)
+
+        def note_change(_: ServerEvent) -> None:
+            if self._current_loan is not loan:
+                loan.changed.set()
+
         try:
-            async with aclosing(loan.send_messages()) as messages:
-                async for each in messages:
-                    yield add_message_data(each)
+            with (
+                log.listening(lambda _: loan.changed.set()),
+                session.listening(note_change),
+                session.monitor.pause_traffic_reports(),
+            ):
+                yield add_message_data(
+                    {
+                        "url": supervisor.endpoint.url,
+                        "api_key": key,
+                        "model_name": session.model_name,
+                        "options": to_json(loan.previous.with_absolute_paths() if loan.previous else None),
+                        "engine_pid": supervisor.engine_pid,
+                        "log": str(supervisor.log.path),
+                    }
+                )
+                while self._current_loan is loan:
+                    yield {"clients": log.count_states().total()}
+                    await loan.changed.wait()
+                    loan.changed.clear()
         finally:
-            self.run_to_end(loan.end())
+            self.run_to_end(self._end_loan(loan))
 
     async def _restart_lent(self, options: ServeOptions) -> AsyncGenerator[Any]:
-        loan = self._session.loan
+        loan = self._current_loan
         if loan is None:
             raise _superseded_error()
-        yield {"engine_pid": await asyncio.shield(self.run_to_end(loan.start(options)))}
+        loan.change_count += 1
+        start = self._session.start(StartRequest(options, again=True, drain_s=_LOAN_DRAIN_S))
+        await asyncio.shield(self.run_to_end(start))
+        yield {"engine_pid": self._session.supervisor.engine_pid}
 
-    async def _end_loan(self, *, keep: bool) -> AsyncGenerator[Any]:
-        if (loan := self._session.loan) is not None:
-            await asyncio.shield(self.run_to_end(loan.end(keep=keep)))
+    async def _give_back(self, *, keep: bool) -> AsyncGenerator[Any]:
+        if (loan := self._current_loan) is not None:
+            await asyncio.shield(self.run_to_end(self._end_loan(loan, keep=keep)))
         yield {}
+
+    async def _end_loan(self, loan: _Loan, *, keep: bool = False) -> None:
+        """End a loan, and restore the previous settings unless `keep`, or somebody else has changed the server."""
+        session, is_undisturbed = self._session, self._current_loan is loan
+        if self._loan is loan:
+            self._loan = None
+            session.set_measurement_key(None)
+            loan.changed.set()
+        if keep or loan.previous is None or session.is_idle or not is_undisturbed:
+            return
+        supervisor = session.supervisor
+        is_same = supervisor.options == loan.previous and supervisor.status.state in SERVING
+        if supervisor.is_changing or not is_same:
+            with suppress(LauncherError):  # the server's status shows the error
+                await session.start(StartRequest(loan.previous, drain_s=_LOAN_DRAIN_S))
 
     # A model that another start brings.
 

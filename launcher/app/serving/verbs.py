@@ -114,7 +114,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Lend:
-    """Lend the server to a measurement, for as long as the connection is open. See ServerLoan."""
+    """Lend the server to a measurement, for as long as the connection is open. See borrowed_session.py."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,14 +220,14 @@ async def test_a_change_by_another_client_ends_the_measurement_and_stays(options
         with pytest.raises(Superseded):
             await bench.become({"draft": 4})
         assert session.supervisor.options == replace(options, draft=1)
-    assert session.loan is None
+    assert not session.control.is_lent
 
 
 async def test_kept_settings_stay_after_the_loan(options: ServeOptions) -> None:
     async with serve_demo(options) as (session, _):
         async with borrow_session(session) as lent:
             await lent.keep_settings(replace(options, draft=4))
-            assert session.loan is None
+            assert not session.control.is_lent
         assert session.supervisor.options == replace(options, draft=4)
 
 
@@ -238,11 +238,12 @@ async def test_a_server_is_lent_to_one_measurement_at_a_time_and_only_with_the_g
         lending = verbs.send_verb(address, verbs.Lend())
         headers = {"Authorization": f"Bearer {(await anext(lending))['api_key']}"}
         with pytest.raises(ActionImpossible):
-            session.lend_server()
+            await anext(verbs.send_verb(address, verbs.Lend()))
         assert (await client.get("/props", headers=headers)).status_code == 200
         await verbs.ask(address, verbs.GiveBack())
         assert (await client.get("/props", headers=headers)).status_code == 401
         await lending.aclose()
     async with serve_demo(options, direct=True) as (session, _):
         with pytest.raises(BadOption, match="without the gateway"):
-            session.lend_server()
+            async with borrow_session(session):
+                pass
