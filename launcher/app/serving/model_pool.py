@@ -16,7 +16,7 @@ from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
 from launcher.app import settings
-from launcher.app.serving.load_recording import LoadReading, record_load
+from launcher.app.serving.load_recording import LoadRecorder
 from launcher.app.serving.model_names import ModelAlias, names_path, read_model_names
 from launcher.app.serving.published_server import engine_name
 from launcher.app.serving.verbs import Join
@@ -275,8 +275,7 @@ class ModelPool:
         self._closing: asyncio.Future[None] | None = None
         """Done when `close` has ended all models; None while it was not called."""
 
-        self._reading: LoadReading | None = None
-        """The newest load, until its memory was read again after its first full ubatch."""
+        self._recorder = LoadRecorder()
         self.main = self._open_model(None, None)
         self.main.owners, self.main.asked = 1, options  # the server itself is its owner
         if self.takes_models and address is not None:
@@ -345,15 +344,12 @@ class ModelPool:
         await model.load(options, again=again, drain_s=drain_s)
         seconds = model.load_timer.take_seconds()
         model.load_s = seconds or model.load_s
-        self._reading = None  # two records at a time would lose one
-        self._reading = await record_load(model.supervisor, seconds)
+        await self._recorder.record_load(model.supervisor, seconds)
 
-    def note_prompt(self, tokens: int, name: str | None) -> None:
-        """Record the memory of the newest load again, if the model `name` has read `tokens`, a full ubatch, for it."""
-        reading = self._reading
-        if reading is not None and reading.is_due(tokens) and self.find_log(name) is reading.supervisor.log:
-            self._reading = None
-            self._hold_task(asyncio.ensure_future(reading.record(has_read_prompt=True)))
+    def note_prompt(self, name: str | None, tokens: int) -> None:
+        """Note that the engine of a model has read `tokens` of a prompt. See LoadRecorder."""
+        if self._recorder.awaits_prompt:
+            self._hold_task(asyncio.ensure_future(self._recorder.note_prompt(self.find_log(name), tokens)))
 
     async def stop(self, drain_s: float = 0.0) -> None:
         """Unload all models. See `close`; a start of the main model takes the place of its stop."""

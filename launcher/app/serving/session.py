@@ -367,7 +367,7 @@ class ServerSession(ServingSession):
             self.monitor.health_watch.note_prompt(record.reread)
         if record.has_ended and record.prompt_tokens and record.reused_tokens is not None:
             if self.pool is not None:
-                self.pool.note_prompt(record.prompt_tokens - record.reused_tokens, record.model)
+                self.pool.note_prompt(record.model, record.prompt_tokens - record.reused_tokens)
             first_token = record.started_s + (record.first_token_s or 0.0)
             self._notify_listeners(
                 PromptRead(

@@ -21,6 +21,8 @@ from launcher.base.errors import Superseded
 from launcher.base.paths import models_dir
 from launcher.engine.diagnosis.log_reading import STARTED
 from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.launch import Launch
+from launcher.engine.server.load_times import expected_load_time
 from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import Notice, ServerEvent, ServerState
 from launcher.engine.settings import save_model_settings
@@ -207,6 +209,31 @@ async def test_requests_for_an_absent_model_share_one_load(demo_server: Served) 
     assert [each["model"] for each in replies] == [*["second"] * 4, "demo"]
     (second,) = (each for each in demo_server.pool._models if each.name == "second")
     assert sum(STARTED in line for line in second.supervisor.log.last_lines()) == 1
+
+
+async def test_loads_by_requests_are_recorded_like_that_of_the_first_model(
+    demo_server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings: list[tuple[int, bool, bool]] = []
+
+    def record(_: Launch, pid: int, __: list[str], *, has_read_prompt: bool, replaces_last: bool) -> bool:
+        readings.append((pid, has_read_prompt, replaces_last))
+        return True
+
+    monkeypatch.setattr("launcher.app.planning.planner.record_load_memory", record)
+    monkeypatch.setattr("launcher.app.serving.load_recording.BUILT_IN", "another")  # the built-in engine uses no GPU
+    await demo_server.ask_well("second")
+    second = demo_server.pool.supervisors_beside["second"]
+    assert second.launch is not None
+    assert readings == [(second.engine_pid, False, False)]
+    known = expected_load_time(second.launch)
+    assert known is not None
+    assert known.loads == 1
+    long = "What is a draft? " * 200
+    for model in ("demo", "second"):  # only the newest load is read again
+        await demo_server.ask_well(model, messages=[{"role": "user", "content": long}])
+        await asyncio.gather(*demo_server.pool._tasks)
+    assert readings[1:] == [(second.engine_pid, True, True)]
 
 
 async def test_a_busy_model_is_not_unloaded_and_others_wait_for_its_memory(
