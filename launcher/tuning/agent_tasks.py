@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from launcher.base.codec import JsonView
 from launcher.base.errors import BadOption
@@ -180,18 +180,13 @@ class AgentTask:
     writing_s: float = 0.0
 
 
-class TaskBench(Bench, Protocol):
-    """A bench that keeps the text of the last reply."""
-
-    last_text: str
-
-
 OnTask = Callable[[AgentTask], None]
 OnRun = Callable[[Run], None]
 
 
 async def sustain_tasks(
-    bench: TaskBench,
+    bench: Bench,
+    last_text: Callable[[], str],
     settings: RunSettings,
     shape: AgentShape,
     text: SizedText,
@@ -202,9 +197,9 @@ async def sustain_tasks(
 ) -> None:
     """Do one task after another for `seconds` by the bench's clock; a task that has begun is done to its end.
 
-    All begin with the same instructions and tools, as sessions in one folder do. A request that fails ends its task,
-    and the server is started again if it ended; three such tasks in a row end the load. Raises what Bench.become
-    raises.
+    `last_text` returns the text of the bench's last reply. All begin with the same instructions and tools, as sessions
+    in one folder do. A request that fails ends its task, and the server is started again if it ended; three such tasks
+    in a row end the load. Raises what Bench.become raises.
     """
     await bench.become(settings)
     began_s, number, errors = bench.now_s(), 0, 0
@@ -218,7 +213,7 @@ async def sustain_tasks(
         for turn in range(shape.turns):
             if turn:
                 result = text.make_text(shape.result_tokens, 10_000 * number + 100 * turn)
-                messages += [(_ASSISTANT, bench.last_text), (_USER, f"Result of the tool:\n{result}")]
+                messages += [(_ASSISTANT, last_text()), (_USER, f"Result of the tool:\n{result}")]
             prompt = Prompt(f"{shape.name} turn {turn + 1}", tuple(messages), shape.reply_tokens, sampling)
             runs.append(await bench.run(prompt, seed=number))
             on_run(runs[-1])

@@ -67,7 +67,9 @@ async def do_tasks(bench: ScriptedBench, seconds: float) -> list[AgentTask]:
     tasks: list[AgentTask] = []
     runs: list[Run] = []
     text = SizedText(4.0)
-    await sustain_tasks(bench, SETTINGS, TINY, text, seconds, on_run=runs.append, on_task=tasks.append)
+    await sustain_tasks(
+        bench, lambda: bench.last_text, SETTINGS, TINY, text, seconds, on_run=runs.append, on_task=tasks.append
+    )
     assert len(runs) == len(bench.prompts) == sum(task.turns for task in tasks)
     return tasks
 
@@ -90,7 +92,16 @@ async def test_each_turn_includes_all_earlier_messages_and_replies() -> None:
 async def test_a_shape_may_ask_for_repeatable_replies() -> None:
     bench = ScriptedBench()
     shape = replace(TINY, temperature=0.0)
-    await sustain_tasks(bench, SETTINGS, shape, SizedText(4.0), 1.0, on_run=lambda _: None, on_task=lambda _: None)
+    await sustain_tasks(
+        bench,
+        lambda: bench.last_text,
+        SETTINGS,
+        shape,
+        SizedText(4.0),
+        1.0,
+        on_run=lambda _: None,
+        on_task=lambda _: None,
+    )
     assert bench.prompts[0].sampling == {"cache_prompt": True, "temperature": 0.0}
 
 

@@ -303,7 +303,9 @@ async def run_agent_tasks(
 
         await bench.become(settings)
         text = await SizedText.measure(session.supervisor.client)
-        await sustain_tasks(bench, settings, shape, text, seconds, on_run=add_run, on_task=record_task)
+        await sustain_tasks(
+            bench, lambda: bench.last_text, settings, shape, text, seconds, on_run=add_run, on_task=record_task
+        )
 
 
 @asynccontextmanager
