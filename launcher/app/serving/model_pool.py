@@ -352,8 +352,17 @@ class ModelPool:
             self._hold_task(asyncio.ensure_future(self._recorder.note_prompt(self.find_log(name), tokens)))
 
     async def stop(self, drain_s: float = 0.0) -> None:
-        """Unload all models. See `close`; a start of the main model takes the place of its stop."""
-        await asyncio.gather(self.main.supervisor.become(None, drain_s=drain_s), self.close(drain_s))
+        """Unload all models. See `close`; a start of the main model takes the place of its stop.
+
+        If it is cancelled or superseded, the replies of the others end at once.
+        """
+        closing = asyncio.ensure_future(self.close(drain_s))
+        try:
+            await self.main.supervisor.become(None, drain_s=drain_s)
+            await closing
+        finally:
+            closing.cancel()
+            await asyncio.wait([closing])
 
     async def close(self, drain_s: float = 0.0) -> None:
         """Unload all models but the main one, and load none again. Running requests get `drain_s` seconds to end."""

@@ -36,8 +36,8 @@ def options(demo_model: Path) -> ServeOptions:
 
 
 @asynccontextmanager
-async def session() -> AsyncIterator[ServerSession]:
-    opened = ServerSession()
+async def session(*, takes_models: bool = False) -> AsyncIterator[ServerSession]:
+    opened = ServerSession(takes_models=takes_models)
     try:
         yield opened
     finally:
@@ -158,8 +158,9 @@ async def test_an_engine_is_restarted_although_its_listener_fails(options: Serve
         assert mine.supervisor.engine_pid != before
 
 
-async def test_cancelling_a_stop_still_stops(options: ServeOptions) -> None:
-    async with session() as mine:
+@pytest.mark.parametrize("takes_models", [False, True])
+async def test_cancelling_a_stop_still_stops(options: ServeOptions, takes_models: bool) -> None:
+    async with session(takes_models=takes_models) as mine:
         await mine.start(StartRequest(options))
         process = mine.supervisor.process
         assert process is not None
