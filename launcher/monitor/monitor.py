@@ -25,11 +25,12 @@ from launcher.monitor.traffic import Counters, Traffic, measure_traffic, parse_c
 
 
 class MonitoredServer(Protocol):
-    """A server to monitor: our own, or one that others started, whose process and log are unknown."""
+    """A server to monitor: our own, or one that others started, of which only state and counters are known."""
 
     @property
     def engine_pid(self) -> int | None:
         """Process id of the engine while it runs on this computer and is ours, else None."""
+        return None
 
     @property
     def status(self) -> ServerStatus:
@@ -38,22 +39,27 @@ class MonitoredServer(Protocol):
     @property
     def launch(self) -> Launch | None:
         """The launch, None if others started the server."""
+        return None
 
     @property
     def log(self) -> LogBook | None:
         """The log, None if we do not keep it."""
+        return None
 
     @property
     def held_requests(self) -> int:
         """The number of requests that wait before the engine, in our gateway."""
+        return 0
 
     @property
     def reply_progress(self) -> ReplyProgress | None:
         """The progress of the clients' replies; None if requests do not pass through a gateway of ours."""
+        return None
 
     @property
     def failed_replies(self) -> FailedReplies | None:
         """The clients' requests that the engine has failed one after another; None without a gateway of ours."""
+        return None
 
     @property
     def client(self) -> EngineClient:

@@ -11,9 +11,8 @@ from launcher.base.messages import message
 from launcher.base.text import one_line
 from launcher.engine.server.address import ServerAddress
 from launcher.engine.server.client import ChatRequest, Delta, EngineClient
-from launcher.engine.server.launch import Launch
-from launcher.engine.server.logs import LogBook
 from launcher.engine.server.state import ServerState, ServerStatus
+from launcher.monitor.monitor import MonitoredServer
 from launcher.monitor.traffic import Counters, parse_counters
 
 _CHECK_PERIOD_S = 2.0
@@ -67,8 +66,8 @@ class ServerFeatures:
         return self.router or ("llama-server" if self.is_llama_server else "OpenAI-compatible server")
 
 
-class AttachedServer:
-    """A server started by others, with the attributes that Monitor reads. It belongs to one asyncio loop."""
+class AttachedServer(MonitoredServer):
+    """A server started by others. It belongs to one asyncio loop."""
 
     def __init__(
         self,
@@ -93,29 +92,6 @@ class AttachedServer:
     def engine_pid(self) -> int | None:
         """Process id of the engine. Known only if another program of ours started it."""
         return self._engine_pid
-
-    @property
-    def held_requests(self) -> int:
-        """Always 0: it is unknown how many requests wait before another program's engine."""
-        return 0
-
-    @property
-    def reply_progress(self) -> None:
-        """Always None: requests to the engine of others do not pass through this program."""
-
-    @property
-    def failed_replies(self) -> None:
-        """Always None, for the same reason."""
-
-    @property
-    def launch(self) -> Launch | None:
-        """Always None: we did not start it."""
-        return None
-
-    @property
-    def log(self) -> LogBook | None:
-        """Always None: the program that started the server keeps its log."""
-        return None
 
     @property
     def status(self) -> ServerStatus:
