@@ -2,15 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from launcher.base.errors import LauncherError
 from launcher.base.messages import message
-from launcher.engine.server.client import EngineClient
+from launcher.engine.server.client import Delta, EngineClient
 from launcher.engine.server.launch import Launch
 from launcher.engine.server.logs import POLLING_LINE, LogBook
 from launcher.engine.server.state import SERVING, FailedReplies, ReplyProgress, ServerState, ServerStatus
@@ -20,6 +20,7 @@ from launcher.machine.sensors import HostSensors
 from launcher.monitor.health_event import HealthEvent
 from launcher.monitor.health_watch import CheckInput, HealthWatch
 from launcher.monitor.meter import Acceptance, ReplyMeter, TrafficMeter
+from launcher.monitor.reply import OnDelta, Reply, read_reply
 from launcher.monitor.series import Series
 from launcher.monitor.traffic import Counters, Traffic, measure_traffic, parse_counters
 
@@ -197,6 +198,16 @@ class Monitor:
         self._visible = visible
         if visible:
             self._wake.set()
+
+    async def read_reply(
+        self, stream: AbstractAsyncContextManager[AsyncIterator[Delta]], on_delta: OnDelta | None = None
+    ) -> Reply:
+        """Request a reply, and return it whole. It is observed meanwhile. See monitor.reply.read_reply."""
+        meter = self.start_reply_meter()
+        try:
+            return await read_reply(stream, meter, on_delta)
+        finally:
+            self.end_reply_meter(meter)
 
     def start_reply_meter(self) -> ReplyMeter:
         """Return a meter for a reply that we request. Until it ends, the engine's figures come from the meter."""

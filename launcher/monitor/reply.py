@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from launcher.base.units import format_percent, format_rate
@@ -49,26 +50,28 @@ class Reply:
 
 
 async def read_reply(
-    deltas: AsyncIterator[Delta], began_s: float, meter: ReplyMeter, on_delta: OnDelta | None
+    stream: AbstractAsyncContextManager[AsyncIterator[Delta]], meter: ReplyMeter, on_delta: OnDelta | None
 ) -> Reply:
-    """Read a reply to its end. `began_s` is when it was requested (time.monotonic), so times include queueing."""
+    """Request a reply by entering its stream, and read it to its end. Times include queueing."""
     text, reasoning = [], []
     first_token_s = last_token_s = None
     finish_reason: str | None = None
     prompt_tokens = completion_tokens = None
-    async for delta in deltas:
-        if delta.content or delta.reasoning:
-            last_token_s = time.monotonic() - began_s
-            first_token_s = last_token_s if first_token_s is None else first_token_s
-        text.append(delta.content)
-        reasoning.append(delta.reasoning)
-        if delta.timings is not None:
-            meter.add(delta.timings)
-        finish_reason = delta.finish_reason or finish_reason
-        if delta.completion_tokens is not None:
-            prompt_tokens, completion_tokens = delta.prompt_tokens, delta.completion_tokens
-        if on_delta is not None:
-            on_delta(delta)
+    began_s = time.monotonic()
+    async with stream as deltas:
+        async for delta in deltas:
+            if delta.content or delta.reasoning:
+                last_token_s = time.monotonic() - began_s
+                first_token_s = last_token_s if first_token_s is None else first_token_s
+            text.append(delta.content)
+            reasoning.append(delta.reasoning)
+            if delta.timings is not None:
+                meter.add(delta.timings)
+            finish_reason = delta.finish_reason or finish_reason
+            if delta.completion_tokens is not None:
+                prompt_tokens, completion_tokens = delta.prompt_tokens, delta.completion_tokens
+            if on_delta is not None:
+                on_delta(delta)
     return Reply(
         text="".join(text),
         reasoning="".join(reasoning),

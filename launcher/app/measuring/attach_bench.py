@@ -11,7 +11,7 @@ from launcher.base.errors import ActionImpossible, LauncherError, Refused
 from launcher.base.messages import message
 from launcher.engine.server.client import ChatRequest, Delta
 from launcher.monitor.monitor import Monitor
-from launcher.monitor.reply import Reply, read_reply
+from launcher.monitor.reply import Reply
 from launcher.tuning.measured_speed import MeasuredSpeed, measure_speed
 from launcher.tuning.measuring_loop import OnRun
 from launcher.tuning.records import Prompt, Run, RunSettings
@@ -113,13 +113,7 @@ class AttachedBench:
                     message("It ignores max_tokens, so it cannot be measured."),
                 )
 
-        meter = self.monitor.start_reply_meter()
-        began_s = time.monotonic()
-        try:
-            async with self.server.chat(request) as deltas:
-                return await read_reply(deltas, began_s, meter, count_characters)
-        finally:
-            self.monitor.end_reply_meter(meter)
+        return await self.monitor.read_reply(self.server.chat(request), count_characters)
 
 
 @asynccontextmanager

@@ -298,7 +298,7 @@ class AttachedServer(MonitoredServer):
         return await self._client.count_tokens(request)
 
     @asynccontextmanager
-    async def chat(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[Delta]]:
+    async def chat(self, request: ChatRequest, *, measured: bool = False) -> AsyncIterator[AsyncIterator[Delta]]:  # noqa: ARG002 -- there is one way
         """Stream a reply, with a request in the form that this server accepts. See EngineClient.chat."""
         self.require_model()
         if not self.features.is_llama_server and not isinstance(request, PlainRequest):

@@ -22,7 +22,7 @@ from launcher.base.errors import BadOption, GaveWay, LauncherError, Superseded
 from launcher.base.messages import message, restore_messages
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.address import parse_address
-from launcher.engine.server.client import ChatRequest, Delta, EngineClient
+from launcher.engine.server.client import ChatRequest, EngineClient
 from launcher.engine.server.launch import api_model_name
 from launcher.engine.server.logs import read_last_lines
 from launcher.engine.server.registry import ServerEntry
@@ -218,12 +218,6 @@ class _BorrowedServer(AttachedServer):
     def note_engine(self, pid: int | None) -> None:
         """Record the process id of a new engine."""
         self._engine_pid = pid
-
-    @asynccontextmanager
-    async def chat(self, request: ChatRequest, *, measured: bool = False) -> AsyncGenerator[AsyncIterator[Delta]]:  # noqa: ARG002 -- every request is measured
-        """Stream a reply. See AttachedServer.chat."""
-        async with super().chat(request) as deltas:
-            yield deltas
 
 
 class _PatientClient(EngineClient):

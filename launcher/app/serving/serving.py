@@ -1,7 +1,6 @@
 """Serves a model within a block, and chats with a running server."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -69,10 +68,9 @@ async def request_reply(
     if suspended := await asyncio.to_thread(suspended_engine_error, entry):
         raise suspended
     key = await asyncio.to_thread(verified_api_key, entry)
-    began_s = time.monotonic()
     try:
-        async with EngineClient(entry.url, key) as client, client.chat(request) as deltas:
-            return await read_reply(deltas, began_s, ReplyMeter(), on_delta)
+        async with EngineClient(entry.url, key) as client:
+            return await read_reply(client.chat(request), ReplyMeter(), on_delta)
     except Unreachable as error:
         raise await explain_broken_reply(entry, error) from error
 
@@ -93,8 +91,6 @@ async def _chat_with_other_server(
             if address.local:
                 raise not_found from error
             raise
-        began_s = time.monotonic()
-        async with server.chat(request) as deltas:
-            return await read_reply(deltas, began_s, ReplyMeter(), on_delta)
+        return await read_reply(server.chat(request), ReplyMeter(), on_delta)
     finally:
         await server.close()

@@ -1,7 +1,6 @@
 """The interface of a session for the window, the command line and measurements, in this process or another one."""
 
 import logging
-import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -19,7 +18,7 @@ from launcher.engine.server.state import Listener, ServerEvent, ServerState, Ser
 from launcher.gateway.exchange import HandoverOutlook
 from launcher.monitor.health_event import HealthEvent
 from launcher.monitor.monitor import Monitor, MonitoredServer, MonitorSnapshot
-from launcher.monitor.reply import OnDelta, Reply, read_reply
+from launcher.monitor.reply import OnDelta, Reply
 
 _log = logging.getLogger(__name__)
 
@@ -105,13 +104,7 @@ class MeasuredSession(ABC):
         self, request: ChatRequest, on_delta: OnDelta | None = None, *, measured: bool = False
     ) -> Reply:
         """Send a request and return the whole reply. The monitor observes it. See ChatServer.chat."""
-        meter = self.monitor.start_reply_meter()
-        began_s = time.monotonic()
-        try:
-            async with self.supervisor.chat(request, measured=measured) as deltas:
-                return await read_reply(deltas, began_s, meter, on_delta)
-        finally:
-            self.monitor.end_reply_meter(meter)
+        return await self.monitor.read_reply(self.supervisor.chat(request, measured=measured), on_delta)
 
 
 class ServingSession(MeasuredSession):
