@@ -250,7 +250,7 @@ class ModelPool:
         on_change: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._address = address
         self._request_log = request_log
         self.takes_models = takes_models and address is not None
@@ -345,6 +345,12 @@ class ModelPool:
         seconds = model.load_timer.take_seconds()
         model.load_s = seconds or model.load_s
         await self._recorder.record_load(model.supervisor, seconds)
+
+    def change_keys(self, endpoint: Endpoint) -> None:
+        """Use the API keys of `endpoint`, which has the same address, for requests to any model."""
+        self.endpoint = endpoint
+        for model in self._models:
+            model.supervisor.change_keys(endpoint)
 
     def note_prompt(self, name: str | None, tokens: int) -> None:
         """Note that the engine of a model has read `tokens` of a prompt. See LoadRecorder."""
@@ -536,14 +542,14 @@ class ModelPool:
     def _open_model(self, name: str | None, path: Path | None) -> PooledModel:
         """Return a new model; the main one has no name of its own. The gateway is open, except for the first one."""
         suffix = f"-{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:12]}" if name else ""
-        log = LogBook(logs_dir() / f"engine-{self._endpoint.port}{suffix}.log")
+        log = LogBook(logs_dir() / f"engine-{self.endpoint.port}{suffix}.log")
         model: PooledModel
 
         def listen(event: ServerEvent) -> None:
             self._handle_event(model, event)
 
         side = self._address.open_side(lambda: self._note_use(model), suffix) if self._address is not None else None
-        supervisor = Supervisor(self._endpoint, log, listen, client_side=side)
+        supervisor = Supervisor(self.endpoint, log, listen, client_side=side)
         model = PooledModel(supervisor, side, name, path.absolute() if path is not None else None)
         model.used_s = self._clock()
         self._models.append(model)

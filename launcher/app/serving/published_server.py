@@ -23,15 +23,17 @@ _CLOSE_TIMEOUT_S = 5.0
 class PublishedServer:
     """Registry entry and control socket of a server, until `withdraw`."""
 
-    def __init__(self, endpoint: Endpoint, registration: Registration, control: SessionControl) -> None:
-        self.endpoint, self.registration = endpoint, registration
+    def __init__(self, registration: Registration, control: SessionControl) -> None:
+        self.registration = registration
         self._control = control
         control.entry_fields = self._entry_fields
         self._withdrawn = asyncio.Event()
         self._watch_task = asyncio.create_task(self._watch_entry())
 
     @classmethod
-    async def publish(cls, control: SessionControl, port: int | None, options: ServeOptions, *, shared: bool) -> Self:
+    async def publish(
+        cls, control: SessionControl, port: int | None, options: ServeOptions, *, shared: bool
+    ) -> tuple[Endpoint, Self]:
         """Claim an address (see registry.register_server), publish the server, and listen.
 
         If cancelled, nothing stays published.
@@ -51,7 +53,7 @@ class PublishedServer:
                 _, registration = await registering
                 await asyncio.to_thread(registration.remove)
             raise
-        return cls(endpoint, registration, control)
+        return endpoint, cls(registration, control)
 
     def update_models(self, models: Sequence[ServedModel]) -> None:
         """Update the models, the one that the server was started with first. Its findings end with its state."""

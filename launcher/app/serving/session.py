@@ -286,15 +286,15 @@ class ServerSession(ServingSession):
         gateway, or the port is not saved.
         """
         saved = await asyncio.to_thread(saved_endpoints)
-        published, supervisor, gateway = self._published, self._supervisor, self._gateway
-        if published is None or supervisor is None or gateway is None:
+        published, pool, gateway = self._published, self.pool, self._gateway
+        if published is None or pool is None or gateway is None:
             return False
-        kept = next((each for each in saved if each.port == published.endpoint.port), None)
+        kept = next((each for each in saved if each.port == pool.endpoint.port), None)
         if kept is None:
             return False
-        published.endpoint = endpoint = replace(published.endpoint, api_key=kept.api_key, named_keys=kept.named_keys)
+        endpoint = replace(pool.endpoint, api_key=kept.api_key, named_keys=kept.named_keys)
         gateway.change_keys(endpoint)
-        supervisor.change_keys(endpoint)
+        pool.change_keys(endpoint)
         published.registration.update(api_key=endpoint.api_key)
         await asyncio.to_thread(published.registration.wait_written, _PUBLISH_TIMEOUT_S)
         return True
@@ -328,14 +328,13 @@ class ServerSession(ServingSession):
     async def _change_address(self, gateway: GatewayAddress) -> None:
         """Have the gateway listen as `shared` and `encrypted` require."""
         async with self._lifecycle_lock:
-            published, supervisor = self._published, self._supervisor
-            if published is None or supervisor is None or gateway is not self._gateway:
+            published, pool = self._published, self.pool
+            if published is None or pool is None or gateway is not self._gateway:
                 return  # the server was stopped meanwhile
-            endpoint = replace(published.endpoint, shared=self.shared)
+            endpoint = replace(pool.endpoint, shared=self.shared)
             encrypted = self.encrypted and self.shared
             await gateway.change_address(endpoint, encrypted=encrypted)
-            published.endpoint = endpoint
-            supervisor.change_keys(endpoint)
+            pool.change_keys(endpoint)
             published.registration.update(shared=self.shared, encrypted=encrypted)
         if self._newest_start is not None:
             self._newest_start = replace(self._newest_start, shared=self.shared)
@@ -513,8 +512,7 @@ class ServerSession(ServingSession):
 
     async def _open_pool(self, options: ServeOptions) -> ModelPool:
         """Claim the address, publish the server, and make its pool, with a main model for `options`."""
-        published = await PublishedServer.publish(self.control, self._port, options, shared=self.shared)
-        endpoint = published.endpoint
+        endpoint, published = await PublishedServer.publish(self.control, self._port, options, shared=self.shared)
         encrypted = self.encrypted and endpoint.shared
         published.registration.update(encrypted=encrypted, takes_models=self._takes_models)
         try:

@@ -21,6 +21,7 @@ from launcher.base.errors import Superseded
 from launcher.base.paths import models_dir
 from launcher.engine.diagnosis.log_reading import STARTED
 from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.endpoint import replace_keys
 from launcher.engine.server.launch import Launch
 from launcher.engine.server.load_times import expected_load_time
 from launcher.engine.server.start_request import StartRequest
@@ -234,6 +235,16 @@ async def test_loads_by_requests_are_recorded_like_that_of_the_first_model(
         await demo_server.ask_well(model, messages=[{"role": "user", "content": long}])
         await asyncio.gather(*demo_server.pool._tasks)
     assert readings[1:] == [(second.engine_pid, True, True)]
+
+
+async def test_new_keys_are_those_of_all_models(demo_server: Served) -> None:
+    await demo_server.ask_well("second")
+    before = demo_server.session.supervisor.endpoint
+    replace_keys(before.port)
+    assert await demo_server.session.reload_keys()
+    assert demo_server.session.supervisor.endpoint.api_key != before.api_key
+    second = demo_server.pool.supervisors_beside["second"]
+    assert second.endpoint == demo_server.session.supervisor.endpoint
 
 
 async def test_a_busy_model_is_not_unloaded_and_others_wait_for_its_memory(
