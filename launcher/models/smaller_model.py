@@ -69,7 +69,6 @@ def describe_smaller(plan: Plan) -> str:
     size = expect_size(plan.entry, plan.file)
     return message(
         "What fits: {name}, {quant}, {size:.1f} GiB, with a context of {context:,} tokens ({id}:{quant}).",
-        window="What fits: {name}, {quant}, {size:.1f} GiB, with a context of {context:,} tokens.",
         name=plan.entry.name,
         quant=plan.file.quant,
         size=size.size_bytes / 2**30 if size else 0.0,
