@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from launcher.base.errors import GAVE_WAY, INTERRUPTED, GaveWay, RateLimited, Refused, Unreachable
 from launcher.base.late import LateModule
-from launcher.base.messages import command_name, mark, message
+from launcher.base.messages import FaceName, command_name, mark, message
 from launcher.base.net import (
     GIVE_PROXY_LOGIN,
     USER_AGENT,
@@ -111,7 +111,9 @@ def llama_server_error(data: object, status: int | None, url: str, location: str
     }
     hint = hints.get(status or 0, "")
     if error.get("type") == "exceed_context_size_error":
-        hint = message("Shorten the prompt, or start the server with a larger context.")
+        hint = message(
+            "Shorten the prompt, or start the server with a larger {ctx}.", ctx=FaceName("--ctx", mark("Context"))
+        )
     return Refused(
         message("The server refused the request: {said}.", said=reason.rstrip(".")), hint, status=status, where=url
     )
