@@ -54,7 +54,7 @@ def plain_sentences(tree: ast.Module) -> Iterator[ast.AST]:
             for given in node.args:
                 yield from walk_node(given) if text_of(given) is None else ()
             for keyword in node.keywords:
-                yield from walk_node(keyword.value) if keyword.arg != "window" else ()
+                yield from walk_node(keyword.value)
             return
         text = text_of(node)
         if text is not None:

@@ -161,7 +161,8 @@ def _count_homonyms(trees: Iterable[ast.Module]) -> int:
 
 def _count_twins(tree: ast.Module) -> int:
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return sum(any(word.arg == "window" for word in call.keywords) for call in calls)
+    made = (call for call in calls if isinstance(call.func, ast.Name) and call.func.id in ("message", "fill_template"))
+    return sum(any(word.arg == "window" for word in call.keywords) for call in made)
 
 
 def _count_inner_imports(tree: ast.Module) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from launcher.agents.agent import Agent, load_agents
 from launcher.agents.late_system import find_refusal
 from launcher.base.errors import LauncherError, Refused
-from launcher.base.messages import join_messages, message
+from launcher.base.messages import FaceName, command_name, join_messages, mark, message
 from launcher.base.paths import shipped_file
 from launcher.engine.server.client import EngineClient
 
@@ -168,8 +168,7 @@ async def check_server(
     accepted = sum(turn.accepted for turn in findings.turns)
     if drafted and not accepted:
         explanation = message(
-            "No draft was accepted. Turn MTP off, `mtp-launcher restart --set draft=0`, or tune.",
-            window="No draft was accepted. Turn MTP off, or tune.",
+            "No draft was accepted. Turn MTP off[, {command}], or tune.", command=command_name("restart --set draft=0")
         )
         findings.faults.append((CheckFault.NO_DRAFT_ACCEPTED, explanation))
     await _check_api(client, agent, model, texts, findings)
@@ -188,12 +187,11 @@ def _explain_small_context(agent: Agent | None, context: int) -> str:
     return join_messages(
         message("Not ready for {title}.", title=agent.title if agent else message("coding agents")),
         message(
-            "A request has {context:,} tokens of context here, and at least {least:,} are needed. Start the server with"
-            " more: `mtp-launcher restart --set ctx=N`.",
-            window="A request has {context:,} tokens of context here, and at least {least:,} are needed. Increase the"
-            " context on Cockpit.",
+            "A request has {context:,} tokens of context here, and at least {least:,} are needed. Start "
+            "the server with more[: {command}].",
             context=context,
             least=least,
+            command=command_name("restart --set ctx=N"),
         ),
     )
 
@@ -297,10 +295,10 @@ def _explain_missing_call(answer: Mapping[str, Any], calls: Sequence[object]) ->
         )
     if any(mark in text for mark in _UNPARSED):
         return CheckFault.TOOL_CALL_AS_TEXT, message(
-            "The tool call came as text, so that an agent cannot run it: the engine does not know how this model writes"
-            " calls. Update the engine, `mtp-launcher engine install`, or use a file with another chat template.",
-            window="The tool call came as text, so that an agent cannot run it: the engine does not know how this model"
-            " writes calls. Update the engine, or use a file with another chat template.",
+            "The tool call came as text, so that an agent cannot run it: the engine does not know how "
+            "this model writes calls. Update the engine[, {command}], or use a file with another chat "
+            "template.",
+            command=command_name("engine install"),
         )
     return CheckFault.NO_TOOL_CALL, message(
         "The model was asked to call a tool and answered with text. Use a model that was trained to call tools."
@@ -348,10 +346,10 @@ async def _explain_rereading(
     return join_messages(
         lost,
         message(
-            "The engine went back to a checkpoint far before its end, or another client had the slot. More slots"
-            " (`--slots 2 --kv-unified`) and `--cache-ram` help.",
-            window="The engine went back to a checkpoint far before its end, or another client had the slot. More slots"
-            " and a larger prompt cache in host memory help.",
+            "The engine went back to a checkpoint far before its end, or another client had the slot. "
+            "More slots[ ({slots})] and {cache} help.",
+            slots=FaceName("`--slots 2 --kv-unified`"),
+            cache=FaceName("`--cache-ram`", mark("a larger prompt cache in host memory")),
         ),
     )
 
@@ -374,7 +372,7 @@ async def _check_api(
     except Refused as error:
         explanation = join_messages(
             message("{path} is refused: {title}", path=path, title=error.title),
-            message("Update the engine: `mtp-launcher engine install`.", window="Update the engine."),
+            message("Update the engine[: {command}].", command=command_name("engine install")),
         )
         findings.faults.append((CheckFault.API_REFUSED, explanation))
         findings.add_request(CheckedRequest(CheckStep.OWN_API, False, message("{path} refused", path=path)))

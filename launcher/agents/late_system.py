@@ -5,7 +5,7 @@ from pathlib import Path
 
 from launcher.agents.agent import Agent
 from launcher.base.errors import LauncherError, Refused
-from launcher.base.messages import message
+from launcher.base.messages import FaceName, command_name, mark, message
 from launcher.engine.server.client import EngineClient
 
 _GUARD = re.compile(r"\{\{-?\s*raise_exception\((['\"])System message must be at the beginning\.?\1\)\s*-?\}\}")
@@ -59,15 +59,14 @@ async def find_refusal(client: EngineClient, agent: Agent, model: str) -> Templa
         return None
     if await _is_correctable(client):
         hint = message(
-            "Stop this server: `mtp-launcher code {agent}` starts it with a corrected template."
-            " --own-template tries it all the same.",
-            window="Stop this server, and start the agent again: it then gets a corrected template.",
-            agent=agent.name,
+            "Stop this server: {command} starts it with a corrected template.[ {option} tries it all the same.]",
+            command=command_name(f"code {agent.name}", mark("starting the agent again")),
+            option=FaceName("--own-template"),
         )
     else:
         hint = message(
-            "It cannot be corrected. Choose another model; --own-template tries it all the same.",
-            window="It cannot be corrected. Choose another model.",
+            "It cannot be corrected. Choose another model[; {option} tries it all the same].",
+            option=FaceName("--own-template"),
         )
     return TemplateRefuses(
         message(

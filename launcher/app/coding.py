@@ -22,7 +22,7 @@ from launcher.app.serving.attach import AttachedServer
 from launcher.app.serving.running_servers import preview_restart
 from launcher.base.errors import LauncherError, ModelMissing, Refused, SeveralServers
 from launcher.base.files import make_private_folder, write_atomically
-from launcher.base.messages import join_messages, message
+from launcher.base.messages import FaceName, command_name, join_messages, mark, message
 from launcher.base.paths import state_dir
 from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import FALLBACK_CONTEXT, ServeOptions
@@ -122,11 +122,12 @@ async def _describe_larger_context(entry: ServerEntry, agent: Agent) -> str:
             chosen = {name: changes[name] for name in names}
             if (await preview_restart(entry.url, chosen)).get("status") in ("FITS", "TIGHT"):
                 words = " ".join(f"--set {name}={value}" for name, value in chosen.items())
-                return message("`mtp-launcher restart {options}` gives it enough.", options=words)
+                return message(
+                    "{command} gives it enough.", command=command_name(f"restart {words}", mark("A longer context"))
+                )
     return message(
-        "Stop it, and `mtp-launcher code {agent}` chooses a model that fits.",
-        window="Stop it, and start the agent again: this program then chooses a model that fits.",
-        agent=agent.name,
+        "Stop it, and {command} chooses a model that fits.",
+        command=command_name(f"code {agent.name}", mark("the next start of the agent")),
     )
 
 
@@ -148,9 +149,10 @@ async def choose_model() -> str:
     raise ModelMissing(
         message("There is no model on this machine yet."),
         message(
-            "`mtp-launcher up --intent agents` downloads and serves the one that suits this machine; then run this in"
-            " another terminal. `--model demo` is a small one to try this without a download.",
-            window="Download and start one of the plans for coding agents first.",
+            "{command} downloads and serves the one that suits this machine[; then run this in another "
+            "terminal. {demo} is a small one to try this without a download].",
+            command=command_name("up --intent agents", mark("Start")),
+            demo=FaceName("`--model demo`"),
         ),
     )
 
@@ -234,9 +236,8 @@ async def _find_limiting_settings(
         start = await resolve_agent_start(agent, model, others, make_options, ending=ending)
         return message(
             "Leave out {options}: without that, a request has {context:,} tokens of context.",
-            window="Without your own settings a request has {context:,} tokens of context.",
-            options=" ".join(f"--{name} {asked[name]}" for name in blamed),
             context=slot_context(start),
+            options=FaceName(" ".join(f"--{name} {asked[name]}" for name in blamed), mark("your own settings")),
         )
     return ""
 
@@ -267,9 +268,7 @@ async def _describe_alternative(agent: Agent) -> tuple[str, str | None]:
     if found is None or found.setting.slot_context < agent.smallest_context:
         return message("No model of the catalogue has so much context on this machine."), None
     name = f"{found.entry.id}:{found.file.quant}"
-    command = message(
-        "`{command}` downloads and serves it.", window="Start it instead.", command=f"mtp-launcher up {name}"
-    )
+    command = message("{command} downloads and serves it.", command=command_name(f"up {name}", mark("Start")))
     return join_messages(describe_smaller(found), command), name
 
 

@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from launcher.base.errors import GAVE_WAY, INTERRUPTED, GaveWay, RateLimited, Refused, Unreachable
 from launcher.base.late import LateModule
-from launcher.base.messages import message
+from launcher.base.messages import FaceName, command_name, mark, message
 from launcher.base.net import (
     GIVE_PROXY_LOGIN,
     USER_AGENT,
@@ -104,16 +104,15 @@ def llama_server_error(data: object, status: int | None, url: str, location: str
     reason = one_line(str(error.get("message") or f"HTTP status {status}"))
     hints = {
         401: message(
-            "The API key is wrong: `mtp-launcher status --json` shows the right one.",
-            window="The API key is wrong; Settings shows the right one.",
+            "The API key is wrong: {command} shows the right one.",
+            command=command_name("status --json", mark("Settings")),
         ),
         503: message("The model is still loading. Try again in a moment."),
     }
     hint = hints.get(status or 0, "")
     if error.get("type") == "exceed_context_size_error":
         hint = message(
-            "Shorten the prompt, or start the server with a larger --ctx.",
-            window="Shorten the prompt, or increase the context on Cockpit.",
+            "Shorten the prompt, or start the server with a larger {ctx}.", ctx=FaceName("--ctx", mark("Context"))
         )
     return Refused(
         message("The server refused the request: {said}.", said=reason.rstrip(".")), hint, status=status, where=url

@@ -2,7 +2,8 @@
 
 A message is a template, which is its gettext msgid, and the facts that fill it. As a `str` it is the English text:
 terminal, logs and JSON use it as it is. The window renders it in the user's language (`gui/translation.py`). In a
-template {name} is a fact; a part in [brackets] is dropped if a fact in it is None or absent.
+template {name} is a fact; a part in [brackets] is dropped if a fact in it is None or absent. Both faces word the same
+facts: what they call by different names, a setting or a command, is a `FaceName`.
 
 f-strings, `+`, `strip` and `str.join` return plain text that cannot be translated any more. Combine messages with
 `message("{a}: {b}", a=..., b=...)` and `join_messages`.
@@ -10,6 +11,7 @@ f-strings, `+`, `strip` and `str.join` return plain text that cannot be translat
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 _PLACEHOLDER = re.compile(r"\{[a-z]\w*(?:![rs])?(?::\+?(?:0\d)?,?(?:\.\d)?[defgx%]?)?\}|\{\{|\}\}")
@@ -21,6 +23,8 @@ _NAME = re.compile(r"\{(\w+)")
 _MAX_TEMPLATE_LENGTH = 20_000
 _MAX_DEPTH = 20
 _MESSAGES_KEY = "messages"
+PAGE_CONTEXT = "page"
+"""The context, in gettext's sense, of the titles of pages that are translated differently elsewhere."""
 
 
 class Translations(Protocol):
@@ -32,19 +36,42 @@ class Translations(Protocol):
     def ngettext(self, one: str, many: str, n: int, /) -> str:
         """Return the translated plural form for `n` things, or the English form."""
 
+    def pgettext(self, context: str, message: str, /) -> str:
+        """Return the translation of a text in a context, or the text itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaceName:
+    """A fact that each face calls by a name of its own, such as --ctx in the terminal and "Context" in the window.
+
+    `window` is an English name that is translated where it is shown. None: the face has no name for it, and drops the
+    part in [brackets] that it stands in.
+    """
+
+    terminal: str | None
+    window: "str | Message | None" = None
+
+
+def command_name(arguments: str, place: str | None = None) -> FaceName:
+    """Return the name of a command of ours: `mtp-launcher ARGUMENTS`, in the window the place that does the same."""
+    return FaceName(f"`mtp-launcher {arguments}`", place)
+
+
+def engine_arguments(arguments: str) -> FaceName:
+    """Return the name of llama-server's arguments that are no settings: they follow a --, or go into a field."""
+    return FaceName(f"`-- {arguments}`", f"`{arguments}`")
+
 
 class Message(str):
     """A text for users in English, with the template and the facts that it was made from.
 
     Without a template it is foreign text, such as a file name, and is shown as it is. `many` is the plural template,
-    chosen by the fact `n`. `window` is the template for the window where it differs from the terminal's: a button
-    instead of a flag. A joined message has `parts` and no template.
+    chosen by the fact `n`. A joined message has `parts` and no template.
     """
 
     template: str = ""
     facts: Mapping[str, object] = {}
     many: str = ""
-    window: str = ""
     parts: tuple[str, ...] = ()
     separator: str = ""
 
@@ -52,46 +79,45 @@ class Message(str):
         """Return the message itself, so that `str()` of it, and of an error, stays a message."""
         return self
 
-    def render(self, translations: Translations, *, window: bool = True) -> str:
-        """Return the text in the language of `translations`, including facts that are messages."""
+    def render(self, translations: Translations) -> str:
+        """Return the window's text in the language of `translations`, including facts that are messages or names."""
         if self.parts:
             separator = translations.gettext(self.separator) if self.separator.strip() else self.separator
-            joined = separator.join(_render_fact(part, translations, window) for part in self.parts)
+            joined = separator.join(filter(None, (_render_fact(part, translations) for part in self.parts)))
             return joined.replace("。 ", "。")  # the Chinese full stop is followed by no space
         if not self.template:
             return str(self)
-        template = self.window if window and self.window else self.template
-        if self.many and template == self.template:
+        if self.many:
             count = self.facts["n"]
-            template = translations.ngettext(template, self.many, count if isinstance(count, int) else 0)
+            template = translations.ngettext(self.template, self.many, count if isinstance(count, int) else 0)
         else:
-            template = translations.gettext(template)
+            template = translations.gettext(self.template)
         return _fill_placeholders(
-            template, {name: _render_fact(fact, translations, window) for name, fact in self.facts.items()}
+            template, {name: _render_fact(fact, translations) for name, fact in self.facts.items()}
         )
 
     def as_json(self) -> dict[str, object]:
         """Return a JSON object from which `message_from_json` restores the message, given its English text."""
         if self.parts:
             return {"parts": [_fact_as_json(part) for part in self.parts], "separator": self.separator}
-        known = {"message": self.template, "many": self.many, "window": self.window}
+        known = {"message": self.template, "many": self.many}
         return {name: text for name, text in known.items() if text} | {
             "facts": {name: _fact_as_json(fact) for name, fact in self.facts.items()}
         }
 
 
-def message(text: str, /, *, window: str = "", **facts: object) -> Message:
+def message(text: str, /, **facts: object) -> Message:
     """Return the message `text` with its {placeholders} filled from `facts`.
 
-    A fact is a number, a text or a message; anything else is converted with `str`. `text` and `window` must be
-    literals: the translation tools extract them from the source.
+    A fact is a number, a text, a message or a `FaceName`; anything else is converted with `str`. `text` must be a
+    literal: the translation tools extract it from the source.
     """
-    return _make_message(text, "", window, facts)
+    return _make_message(text, "", facts)
 
 
-def fill_template(template: str, facts: Mapping[str, object], *, window: str = "") -> Message:
-    """Return a message whose templates come from a data file, which the translation tools read as well."""
-    return _make_message(template, "", window, facts)
+def fill_template(template: str, facts: Mapping[str, object]) -> Message:
+    """Return a message whose template comes from a data file, which the translation tools read as well."""
+    return _make_message(template, "", facts)
 
 
 def as_message(text: str) -> Message:
@@ -99,12 +125,12 @@ def as_message(text: str) -> Message:
 
     It is translated if the file ships with the program.
     """
-    return _make_message(text.replace("{", "{{").replace("}", "}}"), "", "", {})
+    return _make_message(text.replace("{", "{{").replace("}", "}}"), "", {})
 
 
 def plural_message(one: str, many: str, n: int, /, **facts: object) -> Message:
     """Return a message about `n` things, {n} in the templates: `one` for a single thing, `many` for other numbers."""
-    return _make_message(one, many, "", {"n": n, **facts})
+    return _make_message(one, many, {"n": n, **facts})
 
 
 def join_messages(*messages: str | None, separator: str = " ") -> Message:
@@ -161,10 +187,17 @@ def restore_messages(tree: Any) -> Any:  # noqa: ANN401 -- JSON
     }
 
 
-def _make_message(text: str, many: str, window: str, facts: Mapping[str, object]) -> Message:
+def translate_name(translations: Translations, name: str) -> str:
+    """Translate the name of a page, a button or a setting."""
+    translated = translations.pgettext(PAGE_CONTEXT, name)
+    return translated if translated != name else translations.gettext(name)
+
+
+def _make_message(text: str, many: str, facts: Mapping[str, object]) -> Message:
     known = {name: _as_fact(value) for name, value in facts.items()}
-    filled = Message(_fill_placeholders(many if many and known["n"] != 1 else text, known))
-    filled.template, filled.facts, filled.many, filled.window = text, known, many, window
+    shown = {name: fact.terminal if isinstance(fact, FaceName) else fact for name, fact in known.items()}
+    filled = Message(_fill_placeholders(many if many and known["n"] != 1 else text, shown))
+    filled.template, filled.facts, filled.many = text, known, many
     return filled
 
 
@@ -182,17 +215,22 @@ def _fill_placeholders(template: str, facts: Mapping[str, object]) -> str:
     return template.format(**facts)
 
 
-def _as_fact(value: object) -> str | int | float | None:
-    if value is None or isinstance(value, str | int | float):
+def _as_fact(value: object) -> str | int | float | FaceName | None:
+    if value is None or isinstance(value, str | int | float | FaceName):
         return value
     return str(value)  # str() of an error may be a message
 
 
-def _render_fact(fact: object, translations: Translations, window: bool) -> Any:  # noqa: ANN401 -- numbers stay numbers
-    return fact.render(translations, window=window) if isinstance(fact, Message) else fact
+def _render_fact(fact: object, translations: Translations) -> Any:  # noqa: ANN401 -- numbers stay numbers
+    if isinstance(fact, FaceName) and isinstance(fact.window, str) and not isinstance(fact.window, Message):
+        return translate_name(translations, fact.window)
+    fact = fact.window if isinstance(fact, FaceName) else fact
+    return fact.render(translations) if isinstance(fact, Message) else fact
 
 
 def _fact_as_json(fact: object) -> object:
+    if isinstance(fact, FaceName):
+        return {"text": fact.terminal, "window": _fact_as_json(fact.window)}
     return {"text": str(fact), **fact.as_json()} if isinstance(fact, Message) else fact
 
 
@@ -222,13 +260,12 @@ def _parse_message(text: str, data: object, depth: int = 0) -> Message | None:
         case {"parts": list(parts), "separator": str(separator)}:
             restored = join_messages(*(str(_parse_fact(part, depth)) for part in parts), separator=separator)
         case {"message": str(template), "facts": dict(facts)}:
-            many, window = str(data.get("many", "")), str(data.get("window", ""))
-            if not all(_is_harmless(each) for each in (template, many, window)):
+            many = str(data.get("many", ""))
+            if not (_is_harmless(template) and _is_harmless(many)):
                 return None
             known = {str(name): _parse_fact(fact, depth) for name, fact in facts.items()}
             try:
-                restored = _make_message(template, many, window, known)
-                _fill_placeholders(window, restored.facts)  # raises if a fact is missing
+                restored = _make_message(template, many, known)
             except (KeyError, IndexError, ValueError):
                 return None
         case _:
@@ -237,10 +274,13 @@ def _parse_message(text: str, data: object, depth: int = 0) -> Message | None:
 
 
 def _parse_fact(fact: object, depth: int) -> object:
-    if isinstance(fact, dict):
-        text = str(fact.get("text", ""))
-        return _parse_message(text, fact, depth + 1) or text
-    return fact
+    if not isinstance(fact, dict):
+        return fact
+    text = fact.get("text")
+    if "window" in fact and "message" not in fact:
+        name = _parse_fact(fact["window"], depth + 1) if depth <= _MAX_DEPTH else None
+        return FaceName(*(each if isinstance(each, str) else None for each in (text, name)))
+    return _parse_message(str(text or ""), fact, depth + 1) or str(text or "")
 
 
 def _is_harmless(template: str) -> bool:

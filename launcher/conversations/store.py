@@ -17,7 +17,7 @@ from launcher.base import database
 from launcher.base.codec import compact_json, parse_object
 from launcher.base.database import transaction
 from launcher.base.errors import ConversationMissing, ConversationsUnusable
-from launcher.base.messages import message
+from launcher.base.messages import command_name, mark, message
 from launcher.base.paths import data_dir
 from launcher.base.text import storable_text
 from launcher.conversations.attachments import Attachment, AttachmentKind
@@ -213,7 +213,9 @@ class Conversations:
             title = message("{found} conversations begin with {text}.", found=len(found), text=text)
         else:
             title = message("There is no conversation {text}.", text=text)
-        raise ConversationMissing(title, message("See `mtp-launcher chats`.", window="See Chats on Cockpit."), id=text)
+        raise ConversationMissing(
+            title, message("See {command}.", command=command_name("chats", mark("Chats"))), id=text
+        )
 
     def read_conversation(self, conversation_id: str) -> Conversation:
         """Return a conversation with its open branch."""

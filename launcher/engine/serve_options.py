@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from launcher.base.errors import BadOption
-from launcher.base.messages import message
+from launcher.base.messages import FaceName, command_name, mark, message
 from launcher.models.limits import check_rpc
 from launcher.models.server_settings import ROWS, ServerSettings, check_settings
 
@@ -18,17 +18,21 @@ DEFAULT_DRAFT = 2
 """The draft length that was fastest most often in published measurements of Qwen's 35B MoE and dense 27B models."""
 _RESERVED_FLAGS = {
     "--port": message(
-        "Put --port before the --.",
-        window="The launcher chooses the port. In a terminal, `mtp-launcher serve` takes --port.",
+        "[Put {flag} before the --.][{instead}]",
+        flag=FaceName("--port"),
+        instead=FaceName(None, mark("The launcher chooses the port.")),
     ),
     "--host": message(
-        "The server listens on 127.0.0.1 only; `serve --lan` shares it with the network.",
-        window="The server listens on 127.0.0.1 only; Settings can share it with the network.",
+        "The server listens on 127.0.0.1 only; {place} shares it with the network.",
+        place=FaceName("`serve --lan`", mark("Settings")),
     ),
-    "--model": message("Put --model before the --.", window="Choose the model on Models."),
+    "--model": message(
+        "[Put {flag} before the --.][{instead}]",
+        flag=FaceName("--model"),
+        instead=FaceName(None, mark("Choose the model on Models.")),
+    ),
     "--api-key": message(
-        "Each port keeps its API key; `mtp-launcher status --json` shows it.",
-        window="Each port keeps its API key; Copy as in the Cockpit copies it.",
+        "Each port keeps its API key; {command} shows it.", command=command_name("status --json", mark("Settings"))
     ),
     "--ssl-key-file": message("The server has no TLS. Use a reverse proxy for TLS."),
     "--api-prefix": message("The API is at /v1."),

@@ -26,7 +26,7 @@ from launcher.base.errors import (
     Unreachable,
 )
 from launcher.base.identity import ProcessId
-from launcher.base.messages import message
+from launcher.base.messages import command_name, mark, message
 from launcher.base.progress import Progress
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 15.0, 600.0
@@ -219,7 +219,7 @@ class JobList:
                 return job
         raise JobUnknown(
             message("Download {job_id} not found.", job_id=job_id),
-            message("See `mtp-launcher downloads`.", window="See the list on Models."),
+            message("See {command}.", command=command_name("downloads", mark("Models"))),
         )
 
     def add_job(

@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher.base.errors import DiskFull, LauncherError, WrittenByNewer
 from launcher.base.identity import ProcessId
-from launcher.base.messages import join_messages, message
+from launcher.base.messages import command_name, join_messages, message
 from launcher.base.paths import explain_os_error
 from launcher.base.progress import Progress
 from launcher.fetch.jobs import (
@@ -409,7 +409,7 @@ def _disk_full_error(error: OSError) -> DiskFull:
     return DiskFull(
         message("The disk[ of {path}] is full.", path=error.filename),
         message(
-            "No data is lost. Free disk space, then run `mtp-launcher downloads resume all`.",
-            window="No data is lost. Free disk space, then resume the downloads on Models.",
+            "No data is lost. Free disk space, then resume the downloads[: {command}].",
+            command=command_name("downloads resume all"),
         ),
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from launcher.base.messages import Message
+from launcher.base.messages import Message, translate_name
 from launcher.base.messages import mark as mark
 from launcher.base.paths import shipped_file
 
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from PySide6.QtCore import QLocale
 
 DOMAIN = "mtp-launcher"
-PAGE_CONTEXT = "page"
-"""The context, in gettext's sense, of the texts of `mark_page`."""
 
 _translations: list[gettext.NullTranslations] = [gettext.NullTranslations()]
 """The translations in use; always one."""
@@ -68,8 +66,7 @@ def mark_page(title: str) -> str:
 
 def page_title(title: str) -> str:
     """Translate the title of a page."""
-    translated = _translations[0].pgettext(PAGE_CONTEXT, title)
-    return translated if translated != title else tr(title)
+    return translate_name(_translations[0], title)
 
 
 def ntr(one: str, many: str, n: int, /, **values: object) -> str:

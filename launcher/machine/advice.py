@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from launcher.base.messages import Message, fill_template, join_messages, message
+from launcher.base.messages import Message, command_name, fill_template, join_messages, message
 from launcher.machine.disks import Disk
 from launcher.machine.gpu import RESIZABLE_BAR_CURE
 from launcher.machine.gpus import DRIVERS, UnusableCard
@@ -59,10 +59,7 @@ def _advise_on_gpus(machine: Machine) -> Iterator[MachineAdvice]:
         if gpu.asleep:
             yield MachineAdvice(
                 message("The {name} is asleep and was not woken for this check.", name=gpu.name),
-                message(
-                    "`mtp-launcher doctor --wake` wakes it; loading a model wakes it, too.",
-                    window="Loading a model wakes it.",
-                ),
+                message("[{command} or ]loading a model wakes it.", command=command_name("doctor --wake")),
             )
         elif gpu.small_bar:
             yield MachineAdvice(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from launcher.base.messages import join_messages, message
+from launcher.base.messages import command_name, join_messages, message
 from launcher.machine.cards import match_card
 from launcher.machine.gpu import Gpu
 
@@ -57,7 +57,7 @@ def choose_backend(gpus: Sequence[Gpu], system: str = platform.system()) -> Back
             None,
             gpu,
             why,
-            message("`mtp-launcher doctor --wake` wakes it and reads it.", window="Loading a model wakes it."),
+            message("[{command} or ]loading a model wakes it.", command=command_name("doctor --wake")),
         )
     return _choose_for_nvidia(gpu)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from launcher.base.messages import join_messages, message
+from launcher.base.messages import FaceName, command_name, join_messages, mark, message
 from launcher.machine.gpu import ASLEEP, Gpu, GpuActivity, GpuProcess, Reading, is_integrated, unknown_readings
 from launcher.machine.surroundings import container_name
 from launcher.machine.sysfs import ROOT, PciGpu, read_text
@@ -27,8 +27,10 @@ LOST_IN_CONTAINER = message(
 """A reload of the host's services takes the devices of running containers away (nvidia-docker #1730)."""
 _NO_SLICE = message("It is partitioned (MIG), and no slice of it was found here.")
 _ASK_ENGINE = message(
-    "Only an engine reports a slice's memory: `mtp-launcher engine install`. Or describe it with --gpu-memory.",
-    window="Only an engine reports a slice's memory. In a terminal, `mtp-launcher engine install` installs one.",
+    "Only an engine reports a slice's memory[: {command}][; {page} installs one].[ Or describe it with {option}.]",
+    command=command_name("engine install"),
+    page=FaceName(None, mark("Start")),
+    option=FaceName("--gpu-memory"),
 )
 _THROTTLE_REASONS = {
     0x02: message("clocks set by an application"),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.base.errors import LauncherError
-from launcher.base.messages import message
+from launcher.base.messages import command_name, message
 from launcher.machine.host import Host
 from launcher.machine.nvidia import WSL_LIBRARY
 from launcher.machine.sysfs import ROOT
@@ -173,7 +173,8 @@ def copy_to_clipboard(suggestion: WslconfigSuggestion, clip: Path = _CLIP_PROGRA
         raise ClipboardUnreachable(
             message("The clipboard of Windows cannot be reached: {error}.", error=error),
             message(
-                "Windows programs may be disabled in /etc/wsl.conf ([interop]). `mtp-launcher doctor` prints the text."
+                "Windows programs may be disabled in /etc/wsl.conf ([interop]).[ {command} prints the text.]",
+                command=command_name("doctor"),
             ),
         ) from error
 

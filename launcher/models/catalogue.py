@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from launcher.base.errors import ModelUnknown
-from launcher.base.messages import join_messages, message, suggest_names
+from launcher.base.messages import command_name, join_messages, mark, message, suggest_names
 from launcher.models.drafters import DRAFTERS, MTP, Drafter, DrafterName, find_drafter
 from launcher.models.geometry import Geometry
 from launcher.models.preset import (
@@ -300,8 +300,9 @@ class Catalogue:
             join_messages(
                 suggest_names(near),
                 message(
-                    "`mtp-launcher models` lists all, `mtp-launcher models list` those that are here.",
-                    window="Enter a file, a Hugging Face link, or a name such as OWNER/NAME. Models lists all.",
+                    "{command} lists all[, {here} those that are here].",
+                    command=command_name("models", mark("Models")),
+                    here=command_name("models list"),
                 ),
             ),
             wanted=model_id,

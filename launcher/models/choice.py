@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from launcher.base.errors import BadOption, NothingFits
-from launcher.base.messages import as_message, join_messages, message
+from launcher.base.messages import as_message, command_name, join_messages, mark, message
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
 from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
 from launcher.models.situation import Situation
@@ -89,10 +89,10 @@ def _nothing_fits_error(entry: ModelEntry, plans: Sequence[Plan], smaller: Plan 
             quant=smallest.file.quant,
         )
     anyway = message(
-        "`mtp-launcher plan` lists models that fit. To download this one anyway, use {id}:{quant}.",
-        window="See Start for models that fit, or download it anyway on Models.",
+        "{command} lists models that fit. To download this one anyway, use {id}:{quant}.",
         id=entry.id,
         quant=smallest.file.quant,
+        command=command_name("plan", mark("Start")),
     )
     facts = {"required_mib": smallest.required_mib, "free_mib": smallest.free_mib}
     return NothingFits(

@@ -7,7 +7,7 @@ from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 from launcher.base.errors import BadOption, ModelMissing, ModelUnknown
-from launcher.base.messages import join_messages, message
+from launcher.base.messages import FaceName, command_name, join_messages, mark, message
 from launcher.base.paths import expand_user, models_dir
 from launcher.fetch.file_names import local_name, local_path
 from launcher.fetch.hub import DEFAULT_ENDPOINT, HubFile, hub_endpoint, is_hub_file
@@ -87,7 +87,7 @@ def parse_target(
     """
     if sha256 is not None and not _SHA256.fullmatch(sha256):
         raise BadOption(
-            message("--sha256 needs 64 hexadecimal digits.", window="The SHA-256 needs 64 hexadecimal digits."),
+            message("{option} needs 64 hexadecimal digits.", option=FaceName("--sha256", mark("SHA-256"))),
             message("Copy it from the file's download page."),
         )
     sha256 = sha256.lower() if sha256 else None
@@ -102,7 +102,7 @@ def parse_target(
     if expand_user(text).exists():
         raise BadOption(
             message("{text} is already on this computer. Nothing to download.", text=text),
-            message("Start it: `mtp-launcher serve {text}`.", window="Drop it on the window to start it.", text=text),
+            message("Start it[: {command}].", command=command_name(f"serve {text}")),
         )
     file = _parse_hub_file(text, revision)
     entry, catalogue_file = find_catalogue_file(catalogue, file.repo, file.path)
@@ -157,7 +157,7 @@ def _from_catalogue(
     if entry.repo is None:
         raise BadOption(
             message("{id} is not on Hugging Face. Nothing to download.", id=entry.id),
-            message("Start it: `mtp-launcher serve {id}`.", id=entry.id),
+            message("Start it[: {command}].", command=command_name(f"serve {entry.id}")),
         )
     if sha256 is not None:
         raise BadOption(
@@ -232,8 +232,9 @@ def _from_url(url: str, sha256: str | None) -> DownloadTarget:
         raise BadOption(
             message("There is no checksum for the file from {hostname}.", hostname=parts.hostname),
             message(
-                "Add --sha256 with the checksum from its page.",
-                window="Write the SHA-256 from its page after the URL, with a space between.",
+                "Add[ {option} with] the checksum from its page[ {place}].",
+                option=FaceName("--sha256"),
+                place=FaceName(None, mark("after the URL, with a space between")),
             ),
         )
     name = local_name(PurePosixPath(unquote(parts.path)).name)
@@ -256,8 +257,8 @@ def _parse_hub_file(text: str, revision: str | None) -> HubFile:
         raise BadOption(
             message("{text} cannot be downloaded.", text=text),
             message(
-                "Write ID[:QUANT] for a model of the catalogue, OWNER/NAME:FILE.gguf, or a URL with --sha256.",
-                window="Enter a Hugging Face link, OWNER/NAME:QUANT, or the URL of a file with its SHA-256 after it.",
+                "Write ID[:QUANT] for a model of the catalogue, OWNER/NAME:FILE.gguf, or a URL with {option}.",
+                option=FaceName("--sha256", mark("its SHA-256 after it")),
             ),
         )
     file = HubFile.parse(text)

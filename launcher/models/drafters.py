@@ -8,11 +8,12 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Literal
 
-from launcher.base.messages import Message, as_message, mark, message
+from launcher.base.messages import FaceName, Message, as_message, mark, message
 
 Source = Literal["", "head", "file", "text"]
 """Where drafts come from: nowhere, a head in the model's own file, a file beside it, or earlier text."""
 MTP_OFF = mark("MTP off")
+NO_MTP = FaceName("--no-mtp", MTP_OFF)
 _ACCEPTED = (0.885, 0.79, 0.725, 0.645, 0.59, 0.535, 0.49, 0.46)
 """Usual share of accepted drafts by draft length, from 1: the medians of published runs of Qwen3.6 and 3.8."""
 _NGRAM_OUTPUTS = 49

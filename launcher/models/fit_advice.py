@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from launcher.base.messages import message
+from launcher.base.messages import FaceName, message
 from launcher.models.fitting import CONTEXTS, SHORT_CONTEXTS, Measure, fewest_on_host, host_need_mib, shorter_contexts
 from launcher.models.memory import PlanSettings
 from launcher.models.plan import Plan
@@ -47,14 +47,18 @@ def advise_fit(
 def _change_one(setting: PlanSettings, fits: Callable[[PlanSettings], bool]) -> Iterator[FitAdvice]:
     context = _longest_context(setting, fits)
     if context is not None:
-        text = message("A context of {context:,} tokens fits (--ctx {context}).", context=context)
+        text = message(
+            "A context of {context:,} tokens fits[ ({option})].", context=context, option=FaceName(f"--ctx {context}")
+        )
         yield FitAdvice(text, {"ctx": context})
     for kv in _SMALLER_KV.get(setting.kv, ()):
         if fits(replace(setting, kv=kv)):
-            yield FitAdvice(message("A KV cache of {kv} fits (--kv {kv}).", kv=kv), {"kv": kv})
+            yield FitAdvice(
+                message("A KV cache of {kv} fits[ ({option})].", kv=kv, option=FaceName(f"--kv {kv}")), {"kv": kv}
+            )
             break
     if setting.drafter.drafts and fits(replace(setting, draft=0)):
-        yield FitAdvice(message("It fits with MTP off (--no-mtp)."), {"draft": 0})
+        yield FitAdvice(message("It fits with MTP off[ ({option})].", option=FaceName("--no-mtp")), {"draft": 0})
 
 
 def _change_context_and_kv(setting: PlanSettings, fits: Callable[[PlanSettings], bool]) -> Iterator[FitAdvice]:
@@ -62,9 +66,10 @@ def _change_context_and_kv(setting: PlanSettings, fits: Callable[[PlanSettings],
         context = _longest_context(replace(setting, kv=kv), fits)
         if context is not None:
             text = message(
-                "A context of {context:,} tokens with a KV cache of {kv} fits (--ctx {context} --kv {kv}).",
+                "A context of {context:,} tokens with a KV cache of {kv} fits[ ({options})].",
                 context=context,
                 kv=kv,
+                options=FaceName(f"--ctx {context} --kv {kv}"),
             )
             yield FitAdvice(text, {"ctx": context, "kv": kv})
             return
@@ -87,6 +92,8 @@ def _move_experts(
     is_enough = host_mib is None or host_mib >= host_need_mib(estimate)
     if estimate.needed_bytes <= room_mib * _MIB and is_enough:
         text = message(
-            "With the experts of {layers} layers in host memory it fits (--n-cpu-moe {layers}), slower.", layers=layers
+            "With the experts of {layers} layers in host memory it fits[ ({option})], slower.",
+            layers=layers,
+            option=FaceName(f"--n-cpu-moe {layers}"),
         )
         yield FitAdvice(text, {"n_cpu_moe": layers})

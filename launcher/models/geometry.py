@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from launcher.base.errors import GeometryUnknown
-from launcher.base.messages import message
+from launcher.base.messages import command_name, message
 from launcher.models.gguf import GgufHeader, GgufModel
 from launcher.models.preset import Count, Positive
 
@@ -245,7 +245,7 @@ _KEYS = {
     "indexer_length": "attention.indexer.key_length",
 }
 """Header key (without the architecture) that each field of Geometry is read from."""
-_ASK_ENGINE_HINT = message("Let an engine compute it: `mtp-launcher estimate` with --ask-engine.")
+_ASK_ENGINE_HINT = message("Let an engine compute it[: {command} with --ask-engine].", command=command_name("estimate"))
 
 
 def read_geometry(model: GgufModel | GgufHeader) -> Geometry:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from launcher.base.errors import ModelBroken, ModelMissing
 from launcher.base.late import LateModule
-from launcher.base.messages import join_messages, message
+from launcher.base.messages import command_name, join_messages, mark, message
 
 if TYPE_CHECKING:
     from launcher.models import file_kinds
@@ -684,8 +684,9 @@ def read_header(path: Path) -> GgufHeader:
             return parse_header(file, path, size)
     except FileNotFoundError as error:
         hint = message(
-            "Check the path. `mtp-launcher models list` lists your models, `mtp-launcher pull` downloads one.",
-            window="Check the path, or choose or download a model on Models.",
+            "Check the path. {command} lists your models[, {pull} downloads one].",
+            command=command_name("models list", mark("Models")),
+            pull=command_name("pull"),
         )
         raise ModelMissing(message("Model file {path} not found.", path=path), hint, path=str(path)) from error
     except OSError as error:

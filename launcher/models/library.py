@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from launcher.base.errors import BadOption, LauncherError, ModelMissing, ModelUnknown
 from launcher.base.late import LateModule
-from launcher.base.messages import message, plural_message
+from launcher.base.messages import FaceName, command_name, mark, message, plural_message
 from launcher.base.paths import expand_user, models_dir
 from launcher.fetch.file_names import local_path
 from launcher.fetch.hub_cache import claimed_sha256, find_cached_files
@@ -331,7 +331,9 @@ def _find_candidates(
             raise ModelUnknown(
                 message("{id} has no {quant}.", id=entry.id, quant=quant),
                 message(
-                    "See its files with `mtp-launcher models {id}`.", window="See its files on Models.", id=entry.id
+                    "See its files[ with {command}][ on {page}].",
+                    command=command_name(f"models {entry.id}"),
+                    page=FaceName(None, mark("Models")),
                 ),
                 wanted=quant,
             )
@@ -507,7 +509,7 @@ def select_models(models: Iterable[LocalModel], text: str) -> list[LocalModel]:
             message("Model {text} is not on this computer.", text=text)
             if text != "all"
             else message("There are no models on this computer."),
-            message("`mtp-launcher models list` lists your models.", window="See your models on Models."),
+            message("{command} lists your models.", command=command_name("models list", mark("Models"))),
             wanted=text,
         )
     return chosen

@@ -4,9 +4,10 @@ import re
 from collections.abc import Collection
 
 from launcher.base.errors import BadOption, ModelHasNoHead, ModelWritesNoText
-from launcher.base.messages import message
+from launcher.base.messages import engine_arguments, message
 from launcher.models.drafters import MTP, Drafter
 from launcher.models.gguf import GgufModel
+from launcher.models.server_settings import name_setting
 
 _RPC = re.compile(r"(?P<host>[A-Za-z0-9_.-]{1,253}):(?P<port>\d{1,5})", re.ASCII)
 """A worker as llama.cpp parses it: the host ends at the first colon, so there are no IPv6 addresses (ggml-rpc.cpp)."""
@@ -31,9 +32,9 @@ def no_head_error(name: str, drafter: Drafter = MTP, *, why: str | None = None, 
         if drafter.source == "file"
         else message("{name} has no MTP head[ ({why})].", name=name, why=why),
         message(
-            "Start it with --draft 0, or download a file with an MTP head (its repository name often ends in "
-            "-MTP-GGUF).",
-            window="Turn MTP off, or download a file with an MTP head (its repository name often ends in -MTP-GGUF).",
+            "Start it with {mtp_off}, or download a file with an MTP head (its repository name often ends"
+            " in -MTP-GGUF).",
+            mtp_off=name_setting("draft", 0),
         ),
         **facts,
     )
@@ -66,11 +67,8 @@ def training_warning(trained: int | None, context: int) -> str:
     if not trained or context <= trained:
         return ""
     return message(
-        "The model was trained for {trained:,} tokens. A longer context needs RoPE scaling (add `-- "
-        "--rope-scaling yarn`) and lowers quality.",
-        window=(
-            "The model was trained for {trained:,} tokens. A longer context needs RoPE scaling (--rope-scaling "
-            "yarn) and lowers quality."
-        ),
+        "The model was trained for {trained:,} tokens. A longer context needs RoPE scaling (add "
+        "{arguments}) and lowers quality.",
         trained=trained,
+        arguments=engine_arguments("--rope-scaling yarn"),
     )

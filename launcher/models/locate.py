@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.base.errors import ModelBroken, ModelMissing, ModelUnexpected, ModelUnknown
-from launcher.base.messages import message
+from launcher.base.messages import FaceName, command_name, mark, message
 from launcher.base.paths import expand_user
 from launcher.fetch.hub import HubFile, is_hub_file
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
@@ -61,8 +61,8 @@ class NamedModel:
                 raise ModelUnexpected(
                     message("{other} is not {what}: {differs}.", other=other, what=what, differs=differs),
                     message(
-                        "`{command}` downloads the right one. To use this one, open it by its path.",
-                        command=self.command,
+                        "[{command} downloads the right one. ]To use this one, open it by its path.",
+                        command=FaceName(f"`{self.command}`"),
                     ),
                     path=str(other),
                     wanted=what,
@@ -70,7 +70,9 @@ class NamedModel:
             raise ModelMissing(
                 message("{what} is not on this computer yet.", what=what),
                 message(
-                    "Download it first: `{command}`.", window="Download it first, on Models.", command=self.command
+                    "Download it first[: {command}][, on {page}].",
+                    command=FaceName(f"`{self.command}`"),
+                    page=FaceName(None, mark("Models")),
                 ),
                 wanted=what,
             )
@@ -91,18 +93,11 @@ def _damage_error(local: LocalModel, command: str) -> ModelBroken:
     path = local.path
     if local.store is not None:
         hint = message("Delete it in {store}, and download it again there.", store=local.store.title)
-    elif command:
-        hint = message(
-            "`mtp-launcher models remove {path}`, then `{command}`.",
-            window="Delete it on Models, and get it again.",
-            path=path,
-            command=command,
-        )
     else:
         hint = message(
-            "`mtp-launcher models remove {path}`, then get it again.",
-            window="Delete it on Models, and get it again.",
-            path=path,
+            "{remove}, then {get}.",
+            remove=command_name(f"models remove {path}", mark("Delete it on Models")),
+            get=FaceName(f"`{command}`" if command else "get it again", mark("get it again")),
         )
     return ModelBroken(message("{path} is damaged: its SHA-256 does not match.", path=path), hint, path=str(path))
 
@@ -225,7 +220,7 @@ class ModelSelection:
             return self.named.path
         raise ModelMissing(
             message("{id} is not on this computer.", id=self.entry.id),
-            message("`mtp-launcher models list` lists your models."),
+            message("{command} lists your models.", command=command_name("models list", mark("Models"))),
         )
 
 
@@ -277,7 +272,9 @@ def refuse_unusable(model: GgufModel, name: str | None = None) -> None:
     if is_ollamas_own(model):
         raise ModelUnexpected(
             message("{name} is in a format of Ollama's own, which llama.cpp does not load.", name=name or model.name),
-            message("Get the same model from Hugging Face, for example with `mtp-launcher pull`."),
+            message(
+                "Get the same model from Hugging Face[, for example with {command}].", command=command_name("pull")
+            ),
             path=str(model.path),
         )
     kind = recognise_file(model)
@@ -308,6 +305,10 @@ def find_projector(selection: ModelSelection) -> Path:
     quant = f":{selection.file.quant}" if selection.file else ""
     raise ModelMissing(
         message("The vision projector of {name} is not on this computer yet.", name=entry.name),
-        message("Download it first: `mtp-launcher pull {model} --vision`.", model=f"{entry.id}{quant}"),
+        message(
+            "Download it first[: {command}][, on {page}].",
+            command=command_name(f"pull {entry.id}{quant} --vision"),
+            page=FaceName(None, mark("Models")),
+        ),
         wanted=entry.projector.file,
     )

@@ -10,9 +10,9 @@ from math import inf
 from typing import Any
 
 from launcher.base.errors import BadOption, ModelUnknown
-from launcher.base.messages import join_messages, message, suggest_names
+from launcher.base.messages import command_name, join_messages, mark, message, suggest_names
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
-from launcher.models.drafters import drafter_of
+from launcher.models.drafters import NO_MTP, drafter_of
 from launcher.models.file_size import expect_size
 from launcher.models.fitting import (
     CONTEXT_WITHOUT_GPU,
@@ -302,7 +302,10 @@ def _unknown_quant_error(title: str, quant: str, known: Iterable[str]) -> ModelU
     near = [by_name[name] for name in get_close_matches(quant.casefold(), by_name)]
     return ModelUnknown(
         title,
-        join_messages(suggest_names(near), message("`mtp-launcher models ID` lists a model's files.")),
+        join_messages(
+            suggest_names(near),
+            message("{command} lists a model's files.", command=command_name("models ID", mark("Models"))),
+        ),
         wanted=quant,
         near=near,
     )
@@ -338,7 +341,7 @@ def _missing_fact(entry: ModelEntry, file: ModelFile, draft: int, criteria: Plan
         return message("the size of its vision projector is unknown"), _name_refresh(entry) if entry.repo else state_it
     draft_file, length = entry.draft_file, draft if criteria.draft is None else criteria.draft
     if draft_file and length and draft_file.expected_bytes is None:
-        state_it = message("Set size_bytes of {file}, or use --no-mtp.", file=draft_file.file)
+        state_it = message("Set size_bytes of {file}, or use {no_mtp}.", file=draft_file.file, no_mtp=NO_MTP)
         is_on_hub = draft_file.repo or entry.repo
         return message("the size of its draft is unknown"), _name_refresh(entry) if is_on_hub else state_it
     return None
@@ -348,20 +351,14 @@ def _name_estimate(entry: ModelEntry, file: ModelFile) -> str:
     """Return the sentence on the command that reads a file's header."""
     source = shlex.quote(estimate_argument(entry, file))
     if entry.repo:
-        return message(
-            "`mtp-launcher estimate {source}` reads its header.",
-            window="Models can look it up on Hugging Face.",
-            source=source,
-        )
-    return message("`mtp-launcher estimate {source}` explains the problem.", source=source)
+        return message("{command} reads its header.", command=command_name(f"estimate {source}", mark("Models")))
+    return message("{command} explains the problem.", command=command_name(f"estimate {source}", mark("Models")))
 
 
 def _name_refresh(entry: ModelEntry) -> str:
     """Return the sentence on the command that asks the hub about a model's files."""
     return message(
-        "`mtp-launcher models {id} --refresh` updates it from Hugging Face.",
-        window="Models can look it up on Hugging Face.",
-        id=entry.id,
+        "{command} updates it from Hugging Face.", command=command_name(f"models {entry.id} --refresh", mark("Models"))
     )
 
 

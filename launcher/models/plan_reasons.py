@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from launcher.base.messages import as_message, join_messages, message, plural_message
+from launcher.base.messages import FaceName, as_message, engine_arguments, join_messages, mark, message, plural_message
 from launcher.models.catalogue import ModelEntry, ModelFile
-from launcher.models.drafters import drafter_of
+from launcher.models.drafters import NO_MTP, drafter_of
 from launcher.models.fitting import (
     CONTEXTS,
     LEAST_CONTEXT,
@@ -23,6 +23,7 @@ from launcher.models.limits import training_warning
 from launcher.models.memory import ENCODER_MIB, MemoryEstimate, PlanSettings
 from launcher.models.preset import Preset, PublishedRun
 from launcher.models.ranking import WORTH_MTP, Loss, RankedFile, desktop_share_mib
+from launcher.models.server_settings import name_setting
 from launcher.models.situation import Situation
 from launcher.models.speed import nearest_comparison
 from launcher.models.weights import Weights
@@ -201,10 +202,10 @@ def describe_alternative(
             **values,
         )
     return message(
-        "For the best quality, {quant} is recommended, with a context of {context:,} and KV {kv}[{offloaded}] "
-        "(--intent best-quality).",
-        window="For the best quality, {quant} is recommended, with a context of {context:,} and KV {kv}[{offloaded}].",
+        "For the best quality, {quant} is recommended, with a context of {context:,} and KV "
+        "{kv}[{offloaded}][ ({option})].",
         **values,
+        option=FaceName("--intent best-quality"),
     )
 
 
@@ -302,8 +303,8 @@ def _context_reason(
         return message("The context is the full trained context of {context:,} tokens.", context=setting.context)
     if setting.backend == "cpu":
         return message(
-            "The context is short because a CPU processes long prompts slowly. --ctx changes it.",
-            window=("The context is short because a CPU processes long prompts slowly. You can change it on Cockpit."),
+            "The context is short because a CPU processes long prompts slowly. {ctx} changes it.",
+            ctx=name_setting("ctx"),
         )
     if ranked is None or fitted.estimate.needed_mib > situation.free_mib:
         return ""
@@ -321,14 +322,11 @@ def _why_no_longer(
     trained = (entry.native_context or CONTEXTS[0]) * setting.streams
     if CONTEXTS[0] <= setting.context < trained:
         return message(
-            "The context is {context:,} of the {trained:,} tokens that the model was trained for: more is seldom "
-            "needed, and takes memory (--intent long-context).",
-            window=(
-                "The context is {context:,} of the {trained:,} tokens that the model was trained for: more is seldom "
-                "needed, and takes memory."
-            ),
+            "The context is {context:,} of the {trained:,} tokens that the model was trained for: more is"
+            " seldom needed, and takes memory[ ({option})].",
             context=setting.context,
             trained=trained,
+            option=FaceName("--intent long-context"),
         )
     longer = min((each for each in (*CONTEXTS, trained) if each > setting.context), default=setting.context)
     spare_mib = situation.free_mib - measure(replace(setting, context=longer)).needed_bytes / _MIB
@@ -338,10 +336,10 @@ def _why_no_longer(
         )
     if spare_mib >= situation.margin_mib:
         return message(
-            "A context of {longer:,} tokens would fit, too, but leave a desktop and its programs less memory "
-            "(--ctx {longer}).",
-            window="A context of {longer:,} tokens would fit, too, but leave a desktop and its programs less memory.",
+            "A context of {longer:,} tokens would fit, too, but leave a desktop and its programs less "
+            "memory[ ({option})].",
             longer=longer,
+            option=FaceName(f"--ctx {longer}"),
         )
     if setting.kv == "f16" and "kv" not in fixed:
         return message(
@@ -368,9 +366,9 @@ def _kv_reason(fitted: FitResult, situation: Situation, measure: Measure) -> str
     spare_mib = situation.free_mib - measure(replace(setting, kv="q8_0")).needed_bytes / _MIB
     if spare_mib >= situation.margin_mib:
         return message(
-            "The KV cache is set to {kv}; q8_0 would also fit (--kv q8_0).",
-            window="The KV cache is set to {kv}; q8_0 would also fit.",
+            "The KV cache is set to {kv}; q8_0 would also fit[ ({option})].",
             kv=setting.kv,
+            option=FaceName("--kv q8_0"),
         )
     if setting.n_cpu_moe:
         return message("A q4_0 KV cache leaves more GPU memory for experts.")
@@ -391,8 +389,8 @@ def _draft_reason(
     if not setting.drafter.drafts:
         if entry.drafter.source == "text":
             return message(
-                "The file has no MTP head. To draft repeated text without one, add `-- --spec-type ngram-mod`.",
-                window="The file has no MTP head. --spec-type ngram-mod can draft repeated text without one.",
+                "The file has no MTP head. To draft repeated text without one, add {arguments}.",
+                arguments=engine_arguments("--spec-type ngram-mod"),
             )
         if not entry.can_draft(file):
             return message("This file has no MTP head.")
@@ -454,16 +452,16 @@ def _offload_reason(fitted: FitResult, weights: Weights) -> str:
         return ""
     if not weights.sum_experts(0, fitted.setting.n_cpu_moe):
         return message(
-            "The size of its experts is unknown, so --n-cpu-moe is not in the estimate.",
-            window="The size of its experts is unknown, so experts on the CPU are not in the estimate.",
+            "The size of its experts is unknown, so {n_cpu_moe} is not in the estimate.",
+            n_cpu_moe=name_setting("n_cpu_moe"),
         )
     host = fitted.estimate.host.at_start / _MIB
     return message(
-        "The experts of {layers} run on the CPU and need {host:,.0f} MiB of host memory. To let llama-server "
-        "place them itself, omit --gpu-layers and --n-cpu-moe.",
-        window="The experts of {layers} run on the CPU and need {host:,.0f} MiB of host memory.",
+        "The experts of {layers} run on the CPU and need {host:,.0f} MiB of host memory.[ To let "
+        "llama-server place them itself, omit {options}.]",
         layers=plural_message("{n} layer", "{n} layers", fitted.setting.n_cpu_moe),
         host=host,
+        options=FaceName("--gpu-layers and --n-cpu-moe"),
     )
 
 
@@ -482,46 +480,34 @@ def explain_expert_cache(
         return (message("The expert cache of {cache:,} MiB is on the GPU.", cache=cache),)
     if not can_use:
         reason = message(
-            "With an expert cache, which needs llama.cpp {build} or newer, {after:,.0f} instead of {before:,.0f} "
-            "tokens/s are expected (--n-cpu-moe {layers} --moe-cache-mib {cache}).",
-            window=(
-                "With an expert cache, which needs llama.cpp {build} or newer, {after:,.0f} instead of {before:,.0f} "
-                "tokens/s are expected."
-            ),
+            "With an expert cache, which needs llama.cpp {build} or newer, {after:,.0f} instead of "
+            "{before:,.0f} tokens/s are expected[ ({options})].",
             build=_EXPERT_CACHE_BUILD,
-            layers=setting.n_cpu_moe,
-            cache=cache,
             after=after,
             before=before,
+            options=FaceName(f"--n-cpu-moe {setting.n_cpu_moe} --moe-cache-mib {cache}"),
         )
     elif setting.n_cpu_moe > uncached.n_cpu_moe:
         reason = message(
-            "An expert cache of {cache:,} MiB on the GPU replaces the experts of {layers} there: {after:,.0f} instead "
-            "of {before:,.0f} tokens/s are expected, but long prompts may be read more slowly. It needs llama.cpp "
-            "{build} or newer (--moe-cache-mib 0 turns it off).",
-            window=(
-                "An expert cache of {cache:,} MiB on the GPU replaces the experts of {layers} there: {after:,.0f} "
-                "instead of {before:,.0f} tokens/s are expected, but long prompts may be read more slowly. It needs "
-                "llama.cpp {build} or newer."
-            ),
+            "An expert cache of {cache:,} MiB on the GPU replaces the experts of {layers} there: "
+            "{after:,.0f} instead of {before:,.0f} tokens/s are expected, but long prompts may be read "
+            "more slowly. It needs llama.cpp {build} or newer ({setting} turns it off).",
             build=_EXPERT_CACHE_BUILD,
             cache=cache,
             layers=plural_message("{n} layer", "{n} layers", setting.n_cpu_moe - uncached.n_cpu_moe),
             after=after,
             before=before,
+            setting=name_setting("moe_cache_mib", 0),
         )
     else:
         reason = message(
-            "An expert cache takes {cache:,} MiB of GPU memory: {after:,.0f} instead of {before:,.0f} tokens/s are "
-            "expected. It needs llama.cpp {build} or newer (--moe-cache-mib 0 turns it off).",
-            window=(
-                "An expert cache takes {cache:,} MiB of GPU memory: {after:,.0f} instead of {before:,.0f} tokens/s are "
-                "expected. It needs llama.cpp {build} or newer."
-            ),
+            "An expert cache takes {cache:,} MiB of GPU memory: {after:,.0f} instead of {before:,.0f} "
+            "tokens/s are expected. It needs llama.cpp {build} or newer ({setting} turns it off).",
             build=_EXPERT_CACHE_BUILD,
             cache=cache,
             after=after,
             before=before,
+            setting=name_setting("moe_cache_mib", 0),
         )
     return (reason,)
 
@@ -535,35 +521,30 @@ def _chosen_offload_reason(
         return ""
     if situation.backend == "cpu":
         return message(
-            "Without a GPU the whole model is in host memory: --n-cpu-moe is ignored.",
-            window="Without a GPU the whole model is in host memory.",
+            "Without a GPU the whole model is in host memory: {n_cpu_moe} is ignored.",
+            n_cpu_moe=name_setting("n_cpu_moe"),
         )
     if entry.geometry is not None and not entry.geometry.experts:
         return message(
-            "A dense model has no routed experts: --n-cpu-moe is ignored.",
-            window="A dense model has no routed experts.",
+            "A dense model has no routed experts: {n_cpu_moe} is ignored.", n_cpu_moe=name_setting("n_cpu_moe")
         )
     reduced = message(
-        "--n-cpu-moe {chosen} is reduced to {count}: the model has no more layers.",
-        window="Experts on CPU is reduced from {chosen} to {count} layers: the model has no more.",
-        chosen=chosen,
+        "{setting} is reduced to {count}: the model has no more layers.",
         count=count,
+        setting=name_setting("n_cpu_moe", chosen),
     )
     sentence = reduced if chosen != count else ""
     least = fewest_on_host(fitted.setting, count, situation.free_mib - situation.margin_mib, measure)
     if least < count:
         if count - least == 1:
             room = message(
-                "The experts of one more layer fit on the GPU: use --n-cpu-moe {least}.",
-                window="The experts of one more layer fit on the GPU: set Experts on CPU to {least}.",
-                least=least,
+                "The experts of one more layer fit on the GPU: use {setting}.", setting=name_setting("n_cpu_moe", least)
             )
         else:
             room = message(
-                "The experts of {count} more layers fit on the GPU: use --n-cpu-moe {least}.",
-                window="The experts of {count} more layers fit on the GPU: set Experts on CPU to {least}.",
+                "The experts of {count} more layers fit on the GPU: use {setting}.",
                 count=count - least,
-                least=least,
+                setting=name_setting("n_cpu_moe", least),
             )
         sentence = join_messages(sentence, room)
     return sentence
@@ -610,11 +591,7 @@ def list_cautions(
     if situation.backend == "cpu" and not entry.embedding:
         found.append(
             message(
-                "Without a GPU generation is slow, and whether MTP helps was not measured. Try --no-mtp.",
-                window=(
-                    "Without a GPU generation is slow, and whether MTP helps was not measured. Try it with MTP "
-                    "off, too."
-                ),
+                "Without a GPU generation is slow, and whether MTP helps was not measured. Try {no_mtp}.", no_mtp=NO_MTP
             )
         )
     found += list_host_cautions(fitted.estimate, situation, limited)
@@ -639,13 +616,9 @@ def list_cautions(
         if situation.backend == "cuda" and setting.split_mode is None and not setting.n_cpu_moe:
             found.append(
                 message(
-                    "With --split-mode tensor the GPUs work at once: 29 to 68 % faster in published runs on pairs of "
-                    "NVIDIA cards (sudoingX/qwen38-mtp, sweeps/multi-gpu.md). llama.cpp calls it experimental.",
-                    window=(
-                        "With the split mode tensor the GPUs work at once: 29 to 68 % faster in published runs on "
-                        "pairs of NVIDIA cards (sudoingX/qwen38-mtp, sweeps/multi-gpu.md). llama.cpp calls it "
-                        "experimental."
-                    ),
+                    "With {setting} the GPUs work at once: 29 to 68 % faster in published runs on pairs of NVIDIA"
+                    " cards (sudoingX/qwen38-mtp, sweeps/multi-gpu.md). llama.cpp calls it experimental.",
+                    setting=name_setting("split_mode", "tensor"),
                 )
             )
     if setting.draft_bytes and not fitted.estimate.drafts_counted:
@@ -659,14 +632,10 @@ def list_cautions(
         found.append(
             message(
                 "{encoder_mib} MiB of the vision projector's memory are a guess, because its buffers were "
-                "never published. Only text is drafted. To keep the projector in host memory, add `-- "
-                "--no-mmproj-offload`.",
-                window=(
-                    "{encoder_mib} MiB of the vision projector's memory are a guess, because its buffers were "
-                    "never published. Only text is drafted. --no-mmproj-offload keeps the projector in host "
-                    "memory."
-                ),
+                "never published. Only text is drafted. To keep the projector in host memory, add "
+                "{arguments}.",
                 encoder_mib=ENCODER_MIB,
+                arguments=engine_arguments("--no-mmproj-offload"),
             )
         )
     if setting.drafter.drafts:
@@ -700,23 +669,20 @@ def _split_caution(fitted: FitResult, situation: Situation) -> str:
             head=head,
         )
     shared = message(
-        "The layers are split over {gpus} GPUs by free memory: {sizes} MiB. The last GPU also holds the "
-        "output[{head}]. --tensor-split changes this.",
-        window=(
-            "The layers are split over {gpus} GPUs by free memory: {sizes} MiB. The last GPU also holds the "
-            "output[{head}]. The setting tensor-split changes this."
-        ),
+        "The layers are split over {gpus} GPUs by free memory: {sizes} MiB. The last GPU also holds "
+        "the output[{head}]. {setting} changes this.",
         gpus=situation.gpus,
         sizes=shares,
         head=head,
+        setting=name_setting("tensor_split"),
     )
     if not fitted.estimate.required_mib <= situation.free_mib < fitted.estimate.needed_mib:
         return shared
     return join_messages(
         shared,
         message(
-            "Without --gpu-layers llama-server may find a split that fits.",
-            window="With automatic settings llama-server may find a split that fits.",
+            "Without {setting} llama-server may find a split that fits.",
+            setting=FaceName("--gpu-layers", mark("fixed settings")),
         ),
     )
 
@@ -741,11 +707,7 @@ def _tensor_caution(setting: PlanSettings, shares: str) -> str:
     by_memory = ",".join(f"{each / 1_024:.0f}" for each in free)
     return join_messages(
         shared,
-        message(
-            "--tensor-split {by_memory} shares them by free memory.",
-            window="The setting tensor-split with {by_memory} shares them by free memory.",
-            by_memory=by_memory,
-        ),
+        message("{setting} shares them by free memory.", setting=name_setting("tensor_split", by_memory)),
     )
 
 
@@ -756,24 +718,18 @@ def _slower_cautions(evidence: Sequence[PublishedRun], situation: Situation) -> 
         found.append(
             message(
                 "MTP was slower in the nearest published run: {tokens_per_second:g} t/s on the {gpu}, "
-                "{baseline:g} t/s with MTP off. Measure it with --no-mtp too.",
-                window=(
-                    "MTP was slower in the nearest published run: {tokens_per_second:g} t/s on the {gpu}, "
-                    "{baseline:g} t/s with MTP off. Tune measures which is faster here."
-                ),
+                "{baseline:g} t/s with MTP off. Measure it with {no_mtp} too.",
                 tokens_per_second=slower.tokens_per_second,
                 gpu=slower.gpu,
                 baseline=slower.baseline,
+                no_mtp=NO_MTP,
             )
         )
     if situation.unified:
         found.append(
             message(
-                "On GPUs that share host memory, MTP was about as fast or slower. Measure it with --no-mtp too.",
-                window=(
-                    "On GPUs that share host memory, MTP was about as fast or slower. Tune measures which is "
-                    "faster here."
-                ),
+                "On GPUs that share host memory, MTP was about as fast or slower. Measure it with {no_mtp} too.",
+                no_mtp=NO_MTP,
             )
         )
     return found
@@ -795,24 +751,23 @@ def list_host_cautions(estimate: MemoryEstimate, situation: Situation, limited: 
             else message("only {spare:,} MiB stay free", spare=max(spare, 0))
         )
         sentence = message(
-            "While running it may need up to {later:,} MiB more host memory: {prompt_cache_most:,} MiB of "
-            "cached prompts (--cache-ram N limits them to N MiB) and {checkpoints_most:,} MiB of context "
+            "While running it may need up to {later:,} MiB more host memory: {prompt_cache_most:,} MiB of"
+            " cached prompts ({setting} N limits them to N MiB) and {checkpoints_most:,} MiB of context "
             "checkpoints; {room}.",
             later=later,
             prompt_cache_most=host.prompt_cache_most // _MIB,
             checkpoints_most=host.checkpoints_most // _MIB,
             room=room,
+            setting=name_setting("cache_ram"),
         )
         return [sentence]
     need, have = host_need_mib(estimate), situation.host_beside_mib(estimate.required_mib)
     if have is None:
         sentence = message(
             "The experts on the CPU need about {need:,} MiB of free host memory. The free host memory is "
-            "unknown (--host-memory).",
-            window=(
-                "The experts on the CPU need about {need:,} MiB of free host memory. The free host memory is unknown."
-            ),
+            "unknown[ ({option})].",
             need=need,
+            option=FaceName("--host-memory"),
         )
         return [sentence] if offloads else []
     if have < need:
@@ -835,9 +790,10 @@ def list_host_cautions(estimate: MemoryEstimate, situation: Situation, limited: 
         ]
     if have < need + later:
         sentence = message(
-            "Long use may need up to {later:,} MiB more host memory (prompt cache, context checkpoints) than "
-            "is available. --cache-ram N limits the cache to N MiB.",
+            "Long use may need up to {later:,} MiB more host memory (prompt cache, context checkpoints) "
+            "than is available. {setting} N limits the cache to N MiB.",
             later=later,
+            setting=name_setting("cache_ram"),
         )
         return [sentence]
     if setting.cache_ram is not None or setting.ctx_checkpoints is not None:

@@ -11,7 +11,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from launcher.base.errors import DiskFull, LauncherError, ModelMissing, ModelReplaced, Offline, Unreachable
-from launcher.base.messages import enumerate_texts, join_messages, message
+from launcher.base.messages import FaceName, command_name, enumerate_texts, join_messages, mark, message
 from launcher.base.paths import MODELS_VARIABLE, expand_user
 from launcher.base.progress import Phase, Progress
 from launcher.fetch.digest import hash_file
@@ -204,7 +204,11 @@ def _resolve_file(file: DownloadFile, wanted: DownloadTarget) -> _ResolvedFile:
         if wanted.pinned_by != "catalogue":
             raise
         hint = join_messages(
-            message("The catalogue describes that revision. `--revision main` downloads the newest one."), error.hint
+            message(
+                "The catalogue describes that revision.[ {option} downloads the newest one.]",
+                option=FaceName("`--revision main`"),
+            ),
+            error.hint,
         )
         raise ModelMissing(error.title, hint, **error.facts) from error
     return _ResolvedFile(file, entry.url, entry.bytes, entry.sha256 or file.sha256, entry.revision)
@@ -233,8 +237,8 @@ def _check_differences(resolved: _ResolvedFile, wanted: DownloadTarget) -> Itera
     facts = {"file": file.label, "bytes": resolved.bytes, "sha256": resolved.sha256}
     if wanted.pinned_by == "catalogue":
         hint = message(
-            "It may have been uploaded again. `--revision main` downloads the newest file unchecked.",
-            window="It may have been uploaded again.",
+            "It may have been uploaded again.[ {option} downloads the newest file unchecked.]",
+            option=FaceName("`--revision main`"),
         )
         raise ModelReplaced(other, hint, **facts)
     if wanted.pinned_by == "user":
@@ -429,8 +433,9 @@ class _Download:
             raise ModelReplaced(
                 message("{target} exists but is not {file}.", target=target, file=resolved.file.label),
                 message(
-                    "Delete it first (`mtp-launcher models remove`), or download into another folder with --to.",
-                    window="Delete it on Models first, or choose another folder in Settings.",
+                    "Delete it first[ ({command})], or download into another folder[ with {option}].",
+                    command=command_name("models remove"),
+                    option=FaceName("--to"),
                 ),
                 path=str(target),
             )
@@ -497,8 +502,10 @@ class _Download:
                     free=free / 1e9,
                 ),
                 message(
-                    "Free disk space, or choose another folder with --to. The downloaded part is kept.",
-                    window="Free disk space, or choose another folder in Settings. The downloaded part is kept.",
+                    "Free disk space, or choose another folder[ with {option}][ in {page}]. The downloaded part "
+                    "is kept.",
+                    option=FaceName("--to"),
+                    page=FaceName(None, mark("Settings")),
                 ),
                 needed_bytes=need,
                 free_bytes=free,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from launcher.base.errors import BadOption
-from launcher.base.messages import fill_template, join_messages, mark, message
+from launcher.base.messages import FaceName, fill_template, join_messages, mark, message
 from launcher.machine.backend import BackendChoice, choose_backend
 from launcher.machine.cards import Card, match_card
 from launcher.machine.gpu import RESIZABLE_BAR_CURE, Gpu
@@ -30,8 +30,7 @@ from launcher.models.situation import (
 )
 
 _MIB, _GIB = 2**20, 2**30
-_ASLEEP = mark("The {name} is asleep and not used; --wake wakes it.")
-_ASLEEP_HERE = mark("The {name} is asleep and not used.")
+_ASLEEP = mark("The {name} is asleep and not used[; {option} wakes it].")
 _MEMORY_UNKNOWN = mark("The {name} is not used because its memory is unknown: {why}")
 _HIDDEN = mark("The {name} is not used: {variable}={value} hides it.")
 _HIDDEN_BY_QUOTES = mark(
@@ -119,7 +118,7 @@ def make_situation(
     first = gpus[0]
     backend = backend or choose_gpu_backend(first)
     notes += tuple(
-        fill_template(_ASLEEP, {"name": gpu.name}, window=_ASLEEP_HERE) for gpu in machine.gpus if gpu.asleep
+        fill_template(_ASLEEP, {"name": gpu.name, "option": FaceName("--wake")}) for gpu in machine.gpus if gpu.asleep
     )
     if free_mib is None:
         silent = [gpu.name for gpu in gpus if gpu.free_bytes is None]

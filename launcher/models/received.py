@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
 
 from launcher.base.errors import GeometryUnknown, LauncherError, ModelHasNoHead, ModelUnexpected
-from launcher.base.messages import message
+from launcher.base.messages import FaceName, message
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.file_kinds import FileKind, recognise_file, recognise_name
 from launcher.models.geometry import Geometry, read_geometry
@@ -104,10 +104,11 @@ def _find_problems(
                 why=why,
             ),
             message(
-                "It is saved at {path} and runs with MTP off (--draft 0). For MTP choose another file, or an "
-                "earlier revision with --revision.",
-                window="It is saved at {path} and runs with MTP off. For MTP choose another file.",
+                "It is saved at {path} and runs with MTP off[ ({mtp_off})]. For MTP choose another file[, or "
+                "an earlier revision with {revision}].",
                 path=path,
+                mtp_off=FaceName("--draft 0"),
+                revision=FaceName("--revision"),
             ),
             path=str(path),
         )

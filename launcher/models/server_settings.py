@@ -13,9 +13,18 @@ from functools import cached_property
 from typing import Any, Literal
 
 from launcher.base.errors import BadOption
-from launcher.base.messages import as_message, mark, message, suggest_names
+from launcher.base.messages import FaceName, as_message, mark, message, suggest_names
 from launcher.base.units import TOKEN_UNITS, parse_amount
-from launcher.models.drafters import DRAFTERS, MTP, SPEC_TYPES, Drafter, drafter_of, find_drafter, usable_drafters
+from launcher.models.drafters import (
+    DRAFTERS,
+    MTP,
+    MTP_OFF,
+    SPEC_TYPES,
+    Drafter,
+    drafter_of,
+    find_drafter,
+    usable_drafters,
+)
 
 Value = bool | int | float | str | None
 """The value of a setting; None leaves it open. A switch is True or False."""
@@ -448,6 +457,17 @@ ROWS: Mapping[str, ServerSetting] = {
 """All server settings by name, in the order in which they are listed."""
 VARIED = tuple(name for name, row in ROWS.items() if row.tuned is not None)
 """Settings that a tune can vary besides the draft length."""
+
+
+def name_setting(name: str, value: Value = None) -> FaceName:
+    """Return the setting as each face calls it, with a value if one is given: --ctx, --kv q8_0; Context, MTP off."""
+    row = ROWS[name]
+    label = as_message(row.label or row.spelling)
+    if value is None:
+        return FaceName(row.option, label)
+    is_off = name == "draft" and not value
+    shown = message("{label} {value}", label=label, value=row.format_value(value))
+    return FaceName(" ".join(row.cli_arguments(value)), as_message(MTP_OFF) if is_off else shown)
 
 
 def to_fields(settings: Mapping[str, Value]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from launcher.base.errors import BadOption, ModelHasNoHead
-from launcher.base.messages import join_messages, message
+from launcher.base.messages import FaceName, join_messages, message
 from launcher.models.catalogue import Catalogue
 from launcher.models.file_size import expect_size
 from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
@@ -68,11 +68,10 @@ def describe_smaller(plan: Plan) -> str:
     """Return a sentence that names a plan's model, file and size as what fits instead."""
     size = expect_size(plan.entry, plan.file)
     return message(
-        "What fits: {name}, {quant}, {size:.1f} GiB, with a context of {context:,} tokens ({id}:{quant}).",
-        window="What fits: {name}, {quant}, {size:.1f} GiB, with a context of {context:,} tokens.",
+        "What fits: {name}, {quant}, {size:.1f} GiB, with a context of {context:,} tokens[ ({target})].",
         name=plan.entry.name,
         quant=plan.file.quant,
         size=size.size_bytes / 2**30 if size else 0.0,
         context=plan.setting.context,
-        id=plan.entry.id,
+        target=FaceName(f"{plan.entry.id}:{plan.file.quant}"),
     )

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from launcher.base.errors import BadOption
-from launcher.base.messages import message
+from launcher.base.messages import command_name, mark, message
 from launcher.base.text import one_line
 from launcher.models.drafters import MTP_OFF, drafter_of
 from launcher.tuning.history_records import Session
@@ -85,7 +85,7 @@ def build_chart(session: Session) -> Chart:
     if not panels:
         raise BadOption(
             message("{id} has no values for a chart.", id=session.id),
-            message("`mtp-launcher history` lists the measurements."),
+            message("{command} lists the measurements.", command=command_name("history", mark("Tune"))),
         )
     model = session.environment.model.label_with_quant
     facts = session_facts(session)

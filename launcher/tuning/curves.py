@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from launcher.base.codec import JsonView
 from launcher.base.errors import LauncherError, Superseded
-from launcher.base.messages import Message, join_messages, message
+from launcher.base.messages import Message, as_message, enumerate_texts, fill_template, join_messages, mark, message
 from launcher.models.drafters import drafter_of
 from launcher.monitor.meter import Acceptance, sum_acceptance
 from launcher.tuning.goal import describe_speed_change
@@ -199,7 +199,7 @@ async def measure_curve(
         await curve.measure_start(times, number)
 
 
-NO_MTP = "no MTP"
+NO_MTP = mark("no MTP")
 """Name of the series without MTP."""
 PUBLISHED_FILLS = (0, 10_000, 40_000, 55_000, 80_000, 120_000, 200_000)
 """Default tokens in the context before the reply: those of the published curve, and two larger ones."""
@@ -425,16 +425,26 @@ def list_runs(measured: Sequence[RoundPoint]) -> list[Run]:
 
 # Summary of a curve in a few sentences.
 
-_AT_PLACE = {
-    CurveAxis.FILL: "with {} tokens in the context",
-    CurveAxis.CONTEXT: "with a context of {}",
-    CurveAxis.STREAMS: "with {} streams",
+_AT_PLACES = {
+    CurveAxis.FILL: mark("with {places} tokens in the context"),
+    CurveAxis.CONTEXT: mark("with a context of {places}"),
+    CurveAxis.STREAMS: mark("with {places} streams"),
 }
-
+_AT_ONE_STREAM = message("with 1 stream")
+_AT_EVERY_PLACE = {
+    CurveAxis.FILL: message("at every fill"),
+    CurveAxis.CONTEXT: message("at every context"),
+    CurveAxis.STREAMS: message("at any number of streams"),
+}
 _OVER_RANGE = {
-    CurveAxis.FILL: "from {} to {} tokens",
-    CurveAxis.CONTEXT: "from a context of {} to one of {}",
-    CurveAxis.STREAMS: "from {} to {} streams",
+    CurveAxis.FILL: mark("from {there} to {here} tokens"),
+    CurveAxis.CONTEXT: mark("from a context of {there} to one of {here}"),
+    CurveAxis.STREAMS: mark("from {there} to {here} streams"),
+}
+_COMPARED = {
+    True: mark("faster than {base} {where}[ ({figures})][: {listed}]"),
+    False: mark("slower than {base} {where}[ ({figures})][: {listed}]"),
+    None: mark("not distinguishable from {base} {where}[ ({figures})][: {listed}]"),
 }
 _WIDEST = 1.5
 """Largest ratio of an interval's upper end to its lower end at which the estimate is reported."""
@@ -455,26 +465,21 @@ def _comparison_sentence(curve: Curve, name: str) -> str:
     ratios = [each for each in curve.ratios if each.series == name]
     if not ratios:
         return ""
-    base = curve.series[0]
-    subject = f"{name.capitalize()} is"
-    parts = []
-    for is_faster, word in (
-        (True, f"faster than {base}"),
-        (False, f"slower than {base}"),
-        (None, f"not distinguishable from {base}"),
-    ):
+    clauses = []
+    for is_faster, template in _COMPARED.items():
         matching = [each for each in ratios if each.is_faster is is_faster]
         if not matching:
             continue
-        places = _places_text(curve, [each.place for each in matching])
-        if len(matching) < len(ratios):
-            parts.append(f"{word} {places} ({', '.join(map(_ratio_text, matching))})")
-            continue
-        where, figures = f"{_every_place_text(curve.axis)}: {_ratio_list(matching)}", ""
-        if len(matching) == 1:
-            where, figures = places, f" ({_ratio_text(matching[0])})"
-        return message("{subject} {word} {where}{figures}.", subject=subject, word=word, where=where, figures=figures)
-    return message("{subject} {parts}.", subject=subject, parts=join_messages(*parts, separator="; "))
+        facts: dict[str, str] = {"base": as_message(curve.series[0])}
+        if len(matching) == len(ratios) > 1:
+            facts |= {"where": _AT_EVERY_PLACE[curve.axis], "listed": _ratio_list(matching)}
+        else:
+            figures = join_messages(*map(_ratio_text, matching), separator=", ")
+            facts |= {"where": _places_text(curve, [each.place for each in matching]), "figures": figures}
+        clauses.append(fill_template(template, facts))
+    return message(
+        "{subject} is {clauses}.", subject=_capitalized(name), clauses=join_messages(*clauses, separator="; ")
+    )
 
 
 def _trend_sentence(curve: Curve, ratio: CurveRatio) -> str:
@@ -483,7 +488,7 @@ def _trend_sentence(curve: Curve, ratio: CurveRatio) -> str:
     here, there = f"{ratio.place:,}", f"{first.place:,}"
     low, high = ratio.interval.low, ratio.interval.high
     if high > _WIDEST * low:
-        what = _OVER_RANGE[curve.axis].format(there, here)
+        what = fill_template(_OVER_RANGE[curve.axis], {"there": there, "here": here})
         return message(
             "{series}: its speed {what} is too uncertain. Use more --rounds.",
             series=_capitalized(ratio.series),
@@ -516,7 +521,7 @@ def _trend_sentence(curve: Curve, ratio: CurveRatio) -> str:
                 open=uncertainty,
             )
         case CurveAxis.STREAMS:
-            one = "one" if first.place == 1 else there
+            one = message("one") if first.place == 1 else there
             return message(
                 "{series}: {here} streams together are {times:.2f} times as fast as {one}{open}.",
                 series=_capitalized(ratio.series),
@@ -531,26 +536,21 @@ def _capitalized(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def _every_place_text(axis: CurveAxis) -> str:
-    return {
-        CurveAxis.FILL: "at every fill",
-        CurveAxis.CONTEXT: "at every context",
-        CurveAxis.STREAMS: "at any number of streams",
-    }[axis]
+def _places_text(curve: Curve, places: Sequence[int]) -> Message:
+    if curve.axis is CurveAxis.STREAMS and list(places) == [1]:
+        return _AT_ONE_STREAM
+    return fill_template(_AT_PLACES[curve.axis], {"places": enumerate_texts([f"{place:,}" for place in places])})
 
 
-def _places_text(curve: Curve, places: Sequence[int]) -> str:
-    listed = [f"{place:,}" for place in places]
-    text = listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} and {listed[-1]}"
-    return _AT_PLACE[curve.axis].format(text).replace("with 1 streams", "with 1 stream")
+def _ratio_list(ratios: Sequence[CurveRatio]) -> Message:
+    listed = (
+        message("{times:.2f} times at {place:,}", times=each.interval.estimate, place=each.place) for each in ratios
+    )
+    return join_messages(*listed, separator=", ")
 
 
-def _ratio_list(ratios: Sequence[CurveRatio]) -> str:
-    return ", ".join(f"{_ratio_text(each)} at {each.place:,}" for each in ratios)
-
-
-def _ratio_text(ratio: CurveRatio) -> str:
-    return f"{ratio.interval.estimate:.2f} times"
+def _ratio_text(ratio: CurveRatio) -> Message:
+    return message("{times:.2f} times", times=ratio.interval.estimate)
 
 
 # Parallel streams: throughput of all together, and speed of each.

@@ -163,29 +163,38 @@ _LEAST_HEATING_C = 3.0
 """Smallest rise of the temperature that is mentioned."""
 
 
-def explain_slowdown(before: Sequence[Run], after: Sequence[Run], fall: float) -> str:
+def explain_slowdown(before: Sequence[Run], after: Sequence[Run], fall: float) -> Message:
     """Return "because ..." from the differences between earlier and later runs.
 
     `fall` is the share of the speed that was lost. The first of these that applies is the cause: a clock that fell by
     at least half of that share (disturbances are added in brackets), disturbances that became frequent, and power that
     fell although the clock did not.
     """
-    disturbances = _new_disturbances(before, after)
+    disturbances = _new_disturbances(before, after) or None
     heat = _heat_text(before, after)
     clocks = _medians(before, after, lambda run: run.clock_mhz)
     powers = _medians(before, after, lambda run: run.power_w)
     if clocks is not None and 1 - clocks[1] / clocks[0] >= fall / 2:
-        clock = f"the GPU's clock fell from {clocks[0]:,.0f} to {clocks[1]:,.0f} MHz{heat}"
-        return f"because {clock} ({disturbances})" if disturbances else f"because {clock}"
+        return message(
+            "because the GPU's clock fell from {before:,.0f} to {after:,.0f} MHz[ {heat}][ ({disturbances})]",
+            before=clocks[0],
+            after=clocks[1],
+            heat=heat,
+            disturbances=disturbances,
+        )
     if disturbances:
-        return f"because of disturbances: {disturbances}"
+        return message("because of disturbances: {disturbances}", disturbances=disturbances)
     if powers is not None and 1 - powers[1] / powers[0] >= _LEAST_POWER_FALL:
-        drew = f"the GPU drew {powers[1]:.0f} W, not {powers[0]:.0f}"
-        same = ", at the same clock" if clocks is not None else ""
-        return f"because the GPU waits for host memory or the processor ({drew}{same})"
+        return message(
+            "because the GPU waits for host memory or the processor (the GPU drew {after:.0f} W, not {before:.0f}"
+            "[, {same}])",
+            before=powers[0],
+            after=powers[1],
+            same=message("at the same clock") if clocks is not None else None,
+        )
     if clocks is None and powers is None:
-        return "for an unknown reason: no sensor reports clock or power" + (heat and f"; the GPU was{heat}")
-    return "for an unknown reason: clock and power are about the same" + heat
+        return message("for an unknown reason: no sensor reports clock or power[; the GPU was {heat}]", heat=heat)
+    return message("for an unknown reason: clock and power are about the same[ {heat}]", heat=heat)
 
 
 def _new_disturbances(before: Sequence[Run], after: Sequence[Run]) -> str:
@@ -199,11 +208,11 @@ def _new_disturbances(before: Sequence[Run], after: Sequence[Run]) -> str:
     return "; ".join(often)
 
 
-def _heat_text(before: Sequence[Run], after: Sequence[Run]) -> str:
+def _heat_text(before: Sequence[Run], after: Sequence[Run]) -> Message | None:
     temperatures = _medians(before, after, lambda run: run.temperature_c)
     if temperatures is None or temperatures[1] - temperatures[0] < _LEAST_HEATING_C:
-        return ""
-    return f" at {temperatures[1]:.0f} °C (before: {temperatures[0]:.0f} °C)"
+        return None
+    return message("at {after:.0f} °C (before: {before:.0f} °C)", after=temperatures[1], before=temperatures[0])
 
 
 def _medians(

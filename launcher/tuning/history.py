@@ -19,7 +19,7 @@ from launcher.base.codec import compact_json, decode_json, to_json
 from launcher.base.database import open_database, transaction
 from launcher.base.errors import BadOption, HistoryUnusable, LauncherError, NothingMeasured, ResultMissing
 from launcher.base.identity import ProcessId
-from launcher.base.messages import add_message_data, message, message_from_json, restore_messages
+from launcher.base.messages import add_message_data, command_name, mark, message, message_from_json, restore_messages
 from launcher.base.paths import data_dir, expand_user
 from launcher.base.text import storable_text
 from launcher.gateway.request_log import RequestRecord
@@ -218,7 +218,7 @@ class History:
             if found
             else message("There is no measurement {text}.", text=text)
         )
-        raise ResultMissing(what, message("See `mtp-launcher history`."), id=text)
+        raise ResultMissing(what, message("See {command}.", command=command_name("history", mark("Tune"))), id=text)
 
     def is_cut_off(self, session: str) -> bool:
         """Return whether a session is incomplete because the program that measured it has ended."""
@@ -284,7 +284,7 @@ class History:
         if not found:
             raise ResultMissing(
                 message("There is no measurement {session}.", session=session),
-                message("See `mtp-launcher history`."),
+                message("See {command}.", command=command_name("history", mark("Tune"))),
                 id=session,
             )
         number, id_, kind, workload, began_s, ended_s, environment, settings, result = found[0]

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 
 from launcher.base.codec import JsonView
 from launcher.base.errors import Refused
-from launcher.base.messages import Message, join_messages, message
+from launcher.base.messages import Message, command_name, join_messages, message
 from launcher.base.paths import shipped_file
 from launcher.engine.server.client import EngineClient
 from launcher.models.drafters import drafter_of
@@ -128,7 +128,7 @@ def _parse_next_tokens(reply: object) -> NextTokens:
     if not found:
         raise Refused(
             message("The server does not report the probabilities of tokens."),
-            message("Update the engine: `mtp-launcher engine install`."),
+            message("Update the engine[: {command}].", command=command_name("engine install")),
         )
     return found
 

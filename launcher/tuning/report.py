@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from launcher.base.codec import JsonView, to_json
 from launcher.base.errors import BadOption
-from launcher.base.messages import message
+from launcher.base.messages import Message, fill_template, mark, message
 from launcher.models.server_settings import Value
 from launcher.monitor.meter import Acceptance, sum_acceptance
 from launcher.tuning.history_records import Session
@@ -40,6 +40,8 @@ from launcher.tuning.statistics import (
 # are the pairs. Everything else is compared by Welch's t test on the logarithms of the speeds, which does not need
 # equal spread (B. L. Welch, Biometrika 34, 1947).
 
+_FASTER = mark("{percent:.1f} % faster ({low:.1f} to {high:.1f} %)")
+_SLOWER = mark("{percent:.1f} % slower ({low:.1f} to {high:.1f} %)")
 FEWEST_STARTS = 3
 """The fewest starts on each side for comparing starts rather than rounds."""
 
@@ -172,19 +174,22 @@ def welch_ratio(baseline: Sequence[float], candidate: Sequence[float], confidenc
     return ratio_of_logs(Interval(effect, effect - reach, effect + reach, n))
 
 
-def describe_speedup(ratio: Interval) -> str:
+def describe_speedup(ratio: Interval) -> Message:
     """Return a ratio in words: "41.0 % faster (38.2 to 43.9 %)", "not distinguishable (-3 to +4 %)"."""
     if not math.isfinite(ratio.high):
-        return f"{ratio.estimate:.2f} times as fast (too few runs for limits)"
+        return message("{times:.2f} times as fast (too few runs for limits)", times=ratio.estimate)
     if ratio.low <= 1 <= ratio.high:
         ends = [100 * (end - 1) for end in (ratio.low, ratio.high)]
         digits = 0 if max(map(abs, ends)) >= 0.95 else 1
         if max(map(abs, ends)) < 0.05:
-            return "equally fast (within 0.1 %)"
-        return f"not distinguishable ({ends[0]:+.{digits}f} to {ends[1]:+.{digits}f} %)"
-    faster = ratio.estimate > 1
-    low, high = sorted(abs(100 * (end - 1)) for end in (ratio.low, ratio.high))
-    return f"{100 * abs(ratio.estimate - 1):.1f} % {'faster' if faster else 'slower'} ({low:.1f} to {high:.1f} %)"
+            return message("equally fast (within 0.1 %)")
+        low, high = (f"{end:+.{digits}f}" for end in ends)
+        return message("not distinguishable ({low} to {high} %)", low=low, high=high)
+    low_percent, high_percent = sorted(abs(100 * (end - 1)) for end in (ratio.low, ratio.high))
+    return fill_template(
+        _FASTER if ratio.estimate > 1 else _SLOWER,
+        {"percent": 100 * abs(ratio.estimate - 1), "low": low_percent, "high": high_percent},
+    )
 
 
 def _rates_by_prompt(runs: Sequence[Run]) -> dict[str, list[float]]:
@@ -327,7 +332,7 @@ def report_data(report: Report) -> list[dict[str, Any]]:
 def _build_row(starts: Sequence[ServerStart], base: Sequence[ServerStart], *, by_start: bool) -> ReportRow:
     runs = [run for start in starts for run in start.runs]
     counted = [run for run in runs if run.is_counted]
-    others = [run.error or run.spoilt or "the speed is unknown" for run in runs if not run.is_counted]
+    others = [run.error or run.spoilt or message("the speed is unknown") for run in runs if not run.is_counted]
     drafts = [run.acceptance for run in counted if run.acceptance is not None and run.acceptance.drafted]
 
     def figure(value: Callable[[Run], float | None]) -> Figure | None:
@@ -399,7 +404,7 @@ class SettingsComparison:
             return None
         if self.has_limits:
             return describe_speedup(self.speedup.ratio)
-        return f"{self.speedup.ratio.estimate:.2f} times as fast (too few starts for limits)"
+        return message("{times:.2f} times as fast (too few starts for limits)", times=self.speedup.ratio.estimate)
 
     @property
     def label(self) -> str:
@@ -445,7 +450,7 @@ class SessionComparison:
         methods = {row.speedup.paired for row in self.rows if row.speedup and row.has_limits}
         notes = []
         if self.first.id == self.second.id and (note := tune_note(self.first)):
-            notes.append(f"{note} It says: {self.first.result['sentence']}")
+            notes.append(message("{note} It says: {sentence}", note=note, sentence=self.first.result["sentence"]))
         if True in methods:
             notes.append(
                 message(

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from launcher.base.errors import BadOption
-from launcher.base.messages import message
+from launcher.base.messages import message, plural_message
 from launcher.base.units import format_percent
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_records import Session, format_utc_date
@@ -231,7 +231,12 @@ def _speedup_text(report: Report, row: ReportRow) -> str:
     if math.isfinite(row.speedup.high) or not report.by_start:
         return describe_speedup(row.speedup)
     few = min(row.starts, report.baseline.starts if report.baseline else row.starts)
-    return f"{row.speedup.estimate:.2f} times as fast ({few} {'start' if few == 1 else 'starts'})"
+    return plural_message(
+        "{times:.2f} times as fast ({n} start)",
+        "{times:.2f} times as fast ({n} starts)",
+        few,
+        times=row.speedup.estimate,
+    )
 
 
 def interval_text(figure: Figure | None) -> str:

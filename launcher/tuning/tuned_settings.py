@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Self
 from launcher.base.errors import NothingMeasured, ResultMissing, ResultUnreadable
 from launcher.base.files import make_private_folder
 from launcher.base.kept_files import KeptFile, hold_file_lock
-from launcher.base.messages import message
+from launcher.base.messages import command_name, mark, message
 from launcher.base.paths import data_dir
 from launcher.base.validation import BaseModel, ConfigDict, Field, ValidationError
 from launcher.models.gguf import read_model
@@ -116,7 +116,7 @@ class TunedSettings(_Frozen):
         if not isinstance(settings, Mapping) or result.get("mtp") not in ("on", "off", "undecided"):
             raise NothingMeasured(
                 message("The measurement {id} has no verdict.", id=session.id),
-                message("Run `mtp-launcher tune` to get one."),
+                message("Run {command} to get one.", command=command_name("tune", mark("Tune"))),
             )
         figures = {name: result.get(name) for name in ("speedup", "ci_low", "ci_high")}
         evidence = Evidence(

@@ -19,7 +19,7 @@ from launcher.app import settings
 from launcher.app.measuring.saved_tunes import check_no_tune
 from launcher.base.errors import EngineMissing, FileInTheWay
 from launcher.base.files import make_private_folder
-from launcher.base.messages import Message, message
+from launcher.base.messages import Message, command_name, message
 from launcher.base.paths import cache_dir
 from launcher.base.progress import Progress
 from launcher.engine.server import registry
@@ -142,7 +142,7 @@ def check_idle() -> None:
     for entry in registry.list_entries():
         raise UpdateWaits(
             message("A server is running at {url}. Updates are not installed while a model is loaded.", url=entry.url),
-            message("Stop it first: `mtp-launcher stop`."),
+            message("Stop it first[: {command}].", command=command_name("stop")),
             url=entry.url,
         )
     check_no_tune()

@@ -10,8 +10,11 @@ import pytest
 
 from launcher.base.errors import LauncherError
 from launcher.base.messages import (
+    FaceName,
     Message,
     add_message_data,
+    command_name,
+    engine_arguments,
     join_messages,
     message,
     message_from_json,
@@ -26,7 +29,10 @@ class German(gettext.NullTranslations):
     texts: ClassVar = {
         "Port {port} is taken by {name}.": "{name} hat Port {port}.",
         "Take another port.": "Nimm einen anderen Port.",
-        "Choose another port in Settings.": "Wähle einen anderen Port in den Einstellungen.",
+        "Context": "Kontext",
+        "Models": "Modelle",
+        "Lower {ctx}.": "Senke {ctx}.",
+        "See {command}.": "Siehe {command}.",
         "{count:,} files of {who}: {what}": "{what} ({who}: {count:,} Dateien)",
         ", ": "; ",
     }
@@ -74,12 +80,28 @@ def test_a_count_chooses_the_plural_form(n: int, english: str, german: str) -> N
     assert counted.render(German()) == german
 
 
-def test_the_window_can_have_another_text() -> None:
-    text = message("Take another --port.", window="Choose another port in Settings.")
-    assert text == "Take another --port."
-    assert text.render(gettext.NullTranslations()) == "Choose another port in Settings."
-    assert text.render(German()) == "Wähle einen anderen Port in den Einstellungen."
-    assert text.render(German(), window=False) == "Take another --port."
+def test_each_face_calls_a_fact_by_its_own_name() -> None:
+    text = message("Lower {ctx}.", ctx=FaceName("--ctx", "Context"))
+    assert text == "Lower --ctx."
+    assert text.render(gettext.NullTranslations()) == "Lower Context."
+    assert text.render(German()) == "Senke Kontext."
+    nested = FaceName("--ctx 512", message("{count:,} files of {who}: {what}", count=512, who="me", what="Context"))
+    assert message("Lower {ctx}.", ctx=nested).render(German()) == "Senke Context (me: 512 Dateien)."
+    see = message("See {command}.", command=command_name("downloads", "Models"))
+    assert see == "See `mtp-launcher downloads`."
+    assert see.render(German()) == "Siehe Modelle."
+    assert engine_arguments("-fa off") == FaceName("`-- -fa off`", "`-fa off`")
+
+
+def test_a_command_without_a_place_in_the_window_is_dropped_there() -> None:
+    text = message("Stop it first[: {command}].", command=command_name("stop"))
+    assert text == "Stop it first: `mtp-launcher stop`."
+    assert text.render(gettext.NullTranslations()) == "Stop it first."
+    either = message("[Omit {flag}.][{instead}]", flag=FaceName("--port"), instead=FaceName(None, "Close it."))
+    assert either == "Omit --port."
+    assert either.render(gettext.NullTranslations()) == "Close it."
+    only = message("[{command} installs one.]", command=command_name("engine install"))
+    assert join_messages(port_taken(), only).render(gettext.NullTranslations()) == port_taken()
 
 
 def test_messages_are_joined_without_the_empty_ones() -> None:
@@ -104,7 +126,11 @@ def test_an_error_is_a_message_and_can_be_a_fact_of_another() -> None:
     [
         port_taken("{a}"),
         plural_message("{n} file", "{n} files", 2),
-        message("Take another --port.", window="Choose another port in Settings."),
+        message("Lower {ctx}.", ctx=FaceName("--ctx", "Context")),
+        message(
+            "Lower {ctx}.", ctx=FaceName("--ctx 512", message("Port {port} is taken by {name}.", port=1, name="a"))
+        ),
+        message("[Stop {it}: ][{instead}]", it=command_name("stop"), instead=FaceName(None, "Models")),
         join_messages(port_taken(), message("Take another port.")),
         message("{count:,} files of {who}: {what}", count=3, who="me", what=port_taken()),
         Message("somebody else's {text}"),
@@ -127,6 +153,11 @@ def test_message_data_adds_one_key_to_json() -> None:
     assert add_message_data({"sentence": "plain"}) == {"sentence": "plain"}
 
 
+def test_a_message_kept_by_an_earlier_version_with_a_text_for_the_window_is_read() -> None:
+    kept = {"message": "Port {port} is taken by {name}.", "window": "{x[0]}", "facts": {"port": 80, "name": "nginx"}}
+    assert message_from_json("Port 80 is taken by nginx.", kept).render(German()) == "nginx hat Port 80."
+
+
 @pytest.mark.parametrize(
     "described",
     [
@@ -134,7 +165,7 @@ def test_message_data_adds_one_key_to_json() -> None:
         {"message": "{port.__class__}", "facts": {"port": 80}},
         {"message": "Port {port:>999999999} is taken by {name}.", "facts": {"port": 80, "name": "nginx"}},
         {"message": "Port {port} is taken by {name}.", "facts": {}},
-        {"message": "Port {port} is taken by {name}.", "window": "{x[0]}", "facts": {"port": 80, "name": "nginx"}},
+        {"message": "Port {port} is taken by {name}.", "facts": {"port": 80, "name": {"text": 1, "window": "nginx"}}},
         {"parts": [{"text": "a", "parts": 3}], "separator": " "},
         {"message": 1},
         ["x"],

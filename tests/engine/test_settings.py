@@ -1,14 +1,16 @@
 """Server settings by name, and their storage."""
 
+import gettext
 import json
 from pathlib import Path
 
 import pytest
 
 from launcher.base.errors import BadOption
+from launcher.base.messages import message
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.settings import change_settings, load_model_settings, parse_settings, save_model_settings
-from launcher.models.server_settings import format_settings
+from launcher.models.server_settings import ROWS, Value, format_settings, name_setting
 
 MODEL = Path("/models/a model.gguf")
 
@@ -20,6 +22,28 @@ def settings_path(home: Path) -> Path:
 def test_settings_are_parsed_as_people_write_them() -> None:
     written = {"ctx": "64K", "--draft": "3", "n-cpu-moe": "12", "KV": "Q8_0", "threads": "auto", "context": "1M"}
     assert parse_settings(written) == {"ctx": 2**20, "draft": 3, "n_cpu_moe": 12, "kv": "q8_0", "threads": None}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_setting_is_its_option_in_the_terminal_and_its_label_in_the_window(name: str) -> None:
+    row, text = ROWS[name], message("Lower {setting}.", setting=name_setting(name))
+    assert text == f"Lower {row.option}."
+    assert text.render(gettext.NullTranslations()) == f"Lower {row.label or row.spelling}."
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "terminal", "window"),
+    [
+        ("draft", 0, "--draft 0", "MTP off"),
+        ("draft", 3, "--draft 3", "Draft length 3"),
+        ("kv", "q8_0", "--kv q8_0", "KV cache q8_0"),
+        ("kv_unified", False, "--no-kv-unified", "kv-unified off"),
+    ],
+)
+def test_a_setting_with_a_value_is_named_in_both_faces(name: str, value: Value, terminal: str, window: str) -> None:
+    text = message("Use {setting}.", setting=name_setting(name, value))
+    assert text == f"Use {terminal}."
+    assert text.render(gettext.NullTranslations()) == f"Use {window}."
 
 
 @pytest.mark.parametrize(

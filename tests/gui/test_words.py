@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,11 @@ from launcher.gui import translation as words
 from launcher.gui.plots.quantities import PLOTS
 from launcher.gui.setting_text import setting_text
 from launcher.gui.window import Window
+from launcher.tuning.curves import Curve, CurveAxis, CurveRatio, summarize_curve
+from launcher.tuning.endurance import explain_slowdown
+from launcher.tuning.records import Run
+from launcher.tuning.report import describe_speedup
+from launcher.tuning.statistics import Interval
 from tests.conftest import ReleaseServer
 from tests.gui.test_accessible import show_page
 from tools.translations import make_template
@@ -113,12 +119,29 @@ def test_settings_are_named_in_the_chosen_language(chinese: None) -> None:
     assert setting_text("of another version", 1) == "of another version 1"
 
 
+def foreign_words(text: str) -> list[str]:
+    return re.findall("[A-Za-z_]{3,}", words.render(text))
+
+
+def test_what_measurements_found_is_said_in_the_chosen_language(chinese: None) -> None:
+    faster, slower, same = (Interval(mean, mean - 0.05, mean + 0.05, 5) for mean in (1.4, 0.8, 1.0))
+    for ratio in (faster, slower, same, Interval(1, 1, 1, 2), Interval(1.4, 0, float("inf"), 1)):
+        assert foreign_words(describe_speedup(ratio)) == []
+    hot = Run("code", {}, 0.0, 1.0, clock_mhz=2_000.0, temperature_c=85.0, power_w=200.0)
+    cool = Run("code", {}, 0.0, 1.0, clock_mhz=2_500.0, temperature_c=60.0, power_w=300.0)
+    assert set(foreign_words(explain_slowdown([cool], [hot], 0.2))) == {"GPU", "MHz"}
+    for before, after in ((cool, replace(hot, clock_mhz=2_500.0)), (cool, cool), (replace(cool, power_w=None),) * 2):
+        assert set(foreign_words(explain_slowdown([before], [after], 0.2))) <= {"GPU"}
+    for axis in CurveAxis:
+        ratios = tuple(CurveRatio("Draft 2", number, each) for number, each in enumerate((faster, slower, same), 1))
+        for shown in (ratios, ratios[:1], (ratios[0], replace(ratios[0], place=9))):
+            (sentence,) = summarize_curve(Curve(axis, ("no MTP", "Draft 2"), (1, 2, 3), (), shown, ()))
+            assert set(foreign_words(sentence)) <= {"Draft", "MTP", "token"}
+
+
 def test_messages_about_releases_are_translated(
     chinese: None, releases: ReleaseServer, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def foreign_words(text: str) -> list[str]:
-        return re.findall("[A-Za-z_]{3,}", words.render(text))
-
     began_s = time.time()
     list(ReleaseClient(lambda: began_s).fetch_builds())  # keeps the reply as a file
     (kept,) = (home / "cache" / "releases").glob("*.json")

@@ -4,6 +4,7 @@ import ast
 import functools
 import gettext
 import io
+import re
 import string
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from babel.messages.catalog import Catalog
 
+from launcher.models.server_settings import ROWS
 from tools.translations import (
     ROOT,
     TEXTS,
@@ -46,6 +48,19 @@ def extract_texts() -> Catalog:
 def source_texts() -> frozenset[str | tuple[str, ...]]:
     """The texts of the source. A text with a plural is a tuple of both."""
     return frozenset(message.id for message in extract_texts() if message.id)
+
+
+ONLY_IN_A_TERMINAL = ("engine", "history share", "preset")
+"""Commands of which the window has no like, so that its texts name them as they are."""
+
+
+def names_of_the_terminal(text: str) -> list[str]:
+    """The options of server settings, and the commands, that a text quotes although the window has its own name."""
+    commands = re.findall(r"mtp-launcher ((?!--)[a-z].*)", text)
+    return [
+        *(each for each in re.findall(r"--[a-z][\w-]*", text) if each in {row.option for row in ROWS.values()}),
+        *(each for each in commands if not each.startswith(ONLY_IN_A_TERMINAL)),
+    ]
 
 
 def placeholders(text: str) -> list[tuple[str, str, str]]:
@@ -132,3 +147,27 @@ tools.translations.LOCALES = Path(sys.argv[1])
 from tools.translations.__main__ import main
 sys.exit(main())
 """
+
+
+def test_no_sentence_names_a_setting_or_command_as_the_terminal_does() -> None:  # a `FaceName` does, in either face
+    found = [
+        text
+        for message in extract_texts()
+        if not any(file.startswith("launcher/gui/") for file, _ in message.locations)
+        for text in (message.id if isinstance(message.id, tuple) else (message.id,))
+        if names_of_the_terminal(re.sub(r" Flags?: --.*", "", text))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("Lower --ctx.", ["--ctx"]),
+        ("See `mtp-launcher logs`.", ["logs`."]),
+        ("`mtp-launcher engine list` lists all engines.", []),
+        ("Start it with --no-warmup.", []),
+    ],
+)
+def test_a_name_of_the_terminal_is_found(text: str, names: list[str]) -> None:
+    assert names_of_the_terminal(text) == names

@@ -12,8 +12,8 @@ from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
 
 from launcher import __version__
-from launcher.base.messages import LANGUAGES
-from launcher.gui.translation import DOMAIN, PAGE_CONTEXT
+from launcher.base.messages import LANGUAGES, PAGE_CONTEXT
+from launcher.gui.translation import DOMAIN
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "launcher"
@@ -41,9 +41,7 @@ def find_text_calls() -> Sequence[tuple[str, int, str, list[ast.expr]]]:
         for call in sorted(calls, key=lambda each: (each.lineno, each.col_offset)):
             if isinstance(call.func, ast.Name) and call.func.id in TEXTS and _TERMINAL not in path.parents:
                 name = call.func.id
-                window = [each.value for each in call.keywords if each.arg == "window" and name == "message"]
-                texts = window or call.args[: TEXTS[name]]
-                found.append((path.relative_to(ROOT).as_posix(), call.lineno, name, texts))
+                found.append((path.relative_to(ROOT).as_posix(), call.lineno, name, call.args[: TEXTS[name]]))
     return found
 
 
@@ -67,9 +65,8 @@ def _of_data() -> Iterator[tuple[str, Path]]:
     """
     faults = tomllib.loads(_FAULTS.read_text("utf-8"))
     for entry in (*faults["fault"], *faults["topic"]):
-        hint = entry.get("window_hint", entry["hint"])
         labels = [action["label"] for action in entry["actions"]]
-        texts = (entry.get("title"), entry.get("cause"), hint, entry.get("part"), *labels)
+        texts = (entry.get("title"), entry.get("cause"), entry["hint"], entry.get("part"), *labels)
         yield from ((text, _FAULTS) for text in texts if text)
     for model in tomllib.loads(_DEMO.read_text("utf-8"))["models"]:
         yield from ((preset["note"], _DEMO) for preset in model["presets"])

@@ -9,7 +9,7 @@ from pathlib import Path
 from launcher.app.planning.planner import MachineDescription, read_situation
 from launcher.app.planning.tuned_match import TunedMatch, find_outdated_matches
 from launcher.base.errors import EngineMissing, LauncherError
-from launcher.base.messages import join_messages, message
+from launcher.base.messages import command_name, join_messages, message
 from launcher.base.paths import cache_dir, explain_os_error, models_dir, state_dir
 from launcher.engine.builds.build import Device, EngineBuild, find_llama_server_on_path
 from launcher.engine.builds.installed import InstalledEngine, engine_in_use
@@ -232,7 +232,7 @@ def _describe_outdated_match(match: TunedMatch) -> Problem:
         title = message("The tuned settings for {model} are used, but may be out of date: {differs}.", **facts)
     else:
         title = message("The tuned settings for {model} are not used: {differs}.", **facts)
-    return Problem(title, message("Measure again: `mtp-launcher tune`."))
+    return Problem(title, message("Measure again[: {command}].", command=command_name("tune")))
 
 
 def _find_window_problems(machine: Machine, missing: tuple[SystemLibrary, ...]) -> list[Problem]:

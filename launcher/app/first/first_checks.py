@@ -10,7 +10,7 @@ from launcher.app.planning.planner import MachineDescription, read_situation
 from launcher.app.planning.start_settings import KeptPlan
 from launcher.app.serving.server_process import own_pids
 from launcher.base.errors import DiskFull, LauncherError, NothingFits
-from launcher.base.messages import message, plural_message
+from launcher.base.messages import command_name, message, plural_message
 from launcher.base.paths import expand_user, find_existing_parent, models_dir
 from launcher.engine.builds.assets import TargetComputer, describe_computer
 from launcher.engine.builds.build import EngineBuild, find_llama_server_on_path, store_dir
@@ -184,7 +184,7 @@ async def check_other_servers(request: FirstStartRequest) -> None:
             mib=without_servers.free_mib - with_servers.free_mib,
             model=request.model,
         ),
-        message("Stop it first: `mtp-launcher stop`.", window="Stop it where it was started, then try again."),
+        message("Stop it first[: {command}].", command=command_name("stop")),
     )
 
 

@@ -9,7 +9,7 @@ from launcher.app.module_process import ModuleFailed, run_module
 from launcher.base.codec import encode_json
 from launcher.base.errors import BadOption, LauncherError, LibraryMissing
 from launcher.base.files import write_atomically
-from launcher.base.messages import message
+from launcher.base.messages import command_name, message
 from launcher.tuning.chart import Chart, build_chart
 from launcher.tuning.history_records import Session
 from launcher.tuning.report_export import baseline_report, figures_table, points_table, session_facts
@@ -67,7 +67,7 @@ async def _paint_chart(chart: Chart, files: Sequence[Path]) -> None:
     except ModuleFailed as error:
         raise LibraryMissing(
             message("The chart cannot be drawn: {reason}.", reason=str(error).rstrip(".")),
-            message("It needs the libraries of the window; `mtp-launcher doctor` names them."),
+            message("It needs the libraries of the window[; {command} names them].", command=command_name("doctor")),
         ) from error
 
 

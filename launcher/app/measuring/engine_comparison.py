@@ -15,7 +15,7 @@ from launcher.app.planning.start_settings import resolve_start
 from launcher.app.serving.serving_session import ServingSession
 from launcher.base.codec import JsonView
 from launcher.base.errors import LauncherError, NothingMeasured, Superseded
-from launcher.base.messages import Message, message
+from launcher.base.messages import Message, command_name, message
 from launcher.engine.builds.installed import InstalledEngine, read_store, settle_update
 from launcher.engine.builds.slower_builds import SlowerBuild, add_slower_build, forget_slower_build
 from launcher.engine.demo import DEMO
@@ -129,7 +129,7 @@ async def _compare_on(
     if len(pairs) < _FEWEST_PAIRS:
         raise NothingMeasured(
             message("The builds could not be compared: too many replies were disturbed."),
-            message("Repeat it when the computer is idle: `mtp-launcher engine compare`."),
+            message("Repeat it when the computer is idle[: {command}].", command=command_name("engine compare")),
         )
     return BuildComparison(old, new, model, len(pairs), paired_speedup(pairs))
 

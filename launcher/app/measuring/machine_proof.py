@@ -38,7 +38,7 @@ from launcher.app.serving.serving_session import ServingSession
 from launcher.app.serving.session import ServerSession
 from launcher.base.errors import GeometryUnknown, LauncherError
 from launcher.base.identity import ProcessId
-from launcher.base.messages import message
+from launcher.base.messages import command_name, message
 from launcher.engine.engine_estimate import EngineEstimate, comparable_parts, read_engine_memory
 from launcher.engine.server import registry
 from launcher.engine.server.client import ChatRequest
@@ -83,7 +83,11 @@ def check_nothing_runs() -> None:
     if entries := registry.list_entries():
         raise ServerRuns(
             message("A server runs at {url}, so memory and speed cannot be measured.", url=entries[0].url),
-            message("Stop it first: `mtp-launcher stop`. Start it again afterwards: `mtp-launcher serve`."),
+            message(
+                "Stop it first[: {stop}]. Start it again afterwards[: {serve}].",
+                stop=command_name("stop"),
+                serve=command_name("serve"),
+            ),
         )
 
 

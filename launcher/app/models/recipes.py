@@ -19,7 +19,7 @@ from launcher.base.errors import (
     Refused,
     ServerNotFound,
 )
-from launcher.base.messages import message
+from launcher.base.messages import command_name, mark, message
 from launcher.engine.arguments import START_FLAGS
 from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.builds.probe import probe_engine
@@ -229,7 +229,7 @@ async def recipe_of_plan(
     if not plans or plans[0].status is Status.TOO_BIG:
         raise NothingFits(
             message("{model} does not fit this computer.", model=criteria.model),
-            message("`mtp-launcher plan --model {model}` says why.", model=criteria.model),
+            message("{command} says why.", command=command_name(f"plan --model {criteria.model}", mark("Start"))),
         )
     plan = next((each.kept_plan for each in kept_plans if each.planned is plans[0] and each.kept_plan), plans[0])
     engine = await planner.planned_engine(machine, situation)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from launcher.app.planning import planner
 from launcher.app.planning.planner import PlannedModels
 from launcher.base.errors import BadOption, LauncherError, ModelBroken
-from launcher.base.messages import message
+from launcher.base.messages import command_name, message
 from launcher.base.paths import expand_user, explain_os_error
 from launcher.models.cuda_pool import MOST_MEASURED_BYTES
 from launcher.models.fitting import SHORT_CONTEXTS
@@ -54,8 +54,8 @@ async def select_named(name: str, catalogue: Catalogue) -> ModelSelection:
         raise BadOption(
             message("{name} is not a page of a model on Hugging Face.", name=name),
             message(
-                "Write OWNER/NAME[:QUANT], or download it first: `mtp-launcher pull URL --sha256 SUM`.",
-                window="Paste the link of a model there. A file from another site can be downloaded under Models.",
+                "Write OWNER/NAME[:QUANT], or download it first[: {command}].",
+                command=command_name("pull URL --sha256 SUM"),
             ),
         )
     if selection is None:

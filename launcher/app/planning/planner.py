@@ -19,7 +19,7 @@ from launcher.base.errors import (
     Offline,
     Unreachable,
 )
-from launcher.base.messages import join_messages, message
+from launcher.base.messages import FaceName, command_name, join_messages, mark, message
 from launcher.base.paths import expand_user
 from launcher.machine.cards import find_card, match_card
 from launcher.models.limits import check_rpc
@@ -211,8 +211,12 @@ def _check_awake(machine: Machine, description: MachineDescription) -> None:
         raise GpuAsleep(
             message("The {name} is asleep, so its free memory is unknown.", name=asleep[0].name),
             message(
-                "Add --wake to wake it, or describe it with --gpu-memory.",
-                window="It wakes when a model is started; until then nothing can be said of what fits.",
+                "[Add {option} to wake it, or describe it with {memory}.][{instead}]",
+                option=FaceName("--wake"),
+                memory=FaceName("--gpu-memory"),
+                instead=FaceName(
+                    None, mark("It wakes when a model is started; until then nothing can be said of what fits.")
+                ),
             ),
         )
 
@@ -561,7 +565,9 @@ def read_source(target: str) -> ModelSource:
             remote = read_remote_model(HubFile.parse(target))
         except (Offline, Unreachable) as error:
             if name != target and "/" not in name:  # a model of the catalogue
-                hint = message("`mtp-launcher plan {model}` does not need the file's header.", model=name)
+                hint = message(
+                    "{command} does not need the file's header.", command=command_name(f"plan {name}", mark("Start"))
+                )
                 error.hint = join_messages(error.hint, hint)
             raise
         model, raw = remote.model, list(remote.raw_headers)
@@ -591,7 +597,11 @@ def _locate_target(target: str) -> str:
             return estimate_argument(selection.entry, selection.file)
         raise BadOption(
             message("{target} has several model files.", target=target),
-            message("Write {target}:QUANT; `mtp-launcher plan {target}` lists them.", target=target),
+            message(
+                "Write {target}:QUANT; {command} lists them.",
+                target=target,
+                command=command_name(f"plan {target}", mark("Models")),
+            ),
         )
     if hub_name is not None and hub_name.file is not None:  # a link is brought into the usual form
         target = str(HubFile(hub_name.repo, hub_name.file, hub_name.revision or "main"))
@@ -606,7 +616,11 @@ def _locate_target(target: str) -> str:
         )
     raise BadOption(
         message("{target} has several model files.", target=target),
-        message("Write {target}:QUANT; `mtp-launcher models {target}` lists them.", target=target),
+        message(
+            "Write {target}:QUANT; {command} lists them.",
+            target=target,
+            command=command_name(f"models {target}", mark("Models")),
+        ),
     )
 
 

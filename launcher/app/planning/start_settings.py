@@ -16,7 +16,7 @@ from typing import Any
 from launcher.app.planning.planner import MachineDescription, downloaded_file, read_situation
 from launcher.app.planning.tuned_match import TunedMatch, find_tuned_match
 from launcher.base.errors import BadOption, LauncherError, ModelBroken, ModelHasNoHead, ModelMissing
-from launcher.base.messages import message
+from launcher.base.messages import FaceName, command_name, mark, message
 from launcher.base.paths import expand_user
 from launcher.engine.arguments import planned_options
 from launcher.engine.builds.build import BUILT_IN, EngineBuild
@@ -471,7 +471,11 @@ def _select_named_model(
     if "://" in model:  # a Path would merge the two slashes
         raise ModelMissing(
             message("{model} is an address, not a model on this computer.", model=model),
-            message("Download it first: `mtp-launcher pull {model}`.", model=model),
+            message(
+                "Download it first[: {command}][, on {page}].",
+                command=command_name(f"pull {model}"),
+                page=FaceName(None, mark("Models")),
+            ),
             wanted=model,
         )
     catalogue = load_catalogue()

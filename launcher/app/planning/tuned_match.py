@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.base.errors import HistoryUnusable, LauncherError
-from launcher.base.messages import message
+from launcher.base.messages import FaceName, command_name, mark, message
 from launcher.engine.builds.build import BUILT_IN, EngineBuild, find_llama_server_on_path
 from launcher.engine.builds.installed import engine_in_use
 from launcher.engine.builds.probe import probe_engine
@@ -49,19 +49,23 @@ class TunedMatch:
         if not self.tuned.verified:
             return message(
                 "settings imported from another computer are used only after a measurement here confirms "
-                "them: {settings}; run `mtp-launcher tune`, or `mtp-launcher bench` with and without these "
-                "settings",
+                "them: {settings}; run {tune}[, or {bench} with and without these settings]",
                 settings=settings_line(self.tuned.settings),
+                tune=command_name("tune", mark("Tune")),
+                bench=command_name("bench"),
             )
         if not self.used:
             return message(
-                "the tuned settings are not used, because {differs}; measure again with `mtp-launcher tune`",
+                "the tuned settings are not used, because {differs}; measure again with {command}",
                 differs=self.differs,
+                command=command_name("tune", mark("Tune")),
             )
         return message(
-            "{settings}[; since then {differs}: measure again with `mtp-launcher tune`]; --no-preset ignores them",
+            "{settings}[; since then {differs}: measure again with {command}][; {option} ignores them]",
             settings=self.tuned.summary,
             differs=self.differs if self.changed else None,
+            command=command_name("tune", mark("Tune")),
+            option=FaceName("--no-preset"),
         )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from launcher.base.errors import BadOption, LauncherError, Refused, ServerNotFound, Unreachable
-from launcher.base.messages import message
+from launcher.base.messages import FaceName, mark, message
 from launcher.base.text import one_line
 from launcher.engine.server.address import ServerAddress
 from launcher.engine.server.client import ChatRequest, Delta, EngineClient
@@ -225,7 +225,11 @@ class AttachedServer(MonitoredServer):
                 others=one_line(", ".join(name for name in features.models if name not in features.loaded), _MOST_NAMES)
                 or message("none"),
             ),
-            message("Name one with --model.", window="Load one of them there."),
+            message(
+                "[Name one with {option}.][{instead}]",
+                option=FaceName("--model"),
+                instead=FaceName(None, mark("Load one of them there.")),
+            ),
         )
 
     async def _get_endpoint(self, path: str, missing: dict[str, str]) -> Any:  # noqa: ANN401 -- the caller checks the shape

@@ -19,7 +19,7 @@ from launcher.app.serving.serving_session import MeasuredSession
 from launcher.base.codec import from_json
 from launcher.base.control import ControlAddress, ControlLost
 from launcher.base.errors import BadOption, GaveWay, LauncherError, Superseded
-from launcher.base.messages import message, restore_messages
+from launcher.base.messages import FaceName, mark, message, restore_messages
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.address import parse_address
 from launcher.engine.server.client import ChatRequest, EngineClient
@@ -103,8 +103,8 @@ class BorrowedSession(MeasuredSession):
                     "The running server serves {model}, not {other}.", model=self.model_name, other=options.model.name
                 ),
                 message(
-                    "Start that model first, or leave out --when-idle.",
-                    window="Start that model first, or measure without waiting for clients.",
+                    "Start that model first, or leave out {option}.",
+                    option=FaceName("--when-idle", mark("the wait for clients")),
                 ),
             )
 

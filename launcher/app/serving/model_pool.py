@@ -22,7 +22,7 @@ from launcher.app.serving.published_server import engine_name
 from launcher.app.serving.verbs import Join
 from launcher.app.settings_declared import MEMORY_LIMIT, UNKNOWN_MODEL, UNLOAD_AFTER, VALUE_NONE, VALUE_REFUSE
 from launcher.base.errors import LauncherError, ModelMissing, ModelUnknown, NothingFits, ServerNotFound, Superseded
-from launcher.base.messages import message
+from launcher.base.messages import FaceName, command_name, mark, message
 from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint
@@ -1075,7 +1075,11 @@ def _describe_lack(
         )
     else:
         title = message("There is not enough memory for {model}.", model=name)
-    hint = message("`mtp-launcher stop MODEL` unloads one.", window="Unload one first, or start this one in its place.")
+    hint = message(
+        "[{command} unloads one.][{instead}]",
+        command=command_name("stop MODEL"),
+        instead=FaceName(None, mark("Unload one first, or start this one in its place.")),
+    )
     return NothingFits(title, hint)
 
 

@@ -23,7 +23,7 @@ from launcher.base.codec import from_json
 from launcher.base.control import ControlLost
 from launcher.base.errors import EngineFailed, LauncherError, ServerNotFound, Superseded
 from launcher.base.identity import ProcessId
-from launcher.base.messages import message, restore_messages
+from launcher.base.messages import command_name, message, restore_messages
 from launcher.engine.diagnosis.log_reading import STARTED
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
@@ -61,7 +61,7 @@ _log = logging.getLogger(__name__)
 def _lost_error() -> EngineFailed:
     return EngineFailed(
         message("The server process ended unexpectedly, and its engine with it."),
-        message("Start the model again with `mtp-launcher serve`.", window="Start the model again."),
+        message("Start the model again[ with {command}].", command=command_name("serve")),
     )
 
 

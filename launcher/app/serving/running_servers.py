@@ -17,7 +17,7 @@ from launcher.base.codec import to_json
 from launcher.base.control import ControlAddress
 from launcher.base.errors import EngineFailed, LauncherError, ServerNotFound, Unreachable
 from launcher.base.identity import ProcessId
-from launcher.base.messages import join_messages, message
+from launcher.base.messages import command_name, join_messages, mark, message
 from launcher.base.validation import ValidationError
 from launcher.engine.server import registry
 from launcher.engine.server.client import EngineClient
@@ -88,7 +88,7 @@ async def _read_status(entry: ServerEntry) -> RegisteredServer:
         )
         problems.append(
             message(
-                "{go_on}; `mtp-launcher stop` ends it.", window="{go_on}; Stop ends it.", go_on=_resume_hint(entry.pid)
+                "{go_on}; {command} ends it.", go_on=_resume_hint(entry.pid), command=command_name("stop", mark("Stop"))
             )
         )
     if why := await asyncio.to_thread(suspended_engine_error, entry):
@@ -96,8 +96,9 @@ async def _read_status(entry: ServerEntry) -> RegisteredServer:
     elif state == _SILENT:
         problems.append(
             message(
-                "See `mtp-launcher logs`, or restart it with `mtp-launcher restart`.",
-                window="See Logs, or restart the server.",
+                "See {logs}, or restart it[ with {command}].",
+                logs=command_name("logs", mark("Logs")),
+                command=command_name("restart"),
             )
         )
     return RegisteredServer(entry, state, reply.get("percent"), reply.get("error"), join_messages(*problems) or None)
@@ -148,9 +149,9 @@ def suspended_engine_error(entry: ServerEntry) -> Unreachable | None:
             engine_pid=engine.pid,
         ),
         message(
-            "{go_on}; `mtp-launcher restart` restarts the engine.",
-            window="{go_on}; a restart replaces the engine.",
+            "{go_on}; {command} restarts the engine.",
             go_on=_resume_hint(engine.pid),
+            command=command_name("restart", mark("Restart")),
         ),
     )
 
@@ -352,7 +353,8 @@ def _read_last_log(lines: int) -> list[str]:
     paths = [path for path in logs_dir().glob("engine-*.log") if path.stem.removeprefix("engine-").isdecimal()]
     if not paths:
         raise ServerNotFound(
-            message("No server has run yet, so there is no log."), message("Start one with `mtp-launcher serve`.")
+            message("No server has run yet, so there is no log."),
+            message("Start one[ with {command}].", command=command_name("serve")),
         )
     newest: Path = max(paths, key=lambda path: path.stat().st_mtime)
     return read_last_lines(newest, lines)
@@ -376,8 +378,8 @@ async def find_control_address(entry: ServerEntry) -> ControlAddress:
                 pid=entry.pid,
             ),
             message(
-                "It may be suspended, for example by Ctrl-Z. Resume it, or end it with `mtp-launcher stop`.",
-                window="It may be suspended, for example by Ctrl-Z. Resume it, or end it.",
+                "It may be suspended, for example by Ctrl-Z. Resume it, or end it[ with {command}].",
+                command=command_name("stop"),
             ),
         ) from None
     return entry.control_address

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from launcher.base.errors import ModelBroken, ModelUnknown
-from launcher.base.messages import as_message, join_messages, message, suggest_names
+from launcher.base.messages import as_message, command_name, join_messages, mark, message, suggest_names
 from launcher.engine.demo import DEMO, unpack_demo_model
 from launcher.engine.server import registry
 from launcher.models.catalogue import Catalogue
@@ -100,7 +100,11 @@ def is_model_here(name: str) -> bool:
         message("There is no model {name}.", name=name),
         join_messages(
             suggest_names(near),
-            message("`mtp-launcher models list` lists the models that are here, `mtp-launcher models` the catalogue."),
+            message(
+                "{here} lists the models that are here[, {command} the catalogue].",
+                here=command_name("models list", mark("Models")),
+                command=command_name("models"),
+            ),
         ),
         wanted=name,
         near=near,

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from launcher.base.messages import join_messages, message
+from launcher.base.messages import FaceName, command_name, join_messages, message
 from launcher.engine.builds.install_errors import EngineUnfit
 from launcher.machine.backend import find_cuda_obstacle
 from launcher.machine.gpu import Gpu, Vendor
@@ -139,7 +139,7 @@ def choose_builds(
     if not builds:
         raise EngineUnfit(
             message("The release has no build for {target}.", target=target),
-            message("Build llama.cpp yourself, then `mtp-launcher engine add PATH`."),
+            message("Build llama.cpp yourself[, then {command}].", command=command_name("engine add PATH")),
         )
     gpu = target.gpus[0] if target.gpus else None
     if backend:
@@ -172,7 +172,7 @@ def choose_builds(
             ),
             message("Omit --backend to choose automatically.")
             if backend
-            else message("Build llama.cpp yourself: `engine add PATH`."),
+            else message("Build llama.cpp yourself[: {command}].", command=FaceName("`engine add PATH`")),
         )
     return tuple(choices)
 

@@ -7,15 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from launcher.base.errors import EngineUnsuitable
-from launcher.base.messages import message
+from launcher.base.messages import FaceName, message
 from launcher.base.paths import data_dir
 
 BUILT_IN = "built-in"
 CHOOSE_ENGINE = message(
-    "Choose another llama-server with --engine.",
-    window=(
-        "Choose another llama-server in a terminal: mtp-launcher engine add PATH, then mtp-launcher engine use PATH."
-    ),
+    "Choose another llama-server with {option}.", option=FaceName("--engine", "`mtp-launcher engine use PATH`")
 )
 
 
@@ -106,8 +103,8 @@ class EngineBuild:
                 CHOOSE_ENGINE
                 if self.name == BUILT_IN
                 else message(
-                    "Use a newer llama.cpp build, or omit --engine to use the built-in one.",
-                    window="Use a newer llama.cpp build, or the built-in engine.",
+                    "Use a newer llama.cpp build, or[ omit {option} to use] the built-in one.",
+                    option=FaceName("--engine"),
                 ),
                 missing=missing,
             )

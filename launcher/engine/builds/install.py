@@ -16,7 +16,7 @@ from pathlib import Path
 
 from launcher.base.errors import DiskFull, DraftsInert, GpuUnseen, LauncherError, LibraryMissing
 from launcher.base.files import make_private_folder
-from launcher.base.messages import message
+from launcher.base.messages import command_name, message
 from launcher.base.paths import cache_dir
 from launcher.base.progress import Phase, Progress
 from launcher.engine.builds.archive import unpack_archive
@@ -134,10 +134,10 @@ class _Installation:
             if faster is not None:
                 self._on_note(
                     message(
-                        "{name} stays in use: {tag} was slower on this computer. To install it anyway: "
-                        "`mtp-launcher engine install {tag}`.",
+                        "{name} stays in use: {tag} was slower on this computer.[ To install it anyway: {command}.]",
                         name=faster.name,
                         tag=release.tag,
+                        command=command_name(f"engine install {release.tag}"),
                     )
                 )
                 return faster
@@ -164,10 +164,9 @@ class _Installation:
                 pinned = read_store().current
                 self._on_note(
                     message(
-                        "{pinned} is pinned and stays in use; `mtp-launcher engine use {name}` changes that.",
-                        window="{pinned} is pinned and stays in use.",
+                        "{pinned} is pinned and stays in use[; {command} changes that].",
                         pinned=pinned,
-                        name=engine.name,
+                        command=command_name(f"engine use {engine.name}"),
                     )
                 )
             shutil.rmtree(downloads, ignore_errors=True)
@@ -248,8 +247,8 @@ class _Installation:
                 raise ReleaseMissing(
                     message("GitHub publishes no checksum for {name}, so it cannot be verified.", name=asset.name),
                     message(
-                        "Choose a newer release. If you trust this one, unpack it yourself and run "
-                        "`mtp-launcher engine add PATH`."
+                        "Choose a newer release.[ If you trust this one, unpack it yourself and run {command}.]",
+                        command=command_name("engine add PATH"),
                     ),
                 )
         total_bytes, done_bytes, paths = sum(asset.bytes for asset in assets), 0, []

@@ -23,7 +23,7 @@ from launcher.base.errors import BadOption, EngineBusy, EngineMissing, WrittenBy
 from launcher.base.files import make_private_folder, write_atomically
 from launcher.base.kept_files import KeptFile
 from launcher.base.locks import hold_lock
-from launcher.base.messages import message
+from launcher.base.messages import command_name, mark, message
 from launcher.base.paths import expand_user
 from launcher.base.validation import BaseModel, Field
 from launcher.engine.builds.build import PROGRAMS, program_in, store_dir
@@ -209,10 +209,7 @@ class EngineStore:
         hint = (
             message("There are: {names}.", names=names)
             if names
-            else message(
-                "`mtp-launcher engine install` installs one.",
-                window="In a terminal, `mtp-launcher engine install` installs one.",
-            )
+            else message("{command} installs one.", command=command_name("engine install", mark("Start")))
         )
         raise EngineMissing(message("No engine is called {name}.", name=name), hint, name=name)
 
@@ -462,7 +459,7 @@ def _check_not_running(engine: InstalledEngine) -> None:
     if user := _find_process_using(engine):
         raise EngineBusy(
             message("{name} is running ({user}), so it was kept.", name=engine.name, user=user),
-            message("Stop it: `mtp-launcher stop`.", window="Stop it first."),
+            message("Stop it[: {command}].", command=command_name("stop")),
         )
 
 

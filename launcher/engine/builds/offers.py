@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from launcher.base.errors import LauncherError
-from launcher.base.messages import join_messages, message
+from launcher.base.messages import command_name, join_messages, message
 from launcher.engine.builds.assets import BuildChoice, TargetComputer, choose_builds, fallback_rank
 from launcher.engine.builds.install_errors import EngineUnfit, KnownBadBuild, ReleaseMissing
 from launcher.engine.builds.known_bad import KnownFault, find_known_fault
@@ -100,7 +100,7 @@ async def find_offer(
             message("{build} has a known bug: {reason}.", build=build, reason=fault.reason),
             join_messages(
                 fault.advice,
-                message("To install it anyway: `mtp-launcher engine install {build} --anyway`.", build=build),
+                message("[To install it anyway: {command}.]", command=command_name(f"engine install {build} --anyway")),
             ),
             source=fault.source,
         )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from launcher.base.action import Action, ActionKind
 from launcher.base.errors import EngineFailed, LauncherError
-from launcher.base.messages import Message, fill_template, join_messages, message
+from launcher.base.messages import FaceName, Message, fill_template, join_messages, message
 from launcher.engine.diagnosis.log_reading import (
     FaultMatch,
     extract_last_run,
@@ -24,6 +24,7 @@ from launcher.engine.diagnosis.log_reading import (
     text_around,
 )
 from launcher.engine.diagnosis.signatures import (
+    FACE_NAMES,
     ActionData,
     FaultSignature,
     Severity,
@@ -357,7 +358,7 @@ def _make_diagnosis(match: FaultMatch, matches: list[FaultMatch], run_text: str)
         data.error,
         _fill_facts(data.title, facts),
         _fill_facts(data.cause, facts),
-        _fill_facts(advice.hint, facts, advice.window_hint),
+        _fill_facts(advice.hint, facts),
         tuple(_first_of_each_kind(_make_action(each, facts) for each in actions)),
         facts,
         _clean_text(match.line),
@@ -405,25 +406,25 @@ def _clean_text(text: str) -> str:
     return clean if len(clean) <= _FACT_LENGTH else clean[: _FACT_LENGTH - 1] + "…"
 
 
-def _fill_facts(template: str, facts: Mapping[str, str | int], window: str = "") -> Message:
-    """Fill facts into a sentence template.
+def _fill_facts(template: str, facts: Mapping[str, str | int]) -> Message:
+    """Fill facts of the log, and `FACE_NAMES`, into a sentence template.
 
     A part in brackets is dropped if its fact is unknown. Outside of brackets, an unknown fact becomes "unknown".
     """
 
-    def format_fact(name: str) -> str | None:
-        fact = facts.get(name)
-        if fact is None:
-            return None
+    def format_fact(name: str) -> str | FaceName | None:
+        fact = FACE_NAMES.get(name, facts.get(name))
+        if fact is None or isinstance(fact, FaceName):
+            return fact
         return f"{fact:,}" if isinstance(fact, int) and name in _COUNTS else str(fact)
 
     required = _PLACEHOLDER.findall(_OPTIONAL_PART.sub("", template))
-    texts: dict[str, str | None] = {name: format_fact(name) for name in _PLACEHOLDER.findall(template)}
+    texts: dict[str, str | FaceName | None] = {name: format_fact(name) for name in _PLACEHOLDER.findall(template)}
     texts |= {name: message("unknown") for name in required if texts[name] is None}
     if begin := _FIRST_PLACEHOLDER.match(template):  # the sentence begins with a fact: capitalize it
         first = texts[begin[1]]
-        texts[begin[1]] = first[:1].upper() + first[1:] if first else None
-    return fill_template(template, texts, window=window)
+        texts[begin[1]] = first[:1].upper() + first[1:] if isinstance(first, str) else first
+    return fill_template(template, texts)
 
 
 def _make_action(data: ActionData, facts: Mapping[str, str | int]) -> Action:

@@ -9,12 +9,39 @@ from typing import Annotated, Literal, Self
 
 from launcher.base.action import ActionKind
 from launcher.base.errors import LauncherError
+from launcher.base.messages import FaceName, command_name, engine_arguments, mark
 from launcher.base.paths import shipped_file
 from launcher.base.validation import BaseModel, ConfigDict, Field, field_validator, model_validator
+from launcher.models.server_settings import name_setting
 
 Severity = Literal["fatal", "degraded", "request", "notice"]
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _LEAST_NEEDLE = 3
+FACE_NAMES: Mapping[str, FaceName] = {
+    **{name: name_setting(name) for name in ("ctx", "draft", "n_cpu_moe", "slots", "ubatch")},
+    "kv_type": name_setting("kv"),
+    "kv_f16": name_setting("kv", "f16"),
+    "one_slot": name_setting("slots", 1),
+    "by_layers": name_setting("split_mode", "layer"),
+    "mtp_off": name_setting("draft", 0),
+    "draft_to_0": FaceName("--draft 0", mark("Draft length to 0")),
+    "no_draft": FaceName("--draft 0"),
+    "vision": FaceName("--vision or --mmproj FILE"),
+    "port_option": FaceName("--port"),
+    "close_program": FaceName(None, mark("Close that program, then start the model again.")),
+    "add_projector": engine_arguments("--mmproj FILE"),
+    "projector_on_host": engine_arguments("--no-mmproj-offload"),
+    "no_flash": engine_arguments("-fa off"),
+    "chatml": engine_arguments("--chat-template chatml"),
+    "alias": command_name("models alias add NAME=MODEL"),
+    "doctor": command_name("doctor"),
+    "engine_use": command_name("engine use PATH"),
+    "plan_command": command_name("plan"),
+    "pull": command_name("pull"),
+    "pull_page": command_name("pull", mark("Models")),
+    "show_key": command_name("status --show-key", mark("Settings")),
+}
+"""Facts of hints that do not come from the log: settings and commands, by the names of their placeholders."""
 
 
 class _StrictModel(BaseModel):
@@ -54,8 +81,6 @@ class SignatureData(_StrictModel):
     title: str
     cause: str
     hint: str
-    window_hint: str = ""
-    """Hint shown in the window, if it differs from the one in the terminal."""
     actions: Annotated[list[ActionData], Field(min_length=1)]
     source: str
     general: bool = False
@@ -78,11 +103,11 @@ class SignatureData(_StrictModel):
 
     @model_validator(mode="after")
     def _check_placeholders(self) -> Self:
-        known = {"mib", "part", "expected_mib", "reason"} | {
+        known = {"mib", "part", "expected_mib", "reason", *FACE_NAMES} | {
             name for pattern in (*self.patterns, *self.context) for name in re.compile(pattern).groupindex
         }
         values = [str(value) for action in self.actions for value in (action.label, *action.parameters.values())]
-        used = set(_PLACEHOLDER.findall(" ".join((self.title, self.cause, self.hint, self.window_hint, *values))))
+        used = set(_PLACEHOLDER.findall(" ".join((self.title, self.cause, self.hint, *values))))
         if unknown := used - known:
             raise ValueError(f"{self.code}: no pattern finds {', '.join(sorted(unknown))}")
         return self
@@ -93,7 +118,6 @@ class TopicData(_StrictModel):
 
     words: str
     hint: str
-    window_hint: str = ""
     actions: Annotated[list[ActionData], Field(min_length=1)]
 
 

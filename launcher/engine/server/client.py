@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from launcher.base.errors import LauncherError, Refused
 from launcher.base.http import ServerClient
-from launcher.base.messages import message
+from launcher.base.messages import FaceName, message
 from launcher.base.text import one_line
 
 _MOST_CHARACTERS = 2**25
@@ -288,7 +288,7 @@ async def _parse_deltas(events: AsyncIterator[Any]) -> AsyncIterator[Delta]:
         if characters_left < 0:
             raise Refused(
                 message("The server's reply does not end."),
-                message("Limit the reply with --max-tokens.", window="Ask for a shorter reply."),
+                message("Limit the reply[ with {option}].", option=FaceName("--max-tokens")),
             )
         yield delta
 

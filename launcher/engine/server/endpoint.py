@@ -13,7 +13,7 @@ from typing import Annotated
 from launcher.base.errors import BadOption, PortBusy
 from launcher.base.files import make_private_folder
 from launcher.base.kept_files import KeptFile, hold_file_lock
-from launcher.base.messages import message
+from launcher.base.messages import FaceName, command_name, mark, message
 from launcher.base.paths import state_dir
 from launcher.base.validation import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -25,7 +25,9 @@ _UNPRIVILEGED_PORTS = 1_024
 """Lowest port that needs no administrator rights by default (ip(7), ip_unprivileged_port_start)."""
 _LOCK_S = 10.0
 OTHER_PORT = message(
-    "Choose another port with --port, or omit --port.", window="Close that program, then start the model again."
+    "[Choose another port with {port_option}, or omit {port_option}.][{close_program}]",
+    port_option=FaceName("--port"),
+    close_program=FaceName(None, mark("Close that program, then start the model again.")),
 )
 """The hint where another program uses a port."""
 DEFAULT_KEY = "default"
@@ -123,7 +125,11 @@ def claim_endpoint(port: int | None, *, taken: frozenset[int] = frozenset(), sha
             if port in taken:
                 raise PortBusy(
                     message("Port {port} is in use by another server of yours.", port=port),
-                    message("`mtp-launcher status` shows it. Without --port, the model is loaded at its address."),
+                    message(
+                        "{command} shows it. Without {option}, the model is loaded at its address.",
+                        command=command_name("status", mark("Cockpit")),
+                        option=FaceName("--port", mark("a port of its own")),
+                    ),
                     port=port,
                 )
             if not is_port_free(port, host):
@@ -184,7 +190,7 @@ def add_key(port: int | None, name: str) -> Endpoint:
         if name in entry.to_endpoint().keys:
             raise BadOption(
                 message("Port {port} already has a key named {name}.", port=entry.port, name=name),
-                message("`mtp-launcher keys rotate {name}` replaces it.", name=name),
+                message("{command} replaces it.", command=command_name(f"keys rotate {name}", mark("Settings"))),
             )
         entry.named_keys[name] = _make_key()
         return entry.to_endpoint()
@@ -208,7 +214,7 @@ def revoke_key(port: int | None, name: str) -> Endpoint:
         if name == DEFAULT_KEY:
             raise BadOption(
                 message("The key {name} cannot be revoked, because this program uses it.", name=name),
-                message("`mtp-launcher keys rotate {name}` replaces it.", name=name),
+                message("{command} replaces it.", command=command_name(f"keys rotate {name}", mark("Settings"))),
             )
         del entry.named_keys[name]
         return entry.to_endpoint()

@@ -18,7 +18,7 @@ from launcher.base.codec import decode_json, encode_json
 from launcher.base.errors import LauncherError, ModelMissing
 from launcher.base.files import make_private_folder, write_atomically
 from launcher.base.kept_files import KeptFile
-from launcher.base.messages import message
+from launcher.base.messages import FaceName, command_name, mark, message
 from launcher.base.paths import expand_user, state_dir
 from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.demo import DEMO
@@ -225,7 +225,11 @@ def require_last_model() -> str:
     if name is None:
         raise ModelMissing(
             message("No model was loaded before."),
-            message("Name one: `mtp-launcher serve --model FILE`.", window="Choose one on Models, or open a file."),
+            message(
+                "[Name one: {command}.][Choose one on {page}, or open a file.]",
+                command=command_name("serve --model FILE"),
+                page=FaceName(None, mark("Models")),
+            ),
         )
     return name
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.base.errors import BadOption, EngineUnsuitable, GeometryUnknown, LauncherError, ModelHasNoHead
-from launcher.base.messages import join_messages, message
+from launcher.base.messages import FaceName, join_messages, mark, message
 from launcher.engine.arguments import server_arguments
 from launcher.engine.builds.build import BUILT_IN, EngineBuild, find_llama_server_on_path
 from launcher.engine.builds.flags import Flag
@@ -30,7 +30,7 @@ from launcher.models.gguf import GgufModel, check_complete, isolate_head, read_m
 from launcher.models.limits import no_head_error, training_warning
 from launcher.models.memory import KV_TYPES, DraftModel, PlanSettings, check_kv, estimate_memory
 from launcher.models.read_situation import ServerMemory, make_situation
-from launcher.models.server_settings import ROWS, Value, to_fields
+from launcher.models.server_settings import ROWS, Value, name_setting, to_fields
 from launcher.models.situation import Situation
 from launcher.models.weights import read_weights
 
@@ -88,7 +88,7 @@ def check_model(options: ServeOptions) -> GgufModel:
     if options.drafter.drafts and header.is_embedding:
         raise ModelHasNoHead(
             message("{name} generates no text, so there is nothing to draft.", name=options.model.name),
-            message("Start it with --draft 0.", window="Turn MTP off."),
+            message("Start it with {mtp_off}.", mtp_off=name_setting("draft", 0)),
             path=str(options.model),
         )
     if options.drafter.drafts and not options.can_draft(head=header.has_mtp_head):
@@ -320,8 +320,11 @@ def _check_can_offload(build: EngineBuild) -> None:
         raise EngineUnsuitable(
             message("The built-in engine runs on the CPU only, so all experts are already there."),
             message(
-                "Omit --n-cpu-moe. To use a GPU, choose a llama-server built for it with --engine.",
-                window="Set Experts on CPU to 0. To use a GPU, install the engine for it: Start does that.",
+                "Omit {n_cpu_moe}. To use a GPU, choose a llama-server built for it[ with {option}][: {page} "
+                "installs one].",
+                n_cpu_moe=name_setting("n_cpu_moe"),
+                option=FaceName("--engine"),
+                page=FaceName(None, mark("Start")),
             ),
             option="--n-cpu-moe",
         )

@@ -5,7 +5,7 @@ import sys
 import psutil
 
 from launcher.base.errors import NotOurEngine, PortBusy, Unreachable
-from launcher.base.messages import message
+from launcher.base.messages import command_name, message
 from launcher.engine.server.endpoint import OTHER_PORT, is_port_free
 from launcher.engine.server.registry import ServerEntry
 
@@ -63,7 +63,7 @@ def verified_api_key(entry: ServerEntry) -> str:
     if is_port_free(entry.port):
         raise Unreachable(
             message("No server responds at {url}.", url=entry.url),
-            message("See `mtp-launcher status`, and try again.", window="Try again."),
+            message("[See {command}, and ]try again.", command=command_name("status")),
         )
     raise NotOurEngine(
         message(

@@ -18,7 +18,7 @@ from launcher.base.files import make_private_folder, write_atomically
 from launcher.base.identity import ProcessId
 from launcher.base.kept_files import KeptFile
 from launcher.base.locks import hold_lock
-from launcher.base.messages import message
+from launcher.base.messages import command_name, message
 from launcher.base.paths import explain_os_error, runtime_dir, state_dir
 from launcher.base.validation import (
     BaseModel,
@@ -291,14 +291,12 @@ def find_server(url: str | None) -> ServerEntry:
             message("No server of this program runs at {url}.", url=wanted),
             message("Running: {names}.", names=names)
             if names
-            else message(
-                "Start one with `mtp-launcher serve --model FILE`.", window="Load a model on Start or Models."
-            ),
+            else message("Start one[ with {command}].", command=command_name("serve --model FILE")),
         )
     if not entries:
         raise ServerNotFound(
             message("No server is running."),
-            message("Start one with `mtp-launcher serve --model FILE`.", window="Load a model on Start or Models."),
+            message("Start one[ with {command}].", command=command_name("serve --model FILE")),
         )
     if len(entries) > 1:
         raise SeveralServers(

@@ -7,7 +7,7 @@ from typing import ClassVar
 from weakref import WeakKeyDictionary
 
 from launcher.base.codec import JsonView
-from launcher.base.messages import message
+from launcher.base.messages import command_name, message
 from launcher.engine.server.logs import LogBook
 
 BILLING_HEADER = "x-anthropic-billing-header"
@@ -53,11 +53,9 @@ class Reread:
                 if self.place != BILLING_HEADER:
                     return message("The client changed an early part of its prompt ({place}).", place=self.place)
                 return message(
-                    "Claude Code changed its header {header} in front of the prompt. `mtp-launcher code claude` turns"
-                    " it off.",
-                    window="Claude Code changed its header {header} in front of the prompt."
-                    " CLAUDE_CODE_ATTRIBUTION_HEADER=0 turns it off.",
+                    "Claude Code changed its header {header} in front of the prompt. {command} turns it off.",
                     header=BILLING_HEADER,
+                    command=command_name("code claude", "CLAUDE_CODE_ATTRIBUTION_HEADER=0"),
                 )
             case RereadCause.RESTART:
                 return message("The engine was restarted in between and could not take its slots over.")
@@ -65,10 +63,9 @@ class Reread:
                 return message("Another conversation had the slot in between.")
             case RereadCause.CACHE_LIMIT:
                 return message(
-                    "Another conversation had the slot in between, and the engine's prompt cache in host memory was"
-                    " full. A larger one: `mtp-launcher restart --set cache-ram=MIB`.",
-                    window="Another conversation had the slot in between, and the engine's prompt cache in host memory"
-                    " was full.",
+                    "Another conversation had the slot in between, and the engine's prompt cache in host memory "
+                    "was full.[ A larger one: {command}.]",
+                    command=command_name("restart --set cache-ram=MIB"),
                 )
             case RereadCause.CHECKPOINT:
                 return message("The engine's last checkpoint did not reach back far enough.")

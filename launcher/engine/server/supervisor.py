@@ -66,6 +66,7 @@ from launcher.engine.server.state import (
     ServerState,
     ServerStatus,
 )
+from launcher.models.server_settings import name_setting
 
 # Draining: open requests may finish before a stop or restart.
 
@@ -252,8 +253,8 @@ async def check_first_reply(
         raise DraftsInert(
             message("The engine runs, but MTP drafts no tokens."),
             message(
-                "Start it with --draft 0, or use another build or another file of the model.",
-                window="Turn MTP off, or use another build or another file of the model.",
+                "Start it with {mtp_off}, or use another build or another file of the model.",
+                mtp_off=name_setting("draft", 0),
             ),
             speculative=speculative,
         )
