@@ -251,7 +251,7 @@ class ModelPool:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.endpoint = endpoint
-        self._address = address
+        self.address = address
         self._request_log = request_log
         self.takes_models = takes_models and address is not None
         self._read_rules = read_rules
@@ -548,7 +548,7 @@ class ModelPool:
         def listen(event: ServerEvent) -> None:
             self._handle_event(model, event)
 
-        side = self._address.open_side(lambda: self._note_use(model), suffix) if self._address is not None else None
+        side = self.address.open_side(lambda: self._note_use(model), suffix) if self.address is not None else None
         supervisor = Supervisor(self.endpoint, log, listen, client_side=side)
         model = PooledModel(supervisor, side, name, path.absolute() if path is not None else None)
         model.used_s = self._clock()
@@ -770,9 +770,9 @@ class ModelPool:
 
         Raises LauncherError.
         """
-        if self._address is None or not self.takes_models or self._closing is not None:
+        if self.address is None or not self.takes_models or self._closing is not None:
             raise ServerNotFound(message("The server is being stopped."), message("Start it again."))
-        await self._address.open()
+        await self.address.open()
         start = await _resolve_join(request, {}, ())
         model = self._find_path(start.options.model)
         if model is None:

@@ -117,7 +117,6 @@ class ServerSession(ServingSession):
         self._pool_watch: asyncio.Task[None] | None = None
         self.pool: ModelPool | None = None
         """None while nothing is served or starting."""
-        self._gateway: GatewayAddress | None = None
         self._lost_port: int | None = None
         """The port that another program took; None once the user was told."""
         self._hides_lost_port = False
@@ -148,6 +147,10 @@ class ServerSession(ServingSession):
     @property
     def _supervisor(self) -> Supervisor | None:
         return self.pool.main.supervisor if self.pool is not None else None
+
+    @property
+    def _gateway(self) -> GatewayAddress | None:
+        return self.pool.address if self.pool is not None else None
 
     @property
     def last_handover(self) -> "HandoverReport | None":
@@ -516,20 +519,17 @@ class ServerSession(ServingSession):
         encrypted = self.encrypted and endpoint.shared
         published.registration.update(encrypted=encrypted, takes_models=self._takes_models)
         try:
-            self._gateway = (
-                None
-                if self._direct
-                else GatewayAddress(
-                    endpoint, self.request_log, encrypted=encrypted, read_allowed=settings.read_allowed_names
-                )
-            )
+            address = None
+            if not self._direct:
+                allowed = settings.read_allowed_names
+                address = GatewayAddress(endpoint, self.request_log, encrypted=encrypted, read_allowed=allowed)
         except LauncherError:
             await published.withdraw()
             raise
         self._published, self._port = published, endpoint.port
         self.pool = pool = ModelPool(
             endpoint,
-            self._gateway,
+            address,
             self.request_log,
             options,
             takes_models=self._takes_models,
@@ -637,9 +637,8 @@ class ServerSession(ServingSession):
             await pool.close()
             published, self._published, self.pool = self._published, None, None
             pool.main.supervisor.log.close()
-            gateway, self._gateway = self._gateway, None
-            if gateway is not None:
-                await gateway.close()
+            if pool.address is not None:
+                await pool.address.close()
                 await self._request_keeping.save_pending()
             if published is not None:
                 await published.withdraw()
