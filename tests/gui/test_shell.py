@@ -12,7 +12,7 @@ from PySide6.QtGui import QGuiApplication, QKeySequence, QShortcut
 from PySide6.QtWidgets import QLabel, QPushButton, QStackedWidget
 from pytestqt.qtbot import QtBot
 
-from launcher.cli import gui as command
+from launcher.cli.options import gui as options
 from launcher.engine.server.registry import ServedModel, register_server
 from launcher.gui import theme
 from launcher.gui.application import acquire_instance_lock, warn_about_folders
@@ -182,7 +182,7 @@ def test_a_second_start_waits_for_a_starting_window_but_not_for_a_hanging_one(qt
 
 
 def test_the_option_for_pages_knows_all_pages() -> None:
-    assert [spec.name for spec in RAIL] == list(command.PAGES)
+    assert [spec.name for spec in RAIL] == list(options.PAGES)
 
 
 def test_an_elided_text_is_complete_in_its_tooltip(qtbot: QtBot) -> None:
