@@ -6,6 +6,7 @@ The server runs in a process of its own, which a crash of the window leaves runn
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -377,8 +378,6 @@ class ServerService:
 
 async def _hold_joined_model(entry: "ServerEntry", model: str, ready: "asyncio.Future[None]") -> None:
     """Load a model at a running server, and hold it there until it is unloaded. `ready` gets the error of the load."""
-    from contextlib import aclosing
-
     from launcher.app.serving.running_servers import find_control_address
     from launcher.app.serving.verbs import Join, send_verb
     from launcher.engine.serve_options import ServeOptions

@@ -20,6 +20,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import (
     QApplication,
+    QFileDialog,
     QGridLayout,
     QMainWindow,
     QPushButton,
@@ -635,8 +636,6 @@ class Window(QMainWindow):
 
     @Slot()
     def _choose_file(self) -> None:
-        from PySide6.QtWidgets import QFileDialog  # imported late: the first paint does not need it
-
         kinds = f"{tr('Models')} (*.gguf);;{tr('All files')} (*)"
         name, _ = QFileDialog.getOpenFileName(self, tr("Open a model"), "", kinds)
         if name:

@@ -16,7 +16,11 @@ from launcher.base.errors import BadOption, LauncherError, ModelBroken
 from launcher.base.messages import message
 from launcher.base.paths import expand_user, explain_os_error
 from launcher.models.cuda_pool import MOST_MEASURED_BYTES
+from launcher.models.file_kinds import kind_of_broken
 from launcher.models.fitting import SHORT_CONTEXTS
+from launcher.models.gguf import check_complete, read_model
+from launcher.models.header_summary import apply_header
+from launcher.models.locate import select_model
 from launcher.models.memory import HostParts, MemoryEstimate, MemoryParts, PlanSettings, overhead_bytes
 from launcher.models.plan import Plan, PlanCriteria, Status, estimate_argument, fit_status, list_unplanned, make_plans
 from launcher.models.speed import forecast_reading
@@ -42,9 +46,6 @@ async def select_named(name: str, catalogue: Catalogue) -> ModelSelection:
 
     Raises what `select_model` and `select_hub_model` raise, and ModelBroken for a local file that is incomplete.
     """
-    from launcher.models.gguf import check_complete, read_model
-    from launcher.models.locate import select_model
-
     selection: ModelSelection | None = None
     if "/" in name and not expand_user(name).exists():
         from launcher.models.hub_model import select_hub_model  # imported late: it needs the network's modules
@@ -73,15 +74,12 @@ async def plan_named(
     There are none if the engine has just refused the model. Raises BadOption and ModelUnknown for criteria that the
     model cannot meet, and the errors of the hub.
     """
-    from launcher.models.header_summary import apply_header
-
     catalogue, entry = selection.catalogue, selection.entry
     quant = criteria.quant or (selection.file.quant if selection.file and selection.names_file else None)
     criteria = replace(criteria, model=entry.id, quant=quant)
     plans = make_plans(catalogue, situation, criteria)
     is_on_hub = entry.repo is not None and len(catalogue.models) == 1
     if is_on_hub and plans:
-        from launcher.models.file_kinds import kind_of_broken
         from launcher.models.hub_model import leave_out_file, read_planned_header
 
         left = _MOST_HEADERS

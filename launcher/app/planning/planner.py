@@ -21,16 +21,24 @@ from launcher.base.errors import (
 )
 from launcher.base.messages import join_messages, message
 from launcher.base.paths import expand_user
+from launcher.engine.arguments import LLAMA_SERVER, planned_options, server_arguments
+from launcher.engine.builds.build import BUILT_IN, find_llama_server_on_path, store_dir
+from launcher.engine.serve_options import DEFAULT_DRAFT, ServeOptions, fallback_context
 from launcher.machine.cards import find_card, match_card
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.geometry import read_geometry
+from launcher.models.gguf import read_header, read_model, read_raw_header
+from launcher.models.header_summary import read_draft_model
 from launcher.models.limits import check_rpc
-from launcher.models.plan import Plan, PlanCriteria
+from launcher.models.memory import PlanSettings, estimate_memory
+from launcher.models.plan import Plan, PlanCriteria, estimate_argument, plan_file
 from launcher.models.server_settings import ROWS, to_fields
 from launcher.models.situation import Situation, describe_machine, describe_unified_machine
+from launcher.models.weights import read_weights
 
 if TYPE_CHECKING:
     from launcher.engine.builds.build import Device, EngineBuild
     from launcher.engine.engine_estimate import EngineEstimate, TwinPart
-    from launcher.engine.serve_options import ServeOptions
     from launcher.engine.server.launch import Launch
     from launcher.engine.server.own_memory import RunningEngine
     from launcher.machine.machine import Machine
@@ -40,7 +48,7 @@ if TYPE_CHECKING:
     from launcher.models.fit_advice import FitAdvice
     from launcher.models.gguf import GgufModel
     from launcher.models.locate import ModelSelection
-    from launcher.models.memory import MemoryEstimate, PlanSettings
+    from launcher.models.memory import MemoryEstimate
     from launcher.models.plan import UnplannedFile
     from launcher.models.read_situation import ServerMemory
 
@@ -229,7 +237,6 @@ async def _list_needed_devices(
         return await _list_devices(build)
     if all(gpu.vendor != "nvidia" for gpu in machine.gpus) or _must_not_wake(machine, description):
         return ()
-    from launcher.engine.builds.build import BUILT_IN
     from launcher.engine.builds.probe import list_devices_once
     from launcher.machine.engine_devices import merge_engine_gpus
     from launcher.machine.visibility import list_variables
@@ -293,9 +300,6 @@ def options_for_plan(
 
     `rpc` are the RPC workers, `extra` the user's own arguments. `file` is the model's path or name if that is known.
     """
-    from launcher.engine.arguments import planned_options
-    from launcher.engine.serve_options import ServeOptions
-
     projector = plan.entry.projector if plan.setting.mmproj_bytes else None
     options = ServeOptions(
         file or downloaded_file(plan) or Path(plan.file.file),
@@ -332,7 +336,6 @@ async def planned_engine(machine: MachineDescription, situation: Situation) -> P
 
         with suppress(LauncherError, OSError):
             return PlannedEngine(await probe_engine(None), gpu=False, no_gpu=no_gpu)
-    from launcher.engine.serve_options import ServeOptions
     from launcher.engine.server.launch import choose_build, uses_gpu
     from launcher.machine.machine import read_machine
 
@@ -357,8 +360,6 @@ def plan_arguments(
     `rpc` are the RPC workers, `extra` the user's own arguments, which come last. `file` is the model's path or name if
     that is known. Raises EngineUnsuitable when the build lacks a needed flag.
     """
-    from launcher.engine.arguments import LLAMA_SERVER, server_arguments
-
     build = engine.build or LLAMA_SERVER
     options = replace(options_for_plan(plan, rpc=rpc, extra=extra, file=file), no_gpu=engine.no_gpu)
     return [*build.command, *server_arguments(options, build, gpu=engine.gpu)]
@@ -402,7 +403,6 @@ async def probe_engine_in_use() -> EngineBuild | None:
     """Return the probed build of the engine in use, or of llama-server on PATH; None if there is none that works."""
     if not _may_have_llama_server():
         return None
-    from launcher.engine.builds.build import find_llama_server_on_path
     from launcher.engine.builds.installed import engine_in_use, is_built_in_chosen
     from launcher.engine.builds.probe import probe_engine
 
@@ -418,8 +418,6 @@ async def probe_engine_in_use() -> EngineBuild | None:
 
 def _may_have_llama_server() -> bool:
     """Return whether there is a store of engines or a llama-server on PATH: if not, callers need fewer imports."""
-    from launcher.engine.builds.build import find_llama_server_on_path, store_dir
-
     return store_dir().is_dir() or find_llama_server_on_path() is not None
 
 
@@ -444,9 +442,6 @@ def measure_load_memory(
     """
     from launcher.engine.engine_estimate import backend_of_log
     from launcher.machine.gpus import find_gpus, read_gpu_states
-    from launcher.models.geometry import read_geometry
-    from launcher.models.memory import estimate_memory
-    from launcher.models.weights import read_weights
 
     options, backend = launch.options, backend_of_log(log)
     if options.extra or options.draft_file or options.mmproj or backend == "cpu":
@@ -537,7 +532,6 @@ def read_source(target: str) -> ModelSource:
     """
     from launcher.engine.engine_estimate import TwinPart
     from launcher.fetch.hub import HubFile, is_hub_file
-    from launcher.models.gguf import read_model, read_raw_header
     from launcher.models.locate import refuse_unusable
 
     name, target = target, _locate_target(target)
@@ -574,10 +568,8 @@ def _locate_target(target: str) -> str:
     """Return the path of a downloaded model of the catalogue, the hub address of another one, else `target` itself."""
     from launcher.engine.demo import DEMO, unpack_demo_model
     from launcher.fetch.hub import HubFile
-    from launcher.models.catalogue_load import load_catalogue
     from launcher.models.hub_model import find_named_entry, parse_hub_name, select_hub_model
     from launcher.models.locate import find_named
-    from launcher.models.plan import estimate_argument
 
     if target == DEMO:
         return str(unpack_demo_model())
@@ -616,7 +608,6 @@ def projector_bytes(target: str) -> int:
     Raises ModelMissing, and the errors of the hub.
     """
     from launcher.fetch.hub import HubFile, is_hub_file, resolve_file
-    from launcher.models.gguf import read_header
 
     path = expand_user(target)
     if path.exists() or not is_hub_file(target):
@@ -630,10 +621,6 @@ def settings_for_model(model: GgufModel, criteria: PlanCriteria, situation: Situ
     For a model without a memory formula, the context is `fallback_context`. Raises BadOption for invalid values,
     ModelHasNoHead for drafts without a head.
     """
-    from launcher.engine.serve_options import DEFAULT_DRAFT, fallback_context
-    from launcher.models.memory import PlanSettings
-    from launcher.models.plan import plan_file
-
     with suppress(GeometryUnknown):
         return plan_file(model, situation, criteria).setting
     default = PlanSettings(
@@ -651,10 +638,6 @@ def estimate_by_formula(source: ModelSource, settings: PlanSettings) -> MemoryEs
     Raises GeometryUnknown.
     """
     from launcher.models.file_entry import describe_file
-    from launcher.models.geometry import read_geometry
-    from launcher.models.header_summary import read_draft_model
-    from launcher.models.memory import estimate_memory
-    from launcher.models.weights import read_weights
 
     geometry = read_geometry(source.model)
     draft_model = read_draft_model(describe_file(source.model)) if settings.draft_bytes else None
@@ -668,12 +651,9 @@ def advise_source(
 
     `target` is how the user named it: of a model of the catalogue, its other files are tried, too.
     """
-    from launcher.models.catalogue_load import load_catalogue
     from launcher.models.fit_advice import advise_fit
-    from launcher.models.geometry import read_geometry
     from launcher.models.hub_model import find_named_entry
     from launcher.models.smaller_model import find_smaller
-    from launcher.models.weights import read_weights
 
     catalogue = load_catalogue()
     entry = find_named_entry(target, catalogue)
@@ -699,7 +679,6 @@ async def compare_with_engine(
     engine is asked about one file only. Raises what `ask_engine` and `choose_build` raise.
     """
     from launcher.engine.engine_estimate import ask_engine, difference_percent
-    from launcher.engine.serve_options import ServeOptions
     from launcher.engine.server.launch import choose_build, uses_gpu
     from launcher.machine.machine import read_machine
 

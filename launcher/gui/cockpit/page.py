@@ -1,7 +1,7 @@
 """The Cockpit page: sliders, plots, requests, saved chats, chat and live values in layouts; notices above them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from launcher.base.action import ActionKind
 from launcher.base.errors import LauncherError, Superseded
 from launcher.base.text import make_visible
 from launcher.export.formats import FORMATS, Subject, render_export
@@ -159,8 +160,6 @@ class CopyPanel(Card):
 
 
 async def _render_recipe(kind: "str", with_key: bool, url: str | None) -> str:
-    from dataclasses import replace
-
     from launcher.app.models import recipes
 
     recipe = (await recipes.recipe_of_running(url, backend=None)).recipe
@@ -371,7 +370,6 @@ class NoticeArea(QWidget):
         """Return the button for a suggested fix, or None if only the user can do it."""
         if action is None:
             return None
-        from launcher.base.action import ActionKind
         from launcher.engine.diagnosis.actions import restarts_server
 
         pages = {

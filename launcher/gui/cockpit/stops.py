@@ -18,6 +18,7 @@ from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.cockpit.stop_button import StopButton
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label, set_tooltip
+from launcher.gui.start.flow import StartFlow
 from launcher.gui.start.text import settings_title, step_name, step_state
 from launcher.gui.translation import join_sentences, render, tr
 from launcher.gui.widgets.blocks import make_button, make_caption
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from launcher.app.planning.model_stops import ModelStop
     from launcher.app.planning.preview import Preview, Previewer
     from launcher.engine.server.launch import Launch
-    from launcher.gui.start.flow import StartFlow
     from launcher.monitor.reply import Reply
     from launcher.runtime import WorkHandle
 
@@ -282,8 +282,6 @@ class PlanStops(QWidget):
         if self._pending is None or self.is_starting:
             return
         if self._flow is None:
-            from launcher.gui.start.flow import StartFlow
-
             self._flow = StartFlow(self._controller, self)
             self._flow.started.connect(self._show_choice)
             self._flow.stepped.connect(self._show_step)

@@ -25,6 +25,7 @@ from PySide6.QtWidgets import (
 )
 
 from launcher.base.errors import LauncherError
+from launcher.engine.server.logs import logs_dir
 from launcher.engine.server.state import SERVING, ServerState
 from launcher.gui import theme
 from launcher.gui.labels import Label, escape_tooltip
@@ -658,8 +659,6 @@ class LogsPage(QWidget):
         self.bar.search.selectAll()
 
     def _open_folder(self) -> None:
-        from launcher.engine.server.logs import logs_dir
-
         folder = Path(self.source.where).parent if self.source.kind is SourceKind.FILE else logs_dir()
         if not folder.is_dir():
             self.banner.show_message(tr("There is no log folder yet. The first start creates it."), "information")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.base.errors import BadOption, LauncherError, ServerNotFound
+from launcher.engine.server.logs import list_log_files
 from launcher.gui.logs.lines import MOST_LINES, ParsedLine, format_timestamp, parse_log_line
 
 if TYPE_CHECKING:
@@ -80,7 +81,6 @@ OWN_SERVER = LogSource(SourceKind.OURS)
 async def find_sources(own_url: str | None) -> tuple[LogSource, ...]:
     """Return the servers of this user's other programs, then the log files, newest first."""
     from launcher.engine.server import registry
-    from launcher.engine.server.logs import list_log_files
 
     entries = await asyncio.to_thread(registry.list_entries)
     files = await asyncio.to_thread(list_log_files)

@@ -17,7 +17,13 @@ from launcher.app.models.model_library import (
     LibraryModel,
     ModelShelf,
     find_recommended,
+    look_up,
     name_local,
+    plan_beside,
+    plan_files,
+    read_hub_model,
+    read_shelf,
+    search_hub,
 )
 from launcher.app.settings_declared import SEARCH_HUB, VALUE_OFF, VALUE_ON
 from launcher.base.errors import LauncherError, Superseded
@@ -157,7 +163,6 @@ class ModelsPage(QWidget):
         """Read the models again. Cancels a read in progress."""
 
         async def read_models(report: object) -> None:
-            from launcher.app.models.model_library import read_shelf
             from launcher.app.planning.planner import MachineDescription
 
             assert callable(report)  # noqa: S101 -- for the type checker
@@ -252,8 +257,6 @@ class ModelsPage(QWidget):
         model, file = selected[0], selected[1]
 
         async def look_up_file(_report: object) -> None:
-            from launcher.app.models.model_library import look_up
-
             await look_up(model, file)
 
         self.details.look_up.setEnabled(False)
@@ -267,8 +270,6 @@ class ModelsPage(QWidget):
         situation = self.shelf.situation if self.shelf is not None else None
 
         async def read_files(_report: object) -> LibraryModel:
-            from launcher.app.models.model_library import read_hub_model
-
             return await read_hub_model(name, situation)
 
         self.hub_line.show_state(tr("Reading the files of {name} on Hugging Face ...", name=name))
@@ -677,8 +678,6 @@ class ModelsPage(QWidget):
             self._beside_planning.cancel()
 
         async def plan_file(_report: object) -> LibraryFile:
-            from launcher.app.models.model_library import plan_beside
-
             return await plan_beside(file, situation)
 
         self._beside_planning = self._controller.bridge.run(
@@ -704,8 +703,6 @@ class ModelsPage(QWidget):
         self._planning.add(model.key)
 
         async def plan_model(_report: object) -> LibraryModel:
-            from launcher.app.models.model_library import plan_files
-
             return await plan_files(model, situation)
 
         self._controller.bridge.run(
@@ -796,8 +793,6 @@ class ModelsPage(QWidget):
         text = self.search.text
 
         async def search_words(_report: object) -> tuple[LibraryModel, ...]:
-            from launcher.app.models.model_library import search_hub
-
             return await search_hub(text)
 
         self.hub_line.show_state(tr("Searching Hugging Face ..."))

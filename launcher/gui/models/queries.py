@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from launcher.base.errors import LauncherError, ModelInUse
 from launcher.gui.translation import render, tr
+from launcher.models.geometry import read_geometry
+from launcher.models.gguf import read_model
 
 if TYPE_CHECKING:
     from launcher.models.library import LocalModel
@@ -32,8 +34,6 @@ async def read_figures(local: LocalModel) -> FileFigures:
 
 def _read_figures(local: LocalModel) -> FileFigures:
     from launcher.engine.server.last_start import load_last_uses
-    from launcher.models.geometry import read_geometry
-    from launcher.models.gguf import read_model
     from launcher.models.library import list_hashes
 
     hashes, used_s = list_hashes(local), load_last_uses().get(str(local.path))

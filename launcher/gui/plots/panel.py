@@ -23,6 +23,7 @@ from launcher.gui.plots.quantities import GPU_NAMES, PLOTS, Plot, read_values
 from launcher.gui.plots.readout import ElidedText
 from launcher.gui.plots.references import RateReferences
 from launcher.gui.plots.row import PlotRow
+from launcher.gui.plots.samples import Columns, Samples
 from launcher.gui.plots.span import TimeSpan
 from launcher.gui.translation import render, tr
 from launcher.gui.widgets import ComboBox
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from launcher.gui.bridge import Bridge
     from launcher.gui.controller import Controller
     from launcher.gui.plots.export import PlotTable
-    from launcher.gui.plots.samples import Columns, Samples
     from launcher.gui.viewmodel import View
     from launcher.monitor.monitor import MonitorSnapshot
 
@@ -424,8 +424,6 @@ class PlotPanel(QWidget):
     def load_samples(self) -> Samples:
         """Return the samples. Loads NumPy for them the first time, which takes 0.1 s."""
         if self.samples is None:
-            from launcher.gui.plots.samples import Samples
-
             self.samples = Samples() if self._kept_samples is None else self._kept_samples
             unstored, self._unstored = self._unstored, []
             self._store(self.samples, unstored)
@@ -480,8 +478,6 @@ class PlotPanel(QWidget):
         samples = self.samples
         if samples is None:
             return
-        from launcher.gui.plots.samples import Columns
-
         self._stale = False
         self._drawn_s = samples.newest_s
         self.drawings += 1

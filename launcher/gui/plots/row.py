@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import ceil, floor
 from typing import TYPE_CHECKING
 
+import numpy as np
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
@@ -212,8 +213,6 @@ class PlotRow(QWidget):
 
     def _find_range(self, drawn: Sequence[Floats], limit: Reference | None) -> tuple[float, float]:
         """Return the ends of the axis for the values in sight. See Plot."""
-        import numpy as np
-
         from launcher.gui.plots.axes import round_up_nicely
 
         plot = self.plot

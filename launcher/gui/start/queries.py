@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.base.errors import LauncherError
 from launcher.base.late import asyncio
+from launcher.base.paths import models_dir
 
 if TYPE_CHECKING:
     from launcher.app.first.first_checks import StartSurvey
@@ -179,7 +180,6 @@ async def _apply_own_settings(
 
 
 def _read_computer(*, wake: bool) -> Computer:
-    from launcher.base.paths import models_dir
     from launcher.machine.advice import list_advice
     from launcher.machine.disks import read_disks
     from launcher.machine.gpus import read_gpu_states

@@ -10,6 +10,7 @@ from launcher.base.errors import LauncherError
 from launcher.gui.duration import format_duration
 from launcher.gui.labels import UNKNOWN
 from launcher.gui.translation import chosen_language, join_sentences, ntr, render, tr
+from launcher.gui.tune.cards import WORKLOADS
 from launcher.gui.tune.view_data import VerdictText, WorkloadAnswer
 from launcher.models.drafters import drafter_in, drafter_of
 
@@ -187,8 +188,6 @@ def verdict_sentence(verdict: Mapping[str, Any], workload: str) -> str:
 
 def workload_title(name: str) -> str:
     """Return the title of a workload by its name, or those of several with commas between."""
-    from launcher.gui.tune.cards import WORKLOADS
-
     titles = {each.name: tr(each.title) for each in WORKLOADS}
     return ", ".join(titles.get(each, each) for each in name.split(", "))
 

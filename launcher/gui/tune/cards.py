@@ -29,7 +29,9 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from launcher.app import settings
 from launcher.app.settings_declared import ADVICE
+from launcher.base.paths import explain_os_error
 from launcher.base.units import format_figure
 from launcher.gui import theme
 from launcher.gui.labels import UNKNOWN, Label, set_tooltip
@@ -168,7 +170,6 @@ def _advice_text(advice: Advice) -> str:
 
 async def _read_state(session: ServingSession | None, model: str) -> TunedState:
     """Read the state for the running model, else the last served one, else the demo. Wakes no GPU."""
-    from launcher.app import settings
     from launcher.app.planning.tuned_match import find_tuned_match
     from launcher.app.serving.use_counting import find_advice
 
@@ -284,7 +285,6 @@ def _load_session(session_id: str) -> Session:
 
 
 def _export_session(session_id: str, path: Path) -> None:
-    from launcher.base.paths import explain_os_error
     from launcher.tuning.report_export import writer_for
 
     text = writer_for(path)(_load_session(session_id))

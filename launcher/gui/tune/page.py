@@ -26,7 +26,7 @@ from launcher.gui.tune.cards import (
     describe_faults,
 )
 from launcher.gui.tune.draft_plot import DraftPlot
-from launcher.gui.tune.tune_control import TuneControl
+from launcher.gui.tune.tune_control import TuneControl, view_of_session
 from launcher.gui.tune.view_data import OWN_WORKLOAD, TrialRow, TuneRequest, VerdictText
 from launcher.gui.widgets import Card, ComboBox, PageHead, SliderField
 from launcher.gui.widgets.scrolling import make_scroll_area
@@ -373,8 +373,6 @@ class TunePage(QWidget):
         """Show a tune from the history, unless one is running."""
         if self.tuning.running:
             return
-        from launcher.gui.tune.tune_control import view_of_session
-
         view = view_of_session(session)
         self._session_id = session.id
         self.export.setEnabled(True)
