@@ -48,6 +48,7 @@ from launcher.engine.server.state import (
 from launcher.gui import appearance, theme
 from launcher.gui.controller import Controller
 from launcher.gui.core_events import DrainAnswer
+from launcher.gui.late import hub_model
 from launcher.gui.pages import PAGES
 from launcher.gui.rail import Rail, find_gpus
 from launcher.gui.service import DEMO
@@ -682,6 +683,4 @@ def _named_model(data: QMimeData) -> str:
         return ""
     if not 0 < len(text) <= _LONGEST_NAME or "/" not in text or any(map(str.isspace, text)):
         return ""
-    from launcher.models.hub_model import parse_hub_name  # imported late: only what is dragged or pasted needs it
-
-    return text if parse_hub_name(text) is not None else ""
+    return text if hub_model.parse_hub_name(text) is not None else ""

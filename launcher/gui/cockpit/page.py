@@ -34,6 +34,7 @@ from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.cockpit.welcome import Welcome
 from launcher.gui.controller import Controller
 from launcher.gui.labels import ElidedLabel, Label, display_path, set_tooltip
+from launcher.gui.late import fix_actions
 from launcher.gui.plots.panel import KeptPlots, PlotPanel
 from launcher.gui.translation import join_sentences, render, tr
 from launcher.gui.viewmodel import View, is_away, state_name
@@ -124,7 +125,8 @@ class CopyPanel(Card):
         self.copy_button.setEnabled(False)
         self.show()
         self._controller.bridge.run(
-            lambda _report: _render_recipe(*request),
+            _render_recipe,
+            *request,
             done=lambda text: self._show_text(request, text),
             failed=lambda error: self._show_error(request, error),
         )
@@ -370,14 +372,12 @@ class NoticeArea(QWidget):
         """Return the button for a suggested fix, or None if only the user can do it."""
         if action is None:
             return None
-        from launcher.engine.diagnosis.actions import restarts_server
-
         pages = {
             ActionKind.OTHER_MODEL: "start",
             ActionKind.OTHER_ENGINE_BUILD: "start",
             ActionKind.DOWNLOAD_AGAIN: "models",
         }
-        if restarts_server(action) or "link" in action.parameters:
+        if fix_actions.restarts_server(action) or "link" in action.parameters:
             return render(action.label), lambda: self._apply_fix(action)
         page = pages.get(action.kind)
         return (render(action.label), lambda: self._controller.show_page(page)) if page else None

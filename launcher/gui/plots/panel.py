@@ -17,6 +17,7 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QPushButton, QVBoxLayo
 from launcher.base.errors import LauncherError
 from launcher.gui import theme
 from launcher.gui.labels import set_tooltip
+from launcher.gui.late import chart_drawing, plot_export
 from launcher.gui.plots.asides import PlotState
 from launcher.gui.plots.marks import MarkLog
 from launcher.gui.plots.quantities import GPU_NAMES, PLOTS, Plot, read_values
@@ -242,9 +243,7 @@ def unused_export_path(suffix: str, folder: Path | None = None) -> Path:
 
 def save_table(bridge: Bridge, table: PlotTable, path: Path, on_end: Callable[[str, Path | None], object]) -> None:
     """Write a CSV file. `on_end` gets a message, and the path if it was written."""
-    from launcher.gui.plots.export import write_csv
-
-    _save_file(bridge, lambda: write_csv(table, path), path, on_end)
+    _save_file(bridge, lambda: plot_export.write_csv(table, path), path, on_end)
 
 
 def save_picture(bridge: Bridge, picture: QImage, path: Path, on_end: Callable[[str, Path | None], object]) -> None:
@@ -260,7 +259,7 @@ def save_picture(bridge: Bridge, picture: QImage, path: Path, on_end: Callable[[
 def _save_file(
     bridge: Bridge, write: Callable[[], None], path: Path, on_end: Callable[[str, Path | None], object]
 ) -> None:
-    async def write_file(_report: object) -> None:
+    async def write_file() -> None:
         try:
             await asyncio.to_thread(write)
         except OSError as error:
@@ -546,12 +545,10 @@ class PlotPanel(QWidget):
         """Load the plot library once and put the charts into the rows."""
         if self._attached:
             return
-        from launcher.gui.plots.chart import ChartWidget
-
         self._attaching = self._attached = True
         self.load_samples()
         for row in self.rows.values():
-            chart = ChartWidget(row.plot, row.least_height)
+            chart = chart_drawing.ChartWidget(row.plot, row.least_height)
             row.attach_chart(chart)
             chart.overlay.hovered.connect(lambda share, row=row: self.read_at(row, share))
             chart.overlay.pointer_left.connect(lambda: self.read_at(None))
@@ -663,10 +660,8 @@ class PlotPanel(QWidget):
         if self.samples is None or not len(self.samples):
             self.head.show_notice(tr("There is nothing to export yet."))
             return
-        from launcher.gui.plots.export import copy_table
-
         start_s, end_s = self.span.start_s, self.span.end_s
-        table = copy_table(self.samples, start_s, end_s, self.marks.between(start_s, end_s))
+        table = plot_export.copy_table(self.samples, start_s, end_s, self.marks.between(start_s, end_s))
         save_table(self._controller.bridge, table, unused_export_path("csv", folder), self._show_saved)
 
     def export_png(self, folder: Path | None = None) -> None:

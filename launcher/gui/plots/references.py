@@ -65,8 +65,8 @@ class RateReferences(QObject):
                 self.set_baseline(rate)
 
         run = self._controller.bridge.run
-        run(lambda _report: _read_limit(launch), done=show_limit)
-        run(lambda _report: _read_baseline(launch), done=show_baseline, failed=_ignore_error)
+        run(_read_limit, launch, done=show_limit)
+        run(_read_baseline, launch, done=show_baseline, failed=_ignore_error)
 
 
 def _ignore_error(_error: object) -> None:

@@ -192,7 +192,9 @@ class StartFlow(QObject):
             self._planning.cancel()
         known = None if again else self._computer
         self._planning = self._bridge.run(
-            lambda report: queries.read_and_plan(request, report, known),
+            queries.read_and_plan,
+            request,
+            known,
             done=self._handle_result,
             failed=self._handle_read_failure,
             reported=self.phase_changed.emit,
@@ -200,22 +202,20 @@ class StartFlow(QObject):
 
     def read_headers(self, plans: Sequence[Plan], *, done: Callable[[LauncherError | None], object]) -> None:
         """Read the headers of files on the hub, and then call `done` with the first error or None."""
-        self._bridge.run(lambda _report: queries.read_headers(plans), done=done, failed=self.failed.emit)
+        self._bridge.run(queries.read_headers, plans, done=done, failed=self.failed.emit)
 
     def survey_plan(self, plan: Plan | None) -> None:
         """Find out which parts of a plan are already on this computer; None stands for the demo."""
         if self._surveying is not None:
             self._surveying.cancel()
-        self._surveying = self._bridge.run(
-            lambda _report: queries.survey_plan(plan), done=self._handle_survey, failed=self.failed.emit
-        )
+        self._surveying = self._bridge.run(queries.survey_plan, plan, done=self._handle_survey, failed=self.failed.emit)
 
     def ask_engine(self, plan: Plan) -> None:
         """Ask an engine build for a plan's memory. Ends with `answered`."""
         if self._engine_query is not None:
             self._engine_query.cancel()
         self._engine_query = self._bridge.run(
-            lambda _report: queries.ask_engine(plan), done=self.answered.emit, failed=self.answered.emit
+            queries.ask_engine, plan, done=self.answered.emit, failed=self.answered.emit
         )
 
     def start_plan(self, plan: Plan | None, own_settings: KeptPlan | None = None) -> None:

@@ -103,7 +103,7 @@ class EngineAnswer(NamedTuple):
 
 
 async def read_and_plan(
-    request: PlanRequest, report: Callable[[ReadingPhase], object], known: Computer | None = None
+    request: PlanRequest, known: Computer | None, report: Callable[[ReadingPhase], object]
 ) -> PlanResult:
     """Read this computer, unless it is `known`, and plan. Missing information is not an error."""
     from launcher.app.planning.planner import MachineDescription, read_situation

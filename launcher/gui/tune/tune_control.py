@@ -76,7 +76,7 @@ class TuneControl(QObject):
 
     def read_last(self) -> None:
         """Read the last tune."""
-        self._controller.bridge.run(lambda _report: asyncio.to_thread(_read_saved_tune), done=self._handle_last)
+        self._controller.bridge.run(_read_saved_tune, done=self._handle_last)
 
     def _handle_last(self, saved: SavedTune | None) -> None:
         if not self.running:
@@ -90,10 +90,9 @@ class TuneControl(QObject):
             self._planning.cancel()
         session, model = self._controller.session, self._controller.served_name
 
-        async def prepare_tune(_report: object) -> PreparedTune:
-            return await _prepare_tune(session, model, request)
-
-        self._planning = self._controller.bridge.run(prepare_tune, done=self.planned.emit, failed=lambda _: None)
+        self._planning = self._controller.bridge.run(
+            _prepare_tune, session, model, request, done=self.planned.emit, failed=lambda _: None
+        )
 
     def start_tune(self, request: TuneRequest | None, *, more_minutes: float = 0.0, when_idle: bool = False) -> None:
         """Start a tune or, with None, continue the last one with some more minutes of budget.
@@ -212,9 +211,7 @@ class TuneControl(QObject):
                 delete_tune(path_to_delete)
 
         self._view = None
-        self._controller.bridge.run(
-            lambda _report: asyncio.to_thread(delete_saved), done=lambda _: self.last_read.emit(None)
-        )
+        self._controller.bridge.run(delete_saved, done=lambda _: self.last_read.emit(None))
 
     def _handle_event(self, event: object) -> None:
         from launcher.app.measuring.tuner_space import PreparedTune
