@@ -29,6 +29,7 @@ from launcher.gui.core_events import (
 from launcher.gui.late import (
     engine_client,
     engine_comparison,
+    engine_demo,
     engine_settings,
     fix_commands,
     last_start,
@@ -348,8 +349,6 @@ class ServerService:
         return "" if tuned is None else tuned.measured_line
 
     def _post_launched(self, session: "RemoteSession") -> None:
-        from launcher.engine.demo import read_demo_preset
-
         launch = self._posted_launch = session.supervisor.launch
         if launch is None:
             return
@@ -368,7 +367,7 @@ class ServerService:
             )
         if session.shared:
             settings_text = join_messages(settings_text, message("shared with the network"), separator=" · ")
-        note = as_message(read_demo_preset().speed_note) if self.served_name == DEMO else ""
+        note = as_message(engine_demo.read_demo_preset().speed_note) if self.served_name == DEMO else ""
         address = session.supervisor.endpoint.url.removeprefix("http://")
         name, shared = launch.header.name, session.shared
         self._post(Launched(launch, name, settings_text, address, note, shared, shared and session.encrypted))

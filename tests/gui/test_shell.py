@@ -134,7 +134,7 @@ def test_little_is_imported_before_start_can_be_used(home: Path, *, served_befor
         "from launcher.gui.window import Window\n"
         "def tell(*names):\n"
         "    print(*(name for name in names if name in sys.modules), sep=',', flush=True)\n"
-        "queries._PAINT_S = 3_600  # what is asked for once the plans are painted imports more\n"
+        "queries.PAINT_S = 3_600  # what is asked for once the plans are painted imports more\n"
         "application = QApplication([])\n"
         "window = Window(remember=False)\n"
         "tell('asyncio', 'PySide6.QtNetwork', 'PySide6.QtDBus')\n"

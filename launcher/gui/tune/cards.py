@@ -35,7 +35,7 @@ from launcher.base.paths import explain_os_error
 from launcher.base.units import format_figure
 from launcher.gui import theme
 from launcher.gui.labels import UNKNOWN, Label, set_tooltip
-from launcher.gui.late import tuned_match, use_counting
+from launcher.gui.late import report_export, tune_history, tuned_match, use_counting
 from launcher.gui.translation import mark, render, tr
 from launcher.gui.tune.tune_control import current_options
 from launcher.gui.tune.view_data import StepPart, TrialRow, VerdictText, WorkloadAnswer
@@ -260,25 +260,19 @@ class HistoryCard(Card):
 
 
 def _list_tunes() -> tuple[Summary, ...]:
-    from launcher.tuning.history import History, history_file
-
-    if not history_file().exists():
+    if not tune_history.history_file().exists():
         return ()
-    with History() as history:
+    with tune_history.History() as history:
         return history.find_sessions(kind="tune", most=_MOST_TUNES)
 
 
 def _load_session(session_id: str) -> Session:
-    from launcher.tuning.history import History
-
-    with History() as history:
+    with tune_history.History() as history:
         return history.load(session_id)
 
 
 def _export_session(session_id: str, path: Path) -> None:
-    from launcher.tuning.report_export import writer_for
-
-    text = writer_for(path)(_load_session(session_id))
+    text = report_export.writer_for(path)(_load_session(session_id))
     try:
         path.write_bytes(text.encode())
     except OSError as error:
