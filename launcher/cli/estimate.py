@@ -11,8 +11,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.app.planning import planner
-from launcher.app.planning.planner import EngineComparison
+from launcher.app.planning import engine_answer, model_source, planner
+from launcher.app.planning.engine_answer import EngineComparison
 from launcher.base.codec import to_json
 from launcher.base.errors import EngineMissing, GeometryUnknown, LauncherError, ModelBroken
 from launcher.base.paths import expand_user, explain_os_error
@@ -31,7 +31,8 @@ from launcher.models.plan_reasons import list_host_cautions
 from launcher.models.situation import MEMORY_VIEW
 
 if TYPE_CHECKING:
-    from launcher.app.planning.planner import MachineDescription, ModelSource
+    from launcher.app.planning.model_source import ModelSource
+    from launcher.app.planning.planner import MachineDescription
     from launcher.models.fit_advice import FitAdvice
     from launcher.models.memory import MemoryEstimate, PlanSettings
     from launcher.models.plan import PlanCriteria
@@ -62,16 +63,16 @@ async def run(options: argparse.Namespace) -> Result:
     """
     criteria, machine = read_plan_criteria(options), read_machine_description(options)
     situation = await planner.read_situation(machine)
-    source = await asyncio.to_thread(planner.read_source, options.model)
+    source = await asyncio.to_thread(model_source.read_source, options.model)
     setting = await _settings_for_start(options.model, source, criteria, situation)
     if options.mmproj:
-        size_bytes = await asyncio.to_thread(planner.projector_bytes, options.mmproj)
+        size_bytes = await asyncio.to_thread(model_source.projector_bytes, options.mmproj)
         setting = replace(setting, mmproj_bytes=size_bytes)
     comparison: EngineComparison | LauncherError | None = None
     if options.ask_engine or options.engine:
         comparison = await _ask_engine(source, setting, options.engine, machine)
     try:
-        estimate, unknown = planner.estimate_by_formula(source, setting), None
+        estimate, unknown = model_source.estimate_by_formula(source, setting), None
     except GeometryUnknown as error:
         comparison = comparison or await _ask_engine(source, setting, None, machine)
         if isinstance(comparison, LauncherError):
@@ -79,7 +80,7 @@ async def run(options: argparse.Namespace) -> Result:
         estimate, unknown = None, error
     advice: tuple[FitAdvice, ...] = ()
     if estimate is not None and estimate.needed_mib > situation.free_mib:
-        advice = await asyncio.to_thread(planner.advise_source, source, setting, situation, options.model)
+        advice = await asyncio.to_thread(model_source.advise_source, source, setting, situation, options.model)
     warnings = _list_warnings(source, setting, is_local=expand_user(options.model).exists())
     cautions = _list_host_cautions(estimate, criteria, situation) if estimate else []
     return Result(
@@ -140,7 +141,7 @@ async def _ask_engine(
     Raises EngineMissing if the engine that the user named is missing.
     """
     try:
-        return await planner.compare_with_engine(source, setting, engine, machine)
+        return await engine_answer.compare_with_engine(source, setting, engine, machine)
     except LauncherError as error:
         if engine is not None and isinstance(error, EngineMissing):
             raise

@@ -30,7 +30,8 @@ from launcher.models.situation import MEMORY_VIEW
 from launcher.models.speed import comparable_rate, describe_forecast, describe_reading, describe_run
 
 if TYPE_CHECKING:
-    from launcher.app.planning.planner import EngineComparison, MachineDescription, PlannedEngine
+    from launcher.app.planning.engine_answer import EngineComparison
+    from launcher.app.planning.planner import MachineDescription, PlannedEngine
     from launcher.app.planning.start_settings import KeptPlan
     from launcher.models.catalogue import Catalogue
     from launcher.models.file_kinds import OtherFile
@@ -334,9 +335,11 @@ def _use_kept_settings(plan: Plan, kept_plans: Sequence[KeptPlan]) -> Plan:
 
 async def _ask_engine(plan: Plan, machine: MachineDescription) -> EngineComparison | LauncherError:
     """Ask an engine about a plan; return the error if it cannot be asked."""
+    from launcher.app.planning import engine_answer, model_source  # imported late: most plans do without them
+
     try:
-        source = await asyncio.to_thread(planner.read_source, estimate_argument(plan.entry, plan.file))
-        return await planner.compare_with_engine(source, plan.setting, None, machine)
+        source = await asyncio.to_thread(model_source.read_source, estimate_argument(plan.entry, plan.file))
+        return await engine_answer.compare_with_engine(source, plan.setting, None, machine)
     except LauncherError as error:
         return error
     except OSError as error:

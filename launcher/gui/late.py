@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from launcher.app.measuring import tuner as measured_tunes
     from launcher.app.measuring import tuner_space as tuner_space
     from launcher.app.models import downloads as downloads
+    from launcher.app.planning import engine_answer as engine_answer
+    from launcher.app.planning import model_source as model_source
     from launcher.app.planning import model_stops as model_stops
     from launcher.app.planning import named_plans as named_plans
     from launcher.app.planning import preview as previews
@@ -78,6 +80,8 @@ else:
     measured_tunes = LateModule("launcher.app.measuring.tuner")
     tuner_space = LateModule("launcher.app.measuring.tuner_space")
     downloads = LateModule("launcher.app.models.downloads")
+    engine_answer = LateModule("launcher.app.planning.engine_answer")
+    model_source = LateModule("launcher.app.planning.model_source")
     model_stops = LateModule("launcher.app.planning.model_stops")
     named_plans = LateModule("launcher.app.planning.named_plans")
     previews = LateModule("launcher.app.planning.preview")

@@ -10,8 +10,7 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from launcher.app.planning import planner
-from launcher.app.planning.planner import PlannedModels
+from launcher.app.planning.planner import PlannedModels, settings_for_model
 from launcher.base.errors import BadOption, LauncherError, ModelBroken
 from launcher.base.messages import message
 from launcher.base.paths import expand_user, explain_os_error
@@ -26,7 +25,9 @@ from launcher.models.plan import Plan, PlanCriteria, Status, estimate_argument, 
 from launcher.models.speed import forecast_reading
 
 if TYPE_CHECKING:
-    from launcher.app.planning.planner import EngineComparison, MachineDescription, ModelSource
+    from launcher.app.planning.engine_answer import EngineComparison
+    from launcher.app.planning.model_source import ModelSource
+    from launcher.app.planning.planner import MachineDescription
     from launcher.engine.engine_estimate import EngineEstimate
     from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
     from launcher.models.locate import ModelSelection
@@ -177,9 +178,11 @@ def _replace_estimate(plan: Plan, estimate: MemoryEstimate, engine: EngineEstima
 async def _ask_engine(
     selection: ModelSelection, file: ModelFile, settings: PlanSettings, machine: MachineDescription
 ) -> EngineComparison | LauncherError:
+    from launcher.app.planning import engine_answer  # imported late: most plans do without it
+
     try:
         source = await _read_source(selection, file)
-        return await planner.compare_with_engine(source, settings, None, machine)
+        return await engine_answer.compare_with_engine(source, settings, None, machine)
     except LauncherError as error:
         return error
     except OSError as error:
@@ -187,8 +190,10 @@ async def _ask_engine(
 
 
 async def _read_source(selection: ModelSelection, file: ModelFile) -> ModelSource:
+    from launcher.app.planning import model_source
+
     target = str(selection.path) if selection.path is not None else estimate_argument(selection.entry, file)
-    return await asyncio.to_thread(planner.read_source, target)
+    return await asyncio.to_thread(model_source.read_source, target)
 
 
 async def _plan_by_engine(
@@ -208,7 +213,7 @@ async def _plan_by_engine(
     entry = selection.entry
     if entry.embedding:
         criteria = replace(criteria, draft=0)
-    settings = planner.settings_for_model(source.model, criteria, situation)
+    settings = settings_for_model(source.model, criteria, situation)
     for questions_left in reversed(range(_MOST_QUESTIONS)):
         answer = await _ask_engine(selection, file, settings, machine)
         if isinstance(answer, LauncherError):

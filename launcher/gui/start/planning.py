@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from launcher.app.planning import hub_headers, planner
+from launcher.app.planning import hub_headers
 from launcher.app.planning.planner import MachineDescription, downloaded_file, read_situation
 from launcher.base.errors import LauncherError
 from launcher.base.paths import models_dir
 from launcher.fetch.hub_cache import is_hub_offline
-from launcher.gui.late import first_checks, named_plans, start_settings
+from launcher.gui.late import engine_answer, first_checks, model_source, named_plans, start_settings
 from launcher.gui.service import DEMO
 from launcher.gui.start import queries
 from launcher.gui.start.queries import Computer, EngineAnswer, PlanRequest, PlanResult, ReadingPhase, drop_duplicates
@@ -158,6 +158,6 @@ async def survey_plan(plan: Plan | None) -> StartSurvey:
 async def ask_engine(plan: Plan) -> EngineAnswer:
     """Ask an engine build for a plan's memory. The file's header is read, from the hub if needed."""
     started_s = time.monotonic()
-    source = await asyncio.to_thread(planner.read_source, estimate_argument(plan.entry, plan.file))
-    comparison = await planner.compare_with_engine(source, plan.setting, None)
+    source = await asyncio.to_thread(model_source.read_source, estimate_argument(plan.entry, plan.file))
+    comparison = await engine_answer.compare_with_engine(source, plan.setting, None)
     return EngineAnswer(plan, comparison, time.monotonic() - started_s)

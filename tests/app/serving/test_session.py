@@ -322,7 +322,7 @@ async def test_the_memory_of_a_load_is_read_again_after_its_first_full_ubatch(
         readings.append((pid, has_read_prompt, replaces_last))
         return True
 
-    monkeypatch.setattr("launcher.app.planning.planner.record_load_memory", record)
+    monkeypatch.setattr("launcher.app.planning.load_memory.record_load_memory", record)
     monkeypatch.setattr("launcher.app.serving.session.BUILT_IN", "another engine")  # the built-in one uses no GPU
     short, long = ("Hi", "What is a draft? " * 40)
 
