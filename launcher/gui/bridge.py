@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from functools import partial
-from inspect import isawaitable, iscoroutinefunction
+from inspect import isawaitable, iscoroutine, iscoroutinefunction
 from typing import Any, NamedTuple, TypeVar, TypeVarTuple, overload
 
 from PySide6.QtCore import QDeadlineTimer, QObject, Qt, QTimer, Signal, Slot
@@ -236,8 +236,19 @@ async def _call_function(function: Callable[..., Any], *args: Any) -> Any:  # no
     """
     if iscoroutinefunction(function):
         return await function(*args)
-    result = await asyncio.to_thread(function, *args)
+    calling = asyncio.get_running_loop().run_in_executor(None, partial(function, *args))
+    try:
+        result = await asyncio.shield(calling)
+    except asyncio.CancelledError:
+        calling.add_done_callback(_close_result)
+        raise
     return await result if isawaitable(result) else result
+
+
+def _close_result(future: "asyncio.Future[Any]") -> None:
+    """Close the coroutine that a function has returned after its work was cancelled: nobody awaits it."""
+    if not future.cancelled() and future.exception() is None and iscoroutine(future.result()):
+        future.result().close()
 
 
 async def _await_work(work: Callable[[], Coroutine[Any, Any, object]]) -> object:

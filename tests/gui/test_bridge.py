@@ -2,9 +2,10 @@
 
 import asyncio
 import gc
+import inspect
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 
 import pytest
 from PySide6.QtCore import QTimer
@@ -228,6 +229,42 @@ def test_results_of_work_are_delivered_on_this_thread(bridge: Bridge, qtbot: QtB
     qtbot.waitUntil(lambda: len(received) == 5)
     assert set(received[3:]) == {"It failed.", "Something unforeseen went wrong: ValueError: why."}
     assert threads == {threading.get_ident()}
+
+
+def test_only_async_functions_run_on_the_thread_of_the_loop(bridge: Bridge, qtbot: QtBot) -> None:
+    names: list[str] = []
+
+    async def name_thread(word: str) -> str:
+        return f"{word} {threading.current_thread().name}"
+
+    def name_worker(word: str) -> str:
+        return f"{word} {threading.current_thread().name}"
+
+    bridge.run(name_thread, "async", done=names.append)
+    bridge.run(name_worker, "plain", done=names.append)
+    bridge.run(lambda: name_thread("lambda"), done=names.append)
+    qtbot.waitUntil(lambda: len(names) == 3)
+    assert {"async launcher-core", "lambda launcher-core"} < {*names}
+    assert "plain launcher-core" not in names
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_coroutine_that_comes_after_the_cancel_is_closed(bridge: Bridge, qtbot: QtBot) -> None:
+    begun, cancelled, ends = threading.Event(), threading.Event(), list[str]()
+    coroutines: list[Coroutine[None, None, None]] = []
+
+    def return_coroutine() -> Coroutine[None, None, None]:
+        begun.set()
+        assert cancelled.wait(60)
+        coroutines.append(asyncio.sleep(0))
+        return coroutines[0]
+
+    handle = bridge.run(return_coroutine, cancelled=lambda: ends.append("cancelled"))
+    assert begun.wait(60)
+    handle.cancel()
+    qtbot.waitUntil(lambda: ends == ["cancelled"])
+    cancelled.set()
+    qtbot.waitUntil(lambda: bool(coroutines) and inspect.getcoroutinestate(coroutines[0]) == inspect.CORO_CLOSED)
 
 
 def test_an_unhandled_error_is_shown_by_the_window(bridge: Bridge, qtbot: QtBot) -> None:
