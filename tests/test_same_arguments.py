@@ -13,7 +13,7 @@ import pytest
 
 from launcher.app.measuring.session_bench import options_with_settings
 from launcher.app.models import recipes
-from launcher.app.planning import planner
+from launcher.app.planning import engine_answer, model_source, planner
 from launcher.app.planning.planner import MachineDescription
 from launcher.app.planning.start_settings import resolve_start
 from launcher.engine.arguments import START_FLAGS
@@ -135,7 +135,7 @@ async def compare_all(name: str, card: Path | None, home: Path) -> None:
     path, chance, machine = own_catalogue(home, name), random.Random(name), MachineDescription()
     catalogue, here = load_catalogue(), await planner.read_situation(machine)
     assert (here.backend == "cpu") == (card is None)
-    source, moe = planner.read_source(str(path)), "moe" in name
+    source, moe = model_source.read_source(str(path)), "moe" in name
     for number in range(SETTINGS_EACH // 2 + (card is None)):
         settings = random_settings(chance, can_draft="35" in name, offloads=moe and card is not None)
         served = await prepare_launch(change_settings(ServeOptions(path), settings), ENDPOINT)
@@ -158,7 +158,7 @@ async def compare_all(name: str, card: Path | None, home: Path) -> None:
         assert leave_out_start_flags(tuned.command.arguments) == wanted, f"tune {number}: {settings}"
 
         if card is not None:
-            await planner.compare_with_engine(source, plan.setting, None, machine)
+            await engine_answer.compare_with_engine(source, plan.setting, None, machine)
             arguments = card.read_text().splitlines()
             model_at = arguments.index("--model") + 1
             arguments[model_at] = str(path)
@@ -200,7 +200,7 @@ def test_all_ways_to_start_an_embedding_model_or_reranker_give_it_the_same_argum
             assert leave_out_start_flags(planner.plan_arguments(plan, engine)) == wanted
 
             if card is not None:
-                await planner.compare_with_engine(planner.read_source(named), plan.setting, None, machine)
+                await engine_answer.compare_with_engine(model_source.read_source(named), plan.setting, None, machine)
                 arguments = card.read_text().splitlines()
                 arguments[arguments.index("--model") + 1] = str(served.options.model)
                 assert [wanted[0], *leave_out_start_flags(arguments)] == wanted

@@ -3,6 +3,8 @@
 import errno
 import math
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import platformdirs
@@ -72,8 +74,6 @@ def check_home() -> None:
 
 def check_writable() -> None:
     """Raise HomeUnusable if a folder of the program cannot be written; missing ones are created."""
-    import tempfile
-
     from launcher.base.files import make_folder
 
     for folder in _program_folders():
@@ -160,8 +160,6 @@ def _program_folders() -> tuple[Path, ...]:
 
 def _free_bytes(folder: Path) -> float:
     """Return the free bytes on a folder's disk, also if the folder does not exist yet; infinite if unknown."""
-    import shutil  # 4 ms, which most commands never need
-
     try:
         return shutil.disk_usage(find_existing_parent(folder)).free
     except OSError:

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
+from launcher.cli.terminal import can_ask, confirm
+
 
 def add_actions(parser: argparse.ArgumentParser, actions: Mapping[str, str]) -> Mapping[str, argparse.ArgumentParser]:
     """Declare actions, given by name and summary, and return their parsers. The default action is `list`."""
@@ -39,7 +41,6 @@ async def confirm_deletion(options: argparse.Namespace, label: str) -> bool:
     Raises BadOption if nobody can be asked.
     """
     from launcher.base.errors import BadOption
-    from launcher.cli.terminal import can_ask, confirm
 
     if options.yes or not deletes_all(options):
         return True

@@ -3,10 +3,16 @@
 import argparse
 import asyncio
 
+from launcher.agents.agent import find_agent
+from launcher.agents.check import check_server
+from launcher.app.serving.attach import AttachedServer
 from launcher.base.codec import JsonView, to_json
-from launcher.cli.key_options import add_key_options, find_api_key
+from launcher.cli.given_key import find_api_key
 from launcher.cli.layout import wrap_text
 from launcher.cli.output import Result
+from launcher.engine.server import registry
+from launcher.engine.server.address import parse_address
+from launcher.engine.server.client import EngineClient
 
 _REQUEST = JsonView("step passed result prompt_tokens reused_tokens reuse:4 first_token_s:4 acceptance:4")
 _VERDICT = JsonView(
@@ -15,25 +21,8 @@ _VERDICT = JsonView(
 )
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    from launcher.agents.agent import list_names
-
-    parser.add_argument("--agent", metavar="NAME", help=f"one of {list_names()} (default: any)")
-    parser.add_argument("--url", help="the server's address, if more than one runs, or if it is another program's")
-    parser.add_argument("--model", metavar="NAME", help="the model, of a server with several (a router, Ollama)")
-    add_key_options(parser)
-
-
 async def run(options: argparse.Namespace) -> Result:
     """Send a few requests as an agent would, and return the verdict. Exit code 1 unless the server is ready."""
-    from launcher.agents.agent import find_agent
-    from launcher.agents.check import check_server
-    from launcher.app.serving.attach import AttachedServer
-    from launcher.engine.server import registry
-    from launcher.engine.server.address import parse_address
-    from launcher.engine.server.client import EngineClient
-
     agent = find_agent(options.agent) if options.agent else None
     url = options.url or (await asyncio.to_thread(registry.find_server, None)).url
     address, key = parse_address(url), await find_api_key(url, options)

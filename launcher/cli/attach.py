@@ -10,12 +10,20 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
+from launcher.app.measuring.attach_bench import attached_bench, measure_attached, unknown_reasons
+from launcher.app.measuring.saved_tunes import check_no_tune
+from launcher.app.serving.attach import attach_server
 from launcher.base.codec import JsonView, to_json
+from launcher.base.errors import BadOption
 from launcher.base.text import one_line
-from launcher.cli.key_options import add_key_options, find_api_key
+from launcher.cli.given_key import find_api_key
+from launcher.cli.options.attach import DEFAULT_RUNS, DEFAULT_WORKLOAD
 from launcher.cli.output import Result, print_result, round_figure
 from launcher.cli.progress import Reporter
-from launcher.cli.quantities import parse_number, parse_rounds
+from launcher.engine.server.address import parse_address
+from launcher.engine.server.state import ServerState
+from launcher.monitor.monitor import Monitor
+from launcher.tuning.workloads import load_workload
 
 if TYPE_CHECKING:
     from launcher.app.serving.attach import AttachedServer, ServerFeatures
@@ -25,8 +33,6 @@ if TYPE_CHECKING:
     from launcher.tuning.workloads import Workload
 
 _SAMPLE_PERIOD_S = 2.0
-_DEFAULT_WORKLOAD = "mixed"
-_DEFAULT_RUNS = 3
 _FIGURE = JsonView("mean:1 stdev:1 runs=n")
 _SPEED = JsonView(
     "clock prefill_per_second=prefill decode_per_second=decode first_token_s=first_token "
@@ -41,33 +47,8 @@ _FEATURES = JsonView(
 )
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    parser.add_argument("url", metavar="URL", help="address of the server, such as http://192.168.1.20:8080")
-    add_key_options(parser)
-    parser.add_argument("--model", metavar="NAME", help="the model, of a server with several (a router, Ollama)")
-    mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--once", action="store_true", help="show what the server offers, and do not watch it")
-    mode.add_argument("--seconds", type=parse_number, metavar="N", help="watch for N seconds (default: until Ctrl-C)")
-    mode.add_argument("--bench", action="store_true", help="measure its speed with the prompts of a workload")
-    parser.add_argument(
-        "--runs",
-        type=parse_rounds,
-        metavar="N",
-        help=f"with --bench: ask each prompt N times (default {_DEFAULT_RUNS})",
-    )
-    parser.add_argument(
-        "--workload", metavar="W", help=f"with --bench: the prompts, see `bench --list` (default {_DEFAULT_WORKLOAD})"
-    )
-
-
 async def run(options: argparse.Namespace) -> Result | int:
     """Print what the server offers, then watch or measure it. Exit code 1 if it stops answering."""
-    from launcher.app.measuring.saved_tunes import check_no_tune
-    from launcher.app.serving.attach import attach_server
-    from launcher.base.errors import BadOption
-    from launcher.engine.server.address import parse_address
-
     if not options.bench and (options.runs is not None or options.workload is not None):
         raise BadOption("--runs and --workload are for --bench.", "Add --bench.")
     address = parse_address(options.url)
@@ -79,8 +60,8 @@ async def run(options: argparse.Namespace) -> Result | int:
             server.require_model()
             return await _measure_server(
                 server,
-                options.workload or _DEFAULT_WORKLOAD,
-                runs=options.runs or _DEFAULT_RUNS,
+                options.workload or DEFAULT_WORKLOAD,
+                runs=options.runs or DEFAULT_RUNS,
                 as_json=options.json,
             )
         data = to_json(server.features, _FEATURES) | ({} if server.features.router else {"loaded": None})
@@ -95,9 +76,6 @@ async def run(options: argparse.Namespace) -> Result | int:
 
 
 async def _measure_server(server: AttachedServer, workload_name: str, *, runs: int, as_json: bool) -> Result:
-    from launcher.app.measuring.attach_bench import attached_bench, measure_attached, unknown_reasons
-    from launcher.tuning.workloads import load_workload
-
     workload = load_workload(workload_name)
     with closing(Reporter(as_json=as_json)) as reporter:
         reporter.show_event(None, _describe_features(server.features))
@@ -135,9 +113,6 @@ def _format_rate(figure: Figure) -> str:
 
 
 async def _watch_server(server: AttachedServer, *, seconds: float | None, as_json: bool) -> int:
-    from launcher.engine.server.state import ServerState
-    from launcher.monitor.monitor import Monitor
-
     latest: MonitorSnapshot | None = None
 
     def keep_latest(snapshot: MonitorSnapshot) -> None:

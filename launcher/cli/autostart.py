@@ -6,28 +6,21 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from launcher.app import autostart
+from launcher.app.settings import switch_autostart_on
+from launcher.base.errors import BadOption
+from launcher.base.paths import expand_user
 from launcher.cli.output import Result
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.last_start import load_last_model
+from launcher.engine.server.launch import check_model
 
 if TYPE_CHECKING:
     from launcher.app.autostart import Autostart
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    parser.add_argument(
-        "action", choices=("on", "off", "status"), nargs="?", default="status", help="(default: status)"
-    )
-    parser.add_argument(
-        "--model", metavar="ID[:QUANT] | FILE", help="with on: the model to serve (default: the last one)"
-    )
-
-
 async def run(options: argparse.Namespace) -> Result:
     """Switch autostart on or off, or return its state."""
-    from launcher.app import autostart
-    from launcher.app.settings import switch_autostart_on
-    from launcher.base.errors import BadOption
-
     if options.model is not None and options.action != "on":
         raise BadOption("--model goes with `autostart on` only.", "Leave it out.")
     if options.action == "off":
@@ -45,9 +38,6 @@ def _resolve_model(name: str | None) -> str | None:
     Raises the errors of `serve` for a model that it cannot serve.
     """
     from launcher.app.planning.start_settings import make_unresolved_options
-    from launcher.base.paths import expand_user
-    from launcher.engine.serve_options import ServeOptions
-    from launcher.engine.server.launch import check_model
 
     if name is None:
         return None
@@ -57,8 +47,6 @@ def _resolve_model(name: str | None) -> str | None:
 
 
 def _format_state(state: Autostart) -> Iterator[str]:
-    from launcher.engine.server.last_start import load_last_model
-
     if not state.on:
         yield "Off: no server starts at login. `mtp-launcher autostart on` switches it on."
         return

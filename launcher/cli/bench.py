@@ -10,94 +10,51 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from launcher.app.measuring.benchmark import (
+    BenchmarkRequest,
+    attached_target,
+    check_server,
+    compare_targets,
+    run_benchmark,
+    running_target,
+    serve_target,
+)
+from launcher.app.measuring.saved_tunes import check_no_tune
+from launcher.app.planning.start_settings import make_unresolved_options
+from launcher.app.serving.session import ServerSession
 from launcher.base.codec import JsonView, to_json
+from launcher.base.errors import BadOption, LauncherError, SeveralServers
 from launcher.base.text import one_line
 from launcher.base.units import format_percent
-from launcher.cli.key_options import add_key_options, find_api_key
+from launcher.cli.given_key import find_api_key
 from launcher.cli.layout import format_table, merge_similar, wrap_text
-from launcher.cli.machine_options import add_engine_option
+from launcher.cli.measured_subject import cost_of_runs, read_prices, resolve_model_and_options
+from launcher.cli.options.bench import DEFAULT_BUDGET_MIN, DEFAULT_PRECISION_PERCENT
 from launcher.cli.output import Note, Result
 from launcher.cli.progress import Reporter, StateLine
-from launcher.cli.quantities import parse_minutes, parse_number, parse_rounds
-from launcher.cli.subject_options import (
-    add_model_argument,
-    add_price_options,
-    add_start_options,
-    cost_of_runs,
-    read_prices,
-    resolve_model_and_options,
-)
+from launcher.cli.suggested_fixes import actions_json, print_failure
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server import registry
+from launcher.engine.server.address import parse_address
+from launcher.engine.server.launch import api_model_name
+from launcher.tuning.measured_speed import EndReason
+from launcher.tuning.server_comparison import ROUNDS
 from launcher.tuning.statistics import INTERVAL_NOTE, plus_minus
+from launcher.tuning.workloads import DEFAULT_WORKLOAD, load_workload, shipped_workloads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.app.measuring.benchmark import Benchmark, BenchmarkRequest, BenchmarkTarget
+    from launcher.app.measuring.benchmark import Benchmark, BenchmarkTarget
     from launcher.engine.server.registry import ServerEntry
     from launcher.tuning.measured_speed import MeasuredSpeed
     from launcher.tuning.records import Run
     from launcher.tuning.server_comparison import ServerStanding
     from launcher.tuning.workloads import Workload
 
-_DEFAULT_PRECISION_PERCENT, _DEFAULT_BUDGET_MIN = 3.0, 5.0
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    add_model_argument(parser)
-    parser.add_argument(
-        "--workload", metavar="W", help="the prompts: see --list, or a file of your own (default: code)"
-    )
-    parser.add_argument("--list", action="store_true", help="list the workloads, and measure nothing")
-    rounds = parser.add_mutually_exclusive_group()
-    rounds.add_argument("--runs", type=parse_rounds, metavar="N", help="ask each prompt exactly N times")
-    rounds.add_argument(
-        "--within",
-        type=_parse_share,
-        metavar="PERCENT",
-        help="measure until the mean is known to within ± this percentage"
-        f" (95 %% interval; default {_DEFAULT_PRECISION_PERCENT:g})",
-    )
-    parser.add_argument(
-        "--budget",
-        type=parse_minutes,
-        metavar="MIN",
-        help=f"time limit in minutes (default {_DEFAULT_BUDGET_MIN:g}; none with --runs)",
-    )
-    add_start_options(parser)
-    add_engine_option(parser)
-    parser.add_argument("--url", help="which server, when more than one runs")
-    parser.add_argument(
-        "--against",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="compare with this server (Ollama, vLLM, another llama-server) in turns; may be given more than once",
-    )
-    add_key_options(parser)
-    add_price_options(parser)
-    parser.epilog = (
-        "A running server of this program is measured as it is. Otherwise the model is served as by `serve`, measured,"
-        " and stopped. The result goes into the history."
-    )
-
-
-def _parse_share(text: str) -> float:
-    value = parse_number(text)
-    if not 0 < value <= 50:
-        raise argparse.ArgumentTypeError("must be a percentage above 0, up to 50")
-    return value / 100
-
 
 async def run(options: argparse.Namespace) -> Result | int:
     """Measure and return the result. Exit code 1 if a server failed before the end."""
-    from launcher.app.measuring.benchmark import check_server, running_target, serve_target
-    from launcher.app.measuring.saved_tunes import check_no_tune
-    from launcher.app.serving.session import ServerSession
-    from launcher.base.errors import LauncherError
-    from launcher.cli.suggested_fixes import actions_json, print_failure
-    from launcher.tuning.workloads import DEFAULT_WORKLOAD, load_workload, shipped_workloads
-
     if options.list:
         workloads = shipped_workloads()
         return Result(to_json(workloads, _WORKLOAD), _format_workloads(workloads))
@@ -131,10 +88,6 @@ async def _measure_target(
     target: BenchmarkTarget, workload: Workload, options: argparse.Namespace, reporter: Reporter
 ) -> Result:
     """Measure a target, alone or in turns with the servers of --against."""
-    from launcher.app.measuring.benchmark import attached_target, compare_targets, run_benchmark
-    from launcher.tuning.measured_speed import EndReason
-    from launcher.tuning.server_comparison import ROUNDS
-
     prices = read_prices(options)
     if not options.against:
         request = _make_request(options, workload)
@@ -166,17 +119,13 @@ async def _measure_target(
 
 
 def _make_request(options: argparse.Namespace, workload: Workload) -> BenchmarkRequest:
-    from launcher.app.measuring.benchmark import BenchmarkRequest
-
     rounds = options.runs or (workload.rounds if options.within is None else None)
-    budget_min = options.budget or (float("inf") if rounds else _DEFAULT_BUDGET_MIN)
-    return BenchmarkRequest(workload, rounds, options.within or _DEFAULT_PRECISION_PERCENT / 100, 60 * budget_min)
+    budget_min = options.budget or (float("inf") if rounds else DEFAULT_BUDGET_MIN)
+    return BenchmarkRequest(workload, rounds, options.within or DEFAULT_PRECISION_PERCENT / 100, 60 * budget_min)
 
 
 def _check_comparison(options: argparse.Namespace) -> None:
     """Raise BadOption for options that do not go with the number of --against servers."""
-    from launcher.base.errors import BadOption
-
     if options.against and (options.within or options.budget):
         raise BadOption("--within and --budget are for one server.", "With --against use --runs.")
     if (options.api_key_env or options.key_file) and len(options.against) != 1:
@@ -185,10 +134,6 @@ def _check_comparison(options: argparse.Namespace) -> None:
 
 async def _find_target_server(options: argparse.Namespace) -> ServerEntry | None:
     """Return the running server to measure, None if there is none. The servers of --against do not count."""
-    from launcher.base.errors import SeveralServers
-    from launcher.engine.server import registry
-    from launcher.engine.server.address import parse_address
-
     if options.url is not None:
         return await asyncio.to_thread(registry.find_server, options.url)
     others = {parse_address(url).registry_url for url in options.against}
@@ -201,8 +146,6 @@ async def _find_target_server(options: argparse.Namespace) -> ServerEntry | None
 
 async def _check_no_changes(server: ServerEntry, options: argparse.Namespace) -> None:
     """Raise BadOption if the options name other settings than a running server has, or another model."""
-    from launcher.base.errors import BadOption
-
     if options.changes or options.engine:
         raise BadOption(
             f"A server runs at {server.url} and is measured as it is: --set and --engine do not apply to it.",
@@ -217,10 +160,6 @@ async def _check_no_changes(server: ServerEntry, options: argparse.Namespace) ->
 
 
 def _read_model_name(options: argparse.Namespace) -> str:
-    from launcher.app.planning.start_settings import make_unresolved_options
-    from launcher.engine.serve_options import ServeOptions
-    from launcher.engine.server.launch import api_model_name
-
     return api_model_name(make_unresolved_options(options.model, lambda path: ServeOptions(model=path)))
 
 
@@ -353,8 +292,6 @@ def tabulate_runs(speed: MeasuredSpeed) -> Iterator[str]:
 
 
 def _describe_end(speed: MeasuredSpeed) -> str:
-    from launcher.tuning.measured_speed import EndReason
-
     if speed.ended is EndReason.BUDGET and speed.interval is not None:
         share = speed.interval.half_width / speed.interval.estimate
         precision = f"to within ± {100 * share:.1f} %" if speed.interval.n > 1 else "from one round only"

@@ -11,38 +11,17 @@ from typing import TYPE_CHECKING
 from launcher.base.codec import to_json
 from launcher.base.text import one_line, visible_reply
 from launcher.cli.actions import (
-    add_actions,
-    add_deletion_arguments,
-    add_output_file,
     confirm_deletion,
     deletes_all,
     write_new_file,
 )
 from launcher.cli.layout import format_path, format_table, format_time, wrap_text
 from launcher.cli.output import Result
+from launcher.conversations.export import as_json_object, as_markdown, find_writer
+from launcher.conversations.store import Conversations
 
 if TYPE_CHECKING:
     from launcher.conversations.records import ConversationSummary, SearchHit
-    from launcher.conversations.store import Conversations
-
-_ACTIONS = {
-    "list": "list all conversations, the latest first",
-    "show": "print a conversation",
-    "search": "find conversations that contain all of these words",
-    "export": "write a conversation into a file: .md, .json or .txt",
-    "delete": "delete conversations; nothing of them stays in the file",
-}
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    parser.epilog = "The window keeps its conversations; `mtp-launcher chat` in a terminal keeps none."
-    actions = add_actions(parser, _ACTIONS)
-    for name in ("show", "export"):
-        actions[name].add_argument("id", metavar="ID", help="as `chats` shows it, or its beginning")
-    actions["search"].add_argument("words", nargs="+", metavar="TEXT", help="parts of words")
-    add_output_file(actions["export"])
-    add_deletion_arguments(actions["delete"], 'as `chats` shows them, or "all"')
 
 
 async def run(options: argparse.Namespace) -> Result | int:
@@ -53,8 +32,6 @@ async def run(options: argparse.Namespace) -> Result | int:
 
 
 def _run_action(options: argparse.Namespace) -> Result:
-    from launcher.conversations.store import Conversations
-
     with Conversations() as conversations:
         if conversations.notice:
             print(f"Note: {conversations.notice}", file=sys.stderr)
@@ -81,8 +58,6 @@ def _format_row(each: ConversationSummary) -> tuple[str, ...]:
 
 
 def _show_conversation(conversations: Conversations, options: argparse.Namespace) -> Result:
-    from launcher.conversations.export import as_json_object, as_markdown
-
     conversation = conversations.read_conversation(conversations.resolve_id(options.id))
     text = as_markdown(conversation).removesuffix("\n")
     return Result(as_json_object(conversation), [visible_reply(text) if sys.stdout.isatty() else text])
@@ -104,8 +79,6 @@ def _format_hits(hits: Sequence[SearchHit]) -> Iterator[str]:
 
 
 def _export_conversation(conversations: Conversations, options: argparse.Namespace) -> Result:
-    from launcher.conversations.export import find_writer
-
     write = find_writer(options.to)
     conversation = conversations.read_conversation(conversations.resolve_id(options.id))
     write_new_file(options.to, write(conversation))

@@ -10,26 +10,49 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.agents.agent import find_agent
+from launcher.agents.configuration import AgentServer
+from launcher.agents.program import AgentMissing, find_program, read_version, search_path
+from launcher.agents.session_folder import kept_session_files, session_folder
+from launcher.app.agent_session import HIDDEN_KEY, configure_session, format_environment, plan_server
+from launcher.app.coding import (
+    check_agent_server,
+    check_template,
+    choose_model,
+    correct_start,
+    find_running_server,
+    resolve_agent_start,
+)
+from launcher.app.serving.running_servers import read_requests
+from launcher.app.serving.session import ServerSession
 from launcher.base.codec import to_json
+from launcher.base.errors import BadOption, LauncherError
 from launcher.cli.agent_summary import summarize_requests
-from launcher.cli.key_options import add_key_options, read_api_key
+from launcher.cli.given_key import read_api_key
+from launcher.cli.given_options import given_settings, make_serve_options
 from launcher.cli.layout import wrap_text
-from launcher.cli.machine_options import add_engine_option, add_setting_option, given_settings, make_serve_options
+from launcher.cli.options.code import configure
 from launcher.cli.output import Result
-from launcher.models.server_settings import ROWS
+from launcher.cli.shared_terminal import SharedTerminal
+from launcher.cli.suggested_fixes import actions_json, print_failure
+from launcher.engine.diagnosis.fix_command import FixCommand
+from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.last_start import PROGRAM, save_last_model
+from launcher.engine.server.launch import api_model_name, prepare_launch
+from launcher.gateway.request_log import MOST_REMEMBERED
+from launcher.monitor.monitor import UNSEEN
 
 if TYPE_CHECKING:
     from launcher.agents.agent import Agent
-    from launcher.agents.configuration import AgentConfiguration, AgentServer
+    from launcher.agents.configuration import AgentConfiguration
     from launcher.app.coding import RunningServer
     from launcher.app.planning.start_settings import ResolvedStart
-    from launcher.app.serving.session import ServerSession
     from launcher.base.action import Action
-    from launcher.engine.diagnosis.fix_command import FixCommand
 
 _SIGNALLED = 128
 """Exit code for an agent that a signal has ended: this plus the number of the signal, as in a shell."""
@@ -38,43 +61,8 @@ _CHECK_LIMIT_S = 60.0
 """A processor alone can take minutes for the prompts of the check."""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    from launcher.agents.agent import list_names
-
-    parser.add_argument("agent", metavar="AGENT", help=f"one of {list_names()}")
-    parser.add_argument(
-        "--model", metavar="ID[:QUANT] | FILE", help="the model (default: the running server's, else the last one)"
-    )
-    parser.add_argument("--url", help="the server's address, if more than one runs, or if it is another program's")
-    add_key_options(parser)
-    parser.add_argument(
-        "--print",
-        action="store_true",
-        dest="only_print",
-        help="start nothing: show the variables, files and command of the agent",
-    )
-    parser.add_argument("--server-only", action="store_true", help="start the server, but not the agent")
-    parser.add_argument(
-        "--own-template", action="store_true", help="keep the model's own chat template, even if it refuses the agent"
-    )
-    parser.add_argument(
-        "--no-check", action="store_true", help="do not check the started server when the agent has ended"
-    )
-    add_engine_option(parser)
-    for row in ROWS.values():
-        add_setting_option(parser, row)
-    parser.epilog = "What follows -- goes to the agent: mtp-launcher code opencode -- run 'fix the test'."
-    parser.set_defaults(extra=[], vision=False, mmproj=None, chat_template_file=None, rpc=())
-
-
 async def run(options: argparse.Namespace) -> Result | int:
     """Start the agent, wait for its end, and return its exit code; with --print return its configuration."""
-    from launcher.agents.agent import find_agent
-    from launcher.agents.program import AgentMissing, find_program
-    from launcher.app.coding import check_template, find_running_server
-    from launcher.base.errors import BadOption
-
     agent = find_agent(options.agent)
     Path.cwd()  # raises FileNotFoundError before a model is loaded: no agent starts in a folder that is gone
     if options.model and options.url:
@@ -119,8 +107,6 @@ async def run(options: argparse.Namespace) -> Result | int:
 
 async def _resolve_start(agent: Agent, options: argparse.Namespace, given: Mapping[str, Any]) -> ResolvedStart:
     """Return the start of the model for the agent, with a corrected chat template if it needs one."""
-    from launcher.app.coding import choose_model, correct_start, resolve_agent_start
-
     model = options.model or await choose_model()
     agents_arguments, options.extra = options.extra, []  # what follows -- is the agent's, not the engine's
     try:
@@ -139,10 +125,6 @@ async def _resolve_start(agent: Agent, options: argparse.Namespace, given: Mappi
 
 async def _plan_server(agent: Agent, options: argparse.Namespace, given: Mapping[str, Any]) -> AgentServer:
     """Return the server that would be started. Raises what the start would raise."""
-    from launcher.app.agent_session import plan_server
-    from launcher.engine.server.endpoint import Endpoint
-    from launcher.engine.server.launch import prepare_launch
-
     start = await _resolve_start(agent, options, given)
     await prepare_launch(start.options, Endpoint(0, ""))  # raises what a start would
     return await plan_server(start)
@@ -150,10 +132,6 @@ async def _plan_server(agent: Agent, options: argparse.Namespace, given: Mapping
 
 def _describe_session(agent: Agent, server: AgentServer, program: Sequence[str], arguments: Sequence[str]) -> Result:
     """Return the configuration of a session, without the key."""
-    from dataclasses import replace
-
-    from launcher.app.agent_session import HIDDEN_KEY, configure_session, format_environment
-
     server = replace(server, api_key=HIDDEN_KEY)
     configuration = configure_session(agent, server, program, Path.cwd() / f"{agent.name}-session", arguments)
     lines = [*format_environment(configuration)]
@@ -179,14 +157,6 @@ async def _run_with_own_server(
     agent: Agent, program: tuple[str, ...], options: argparse.Namespace, given: Mapping[str, Any]
 ) -> int:
     """Start a server, run the agent, and stop the server."""
-    from launcher.app.coding import check_template
-    from launcher.app.serving.session import ServerSession
-    from launcher.base.errors import LauncherError
-    from launcher.cli.shared_terminal import SharedTerminal
-    from launcher.cli.suggested_fixes import actions_json, print_failure
-    from launcher.engine.server.last_start import save_last_model
-    from launcher.monitor.monitor import UNSEEN
-
     start = await _resolve_start(agent, options, given)
     terminal = SharedTerminal()
     session = ServerSession(on_event=terminal.show_event)
@@ -225,9 +195,6 @@ def _make_code_command(fix: FixCommand, options: argparse.Namespace) -> FixComma
 
     The server's settings that `code` does not have are left out: it finds them itself for the agent.
     """
-    from launcher.engine.diagnosis.fix_command import FixCommand
-    from launcher.engine.server.last_start import PROGRAM
-
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     configure(parser)
     steps = []
@@ -245,9 +212,6 @@ def _make_code_command(fix: FixCommand, options: argparse.Namespace) -> FixComma
 
 async def _read_own_server(session: ServerSession) -> AgentServer:
     """Return the server that this process runs, as the agent sees it."""
-    from launcher.agents.configuration import AgentServer
-    from launcher.engine.server.launch import api_model_name
-
     supervisor = session.supervisor
     launch, endpoint = supervisor.launch, supervisor.endpoint
     assert launch is not None  # noqa: S101 -- the server has started, so it has a launch
@@ -263,10 +227,6 @@ async def _run_with_server(
     session: ServerSession | None = None,
 ) -> int:
     """Run the agent with a server that is ready, or with --server-only wait; return the exit code."""
-    from launcher.agents.program import read_version
-    from launcher.agents.session_folder import kept_session_files, session_folder
-    from launcher.app.agent_session import configure_session, format_environment
-
     folder = session_folder(agent.name)
     configuration = configure_session(agent, server, program, folder, options.extra)
     _say(f"{agent.title} with {server.model} at {server.url}, context {server.context:,}.")
@@ -307,8 +267,6 @@ async def _run_program(agent: Agent, configuration: AgentConfiguration) -> int:
 
     Raises AgentMissing if the system does not run the agent's file, for example because its interpreter is missing.
     """
-    from launcher.agents.program import AgentMissing, search_path
-
     environment = {name: value for name, value in os.environ.items() if name not in configuration.unset}
     environment["PATH"] = search_path(configuration.command)
     with _interrupts_handled(lambda: None):  # the agent is in the same terminal and gets it, too
@@ -340,9 +298,6 @@ async def _run_program(agent: Agent, configuration: AgentConfiguration) -> int:
 
 async def _check_server(agent: Agent, server: AgentServer) -> None:
     """Print the verdict on a server, as `agent-check` does. Ctrl-C skips the check."""
-    from launcher.app.coding import check_agent_server
-    from launcher.base.errors import LauncherError
-
     _say(f"Checking whether the server is ready for {agent.title}. Ctrl-C skips that.")
     check = asyncio.create_task(check_agent_server(agent, server))
     try:
@@ -374,10 +329,6 @@ def _interrupts_handled(handle: Callable[[], object]) -> Iterator[None]:
 
 async def _sum_up_since(began: datetime, running: RunningServer) -> None:
     """Print a summary of the requests to a running server since `began`."""
-    from launcher.app.serving.running_servers import read_requests
-    from launcher.base.errors import LauncherError
-    from launcher.gateway.request_log import MOST_REMEMBERED
-
     url = running.server.url
     try:
         records = [each async for each in read_requests(url, count=MOST_REMEMBERED, follow=False)]

@@ -7,27 +7,18 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from launcher.base.text import one_line, visible_reply
 from launcher.cli.layout import format_table, wrap_text
 from launcher.cli.output import Result
+from launcher.tuning.history import History, load_session, parse_session_choice
+from launcher.tuning.history_environment import join_clauses
+from launcher.tuning.report import compare_sessions
+from launcher.tuning.report_export import interval_text, session_title
+from launcher.tuning.statistics import INTERVAL_NOTE
 
 if TYPE_CHECKING:
     from launcher.tuning.history_records import Session
     from launcher.tuning.report import SessionComparison
-
-_MEASUREMENT_HELP = (
-    'a measurement as `history` shows it, "last", published:NAME, or a file that was exported or shared; '
-    "with :draft=2,kv=q8_0 only these settings of it"
-)
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    parser.epilog = (
-        "Settings of one measurement are compared by naming it twice, as in `compare last:draft=0 last:draft=2`. "
-        "`mtp-launcher history published` lists published tables."
-    )
-    parser.add_argument("first", metavar="A", help=_MEASUREMENT_HELP)
-    parser.add_argument("second", metavar="B", help="the same")
 
 
 async def run(options: argparse.Namespace) -> Result:
@@ -36,9 +27,6 @@ async def run(options: argparse.Namespace) -> Result:
 
 
 def _compare_measurements(options: argparse.Namespace) -> Result:
-    from launcher.tuning.history import History, load_session, parse_session_choice
-    from launcher.tuning.report import compare_sessions
-
     first_name, first_settings = parse_session_choice(options.first)
     second_name, second_settings = parse_session_choice(options.second)
     with History() as history:
@@ -48,11 +36,6 @@ def _compare_measurements(options: argparse.Namespace) -> Result:
 
 
 def _format_comparison(first: Session, second: Session, comparison: SessionComparison) -> Iterator[str]:
-    from launcher.base.text import one_line, visible_reply
-    from launcher.tuning.history_environment import join_clauses
-    from launcher.tuning.report_export import interval_text, session_title
-    from launcher.tuning.statistics import INTERVAL_NOTE
-
     for letter, session in (("A", first), ("B", second)):
         yield f"{letter}  {session.id}  {one_line(session_title(session))}"
     for difference in comparison.differences:

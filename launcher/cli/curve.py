@@ -7,98 +7,29 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from launcher.app.measuring.sweeps import plan_sweep, run_sweep
 from launcher.base.codec import to_json
 from launcher.base.text import one_line
 from launcher.base.units import format_percent
 from launcher.cli.layout import UNKNOWN, format_table, wrap_text
+from launcher.cli.measured_subject import compute_cost, measure_subject, prepare_subject, read_prices
+from launcher.cli.options.curve import DEFAULT_PLACES
 from launcher.cli.output import Note, Result
 from launcher.cli.progress import Reporter, format_duration
-from launcher.cli.quantities import parse_int, parse_rounds, parse_tokens
-from launcher.cli.subject_options import (
-    add_chart_option,
-    add_price_options,
-    add_subject_options,
-    compute_cost,
-    measure_subject,
-    prepare_subject,
-    read_prices,
-)
+from launcher.tuning.curves import CurveAxis, build_curve, rate_of_point, summarize_curve
 from launcher.tuning.statistics import INTERVAL_NOTE, plus_minus
+from launcher.tuning.workloads import load_workload
 
 if TYPE_CHECKING:
     from launcher.app.measuring.sweeps import Sweep
     from launcher.tuning.cost import Cost, Prices
-    from launcher.tuning.curves import Curve, CurveAxis, CurvePoint, CurveProgress, RoundPoint
+    from launcher.tuning.curves import Curve, CurvePoint, CurveProgress, RoundPoint
     from launcher.tuning.records import Run
     from launcher.tuning.statistics import Interval
-
-_DEFAULT_ROUNDS = 3
-_DEFAULT_PLACES: tuple[int, ...] = ()
-"""Lets `plan_sweep` choose the places of the curve, which are its points on the axis."""
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    add_subject_options(parser)
-    axis = parser.add_mutually_exclusive_group()
-    axis.add_argument(
-        "--fill",
-        nargs="?",
-        const=_DEFAULT_PLACES,
-        type=_parse_token_counts,
-        metavar="N,...",
-        help="at these numbers of tokens in the context: 0,10000,40000 (default, as far as the context reaches)",
-    )
-    axis.add_argument(
-        "--context",
-        nargs="?",
-        const=_DEFAULT_PLACES,
-        type=_parse_token_counts,
-        metavar="N,...",
-        help="at these context sizes, in tokens",
-    )
-    axis.add_argument(
-        "--streams",
-        nargs="?",
-        const=_DEFAULT_PLACES,
-        type=_parse_counts,
-        metavar="N,...",
-        help="at these numbers of parallel requests: 1,2,4",
-    )
-    parser.add_argument(
-        "--draft", type=_parse_counts, metavar="N,...", help="draft lengths to compare with MTP off; 0: only MTP off"
-    )
-    parser.add_argument(
-        "--rounds",
-        type=parse_rounds,
-        default=_DEFAULT_ROUNDS,
-        metavar="N",
-        help=f"measure each point N times (default {_DEFAULT_ROUNDS})",
-    )
-    add_chart_option(parser)
-    add_price_options(parser)
-    parser.epilog = (
-        "The model is served repeatedly, in turns without and with MTP, on a server of its own. Ctrl-C ends it,"
-        " and shows what was measured until then. The result goes into the history."
-    )
-
-
-def _parse_token_counts(text: str) -> tuple[int, ...]:
-    return tuple(sorted({parse_tokens(word) for word in text.split(",")}))
-
-
-def _parse_counts(text: str) -> tuple[int, ...]:
-    numbers = tuple(sorted({parse_int(word) for word in text.split(",")}))
-    if numbers[0] < 0:
-        raise argparse.ArgumentTypeError(f"{numbers[0]} is below 0")
-    return numbers
 
 
 async def run(options: argparse.Namespace) -> int:
     """Measure the curve and print it; if interrupted, print what was measured until then."""
-    from launcher.app.measuring.sweeps import run_sweep
-    from launcher.tuning.curves import build_curve
-
     prices = read_prices(options)
     reporter = Reporter(as_json=options.json)
     sweep = await _plan_sweep(options, reporter)
@@ -139,13 +70,9 @@ async def run(options: argparse.Namespace) -> int:
 
 
 async def _plan_sweep(options: argparse.Namespace, reporter: Reporter) -> Sweep:
-    from launcher.app.measuring.sweeps import plan_sweep
-    from launcher.tuning.curves import CurveAxis
-    from launcher.tuning.workloads import load_workload
-
     workload = await asyncio.to_thread(load_workload, options.workload)
     subject = await prepare_subject(options, () if options.draft is None else (0, *options.draft), reporter)
-    axis, places = CurveAxis.FILL, options.fill or _DEFAULT_PLACES
+    axis, places = CurveAxis.FILL, options.fill or DEFAULT_PLACES
     if options.context is not None:
         axis, places = CurveAxis.CONTEXT, options.context
     elif options.streams is not None:
@@ -172,8 +99,6 @@ def _describe_step(step: CurveProgress) -> str:
 
 
 def _describe_point(point: RoundPoint, axis: CurveAxis) -> Note:
-    from launcher.tuning.curves import rate_of_point
-
     rate = rate_of_point(axis, point)
     spoilt = next((run.spoilt for run in point.runs if run.spoilt), None)
     text = f"{rate:.1f} tokens/s" if rate is not None else point.error or spoilt or "too short to be measured"
@@ -196,8 +121,6 @@ def _group_runs(curve: Curve, points: list[RoundPoint]) -> dict[tuple[str, int],
 
 
 def _curve_json(curve: Curve, points: list[RoundPoint], costs: _Costs, prices: Prices | None) -> dict[str, Any]:
-    from launcher.tuning.curves import rate_of_point, summarize_curve
-
     result = {**to_json(curve), "points": _points_with_costs(curve, costs, prices)}
     runs = [
         {
@@ -224,8 +147,6 @@ def _points_with_costs(curve: Curve, costs: _Costs, prices: Prices | None) -> li
 
 
 def _format_curve(curve: Curve, costs: _Costs, prices: Prices | None) -> Iterator[str]:
-    from launcher.tuning.curves import summarize_curve
-
     others = curve.series[1:]
     head = [curve.axis.value, *(f"{name} t/s" for name in curve.series), *("times" for _ in others)]
     head += [*("accepted" for _ in others), "read t/s", "first token s"]

@@ -6,10 +6,13 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from launcher.app.first import demonstration
 from launcher.base.codec import JsonView, to_json
 from launcher.base.units import format_percent, format_rate
 from launcher.cli.output import Result
-from launcher.cli.quantities import parse_number
+from launcher.cli.progress import StateLine
+from launcher.engine.server.client import Delta
+from launcher.machine.host import read_host
 
 if TYPE_CHECKING:
     from launcher.app.first.demonstration import DemoReport
@@ -21,22 +24,10 @@ _REPORT = JsonView(
 )
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    parser.add_argument("--headless", action="store_true", help="stay in the terminal, even if there is a display")
-    parser.add_argument("--seconds", type=parse_number, metavar="N", help="ask for N seconds, in the terminal")
-
-
 async def run(options: argparse.Namespace) -> Result:
     """Run the demo and return its measurements."""
-    from launcher.app.first import demonstration
-
     if options.json:
         return Result(to_json(await demonstration.run_demo(seconds=options.seconds), _REPORT))
-    from launcher.cli.progress import StateLine
-    from launcher.engine.server.client import Delta
-    from launcher.machine.host import read_host
-
     if not options.headless and read_host().display is None:
         print("There is no display, so the demo runs in this terminal.\n")
     states = StateLine()

@@ -7,17 +7,24 @@ import asyncio
 import os
 from typing import TYPE_CHECKING
 
-from launcher.cli.layout import wrap_text
+from launcher.app.serving.failed_requests import group_failures
+from launcher.base.errors import BadOption, LauncherError, ServerNotFound
+from launcher.base.paths import expand_user
+from launcher.base.threads import run_in_thread
+from launcher.cli.layout import health_line, wrap_text
 from launcher.cli.output import Result
 from launcher.cli.suggested_fixes import actions_json, format_fixes
+from launcher.engine.diagnosis.explain import Diagnosis, diagnose_log, find_error_line
+from launcher.engine.diagnosis.log_reading import is_text, read_log
+from launcher.engine.server import registry
+from launcher.engine.server.last_start import LastStart, load_last_start
+from launcher.engine.server.logs import list_log_files, log_path
+from launcher.engine.server.state import SERVING
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.app.serving.failed_requests import FailureGroup
-    from launcher.base.errors import LauncherError
-    from launcher.engine.diagnosis.explain import Diagnosis
-    from launcher.engine.server.last_start import LastStart
     from launcher.engine.server.registry import ServerEntry
 
 _NO_KNOWN_CAUSE = "The log shows no known cause."
@@ -25,36 +32,6 @@ _NOT_A_LOG = "This is not a log: it is not a text file."
 _REQUESTS_READ = 100
 """How many of the last requests are searched for failures."""
 _STARTING_STATES = ("preparing", "loading", "warming up")
-_EXIT_CODES = (range(-(2**31), 2**32), range(2**64 - 2**32, 2**64))
-"""Exit codes of Windows are written with or without a sign, and with 64 bits, which some programs round."""
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
-        "log",
-        metavar="LOGFILE",
-        nargs="?",
-        help="a log of llama-server, plain or JSON lines; - for standard input (default: the last start's log)",
-    )
-    which.add_argument("--url", help="the log of the server at this address")
-    parser.add_argument(
-        "--exit-code",
-        type=_parse_exit_code,
-        metavar="N",
-        help="the engine's exit code, if known: negative or 128 + N for signal N",
-    )
-
-
-def _parse_exit_code(text: str) -> int:
-    try:
-        code: int | None = int(text, 0)
-    except ValueError:
-        code = None
-    if code is None or not any(code in codes for codes in _EXIT_CODES):
-        raise argparse.ArgumentTypeError(f"{text} is not an exit code, such as 1, 137 or -11")
-    return code
 
 
 async def run(options: argparse.Namespace) -> Result:
@@ -62,10 +39,6 @@ async def run(options: argparse.Namespace) -> Result:
 
     Exit code 1 if no cause is known, unless the last server was stopped and none runs.
     """
-    from launcher.base.threads import run_in_thread
-    from launcher.engine.diagnosis.explain import diagnose_log, find_error_line
-    from launcher.engine.diagnosis.log_reading import is_text
-
     last_start, server = await asyncio.to_thread(_find_last_start, options.log, options.url)
     starting_server = server if server is not None and server.first.state in _STARTING_STATES else None
     has_input = options.log is not None or options.exit_code is not None
@@ -109,9 +82,6 @@ async def run(options: argparse.Namespace) -> Result:
 async def _check_health(url: str, log: str) -> Result | None:
     """Return the result for a running server whose log and requests show no failure; None if it does not answer."""
     from launcher.app.serving.running_servers import read_running_servers
-    from launcher.base.errors import ServerNotFound
-    from launcher.cli.layout import health_line
-    from launcher.engine.server.state import SERVING
 
     try:
         (server,) = await read_running_servers(url)
@@ -133,10 +103,7 @@ async def _check_health(url: str, log: str) -> Result | None:
 
 async def _find_failed_requests(url: str | None) -> FailureGroup | None:
     """Return the last failures among the requests to a running server; None if none failed, or no server runs."""
-    from launcher.app.serving.failed_requests import group_failures
     from launcher.app.serving.running_servers import read_requests
-    from launcher.base.errors import LauncherError
-    from launcher.engine.server import registry
 
     try:
         await asyncio.to_thread(registry.find_server, url)
@@ -196,8 +163,6 @@ def _describe_source(log: str | None, options: argparse.Namespace) -> list[str]:
 
 def _diagnose_failed_start(last_start: LastStart, error: LauncherError) -> Diagnosis:
     """Return the error that the user saw as the diagnosis of a start whose log names no cause."""
-    from launcher.engine.diagnosis.explain import Diagnosis
-
     title = "The last start failed." if last_start.log else "The last start failed before an engine was run."
     return Diagnosis(error.code, 0, "fatal", error.code, title, error.title, error.hint, last_start.actions)
 
@@ -210,12 +175,6 @@ def _find_last_start(log_name: str | None, url: str | None) -> tuple[LastStart |
     recorded, one that has only the newest log. Raises ServerNotFound if there is no log or no such server,
     SeveralServers if the server of the last start runs beside others.
     """
-    from launcher.base.errors import ServerNotFound
-    from launcher.base.paths import expand_user
-    from launcher.engine.server import registry
-    from launcher.engine.server.last_start import LastStart, load_last_start
-    from launcher.engine.server.logs import list_log_files, log_path
-
     last_start = load_last_start()
     if log_name is not None:
         wrote_log = last_start is not None and log_name != "-" and expand_user(log_name).absolute() == last_start.log
@@ -243,9 +202,6 @@ def _find_server_of_log(log: Path | None) -> ServerEntry | None:
 
     Raises SeveralServers if it is ready and other servers run, too: the user may mean any of them.
     """
-    from launcher.engine.server import registry
-    from launcher.engine.server.logs import log_path
-
     entry = next((each for each in registry.list_entries() if log_path(each.port) == log), None)
     if entry is not None and entry.first.state not in _STARTING_STATES:
         return registry.find_server(None)
@@ -253,10 +209,6 @@ def _find_server_of_log(log: Path | None) -> ServerEntry | None:
 
 
 def _read_named_log(log_name: str) -> str:
-    from launcher.base.errors import BadOption
-    from launcher.base.paths import expand_user
-    from launcher.engine.diagnosis.log_reading import read_log
-
     try:
         if log_name != "-":
             return read_log(expand_user(log_name))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.app.first.doctor import examine_machine, list_gpu_devices, suggested_wslconfig
 from launcher.base.codec import JsonView, to_json
 from launcher.base.text import make_visible
 from launcher.cli.layout import wrap_text
 from launcher.cli.output import Result
+from launcher.machine.wsl import RESTART_HINT, WSLCONFIG_PATH, copy_to_clipboard
 from launcher.models.situation import MEMORY_VIEW
 
 if TYPE_CHECKING:
@@ -28,29 +29,15 @@ _ENGINE = JsonView("place=name version=build.version devices devices_absent erro
 _READING = JsonView("value:1 absent")
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    parser.add_argument("--wake", action="store_true", help="wake a sleeping GPU to read it")
-    parser.add_argument(
-        "--copy-wslconfig", action="store_true", help="in WSL: copy the suggested .wslconfig to the Windows clipboard"
-    )
-    parser.add_argument("--models", type=Path, metavar="FOLDER", help="the folder of your model files")
-
-
 async def run(options: argparse.Namespace) -> Result:
     """Examine the machine and report. Exit code 1 if the demo cannot run here."""
     if options.copy_wslconfig:
         return _copy_wslconfig()
-    from launcher.app.first.doctor import examine_machine
-
     report = await examine_machine(models=options.models, wake=options.wake)
     return Result(_as_json(report), _format_report(report), exit_code=0 if report.demo_can_run else 1)
 
 
 def _copy_wslconfig() -> Result:
-    from launcher.app.first.doctor import suggested_wslconfig
-    from launcher.machine.wsl import RESTART_HINT, WSLCONFIG_PATH, copy_to_clipboard
-
     suggestion = suggested_wslconfig()
     copy_to_clipboard(suggestion)
     instruction = f"It is on the Windows clipboard. In Windows, run `notepad {WSLCONFIG_PATH}`, and paste it."
@@ -69,8 +56,6 @@ def _format_report(report: DoctorReport) -> Iterator[str]:
 
 
 def _format_wslconfig(suggestion: WslconfigSuggestion) -> Iterator[str]:
-    from launcher.machine.wsl import WSLCONFIG_PATH
-
     yield f"\nSuggested for {WSLCONFIG_PATH}:\n"
     yield "".join(f"    {make_visible(line)}\n" for line in suggestion.text.splitlines())
     for change in suggestion.changes:
@@ -175,8 +160,6 @@ def _describe_activity(gpu: Gpu, report: DoctorReport) -> list[str]:
 def _describe_engine(engine: EngineCheck) -> str:
     if engine.build is None:
         return f"{engine.name}: cannot be used"
-    from launcher.app.first.doctor import list_gpu_devices
-
     devices = ", ".join(f"{each.name} {each.description}" for each in list_gpu_devices(engine)) or "processor only"
     return f"{engine.name}: {engine.build.version}, {engine.devices_absent or devices}"
 

@@ -7,92 +7,35 @@ import asyncio
 import time
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.app.models.downloads import add_engine, add_pull, download_queue
 from launcher.base.codec import JsonView, to_json
 from launcher.base.errors import BadOption, LauncherError
 from launcher.base.text import one_line
-from launcher.cli.actions import add_actions
 from launcher.cli.layout import format_table, wrap_text
+from launcher.cli.options.downloads import parse_positive
 from launcher.cli.output import Note, Result, round_figure
 from launcher.cli.progress import PROGRESS_VIEW, Reporter, format_duration, format_progress, format_size
+from launcher.fetch import queue_runner as events
+from launcher.fetch.jobs import QUEUED_STATES, JobState, RequestedState
+from launcher.fetch.queue_runner import JobFailed, JobFinished, QueueRunner
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 
     from launcher.base.progress import Progress
-    from launcher.fetch.jobs import AddedJob, Job, JobState, QueuePlace, RequestedState
+    from launcher.fetch.jobs import AddedJob, Job
     from launcher.fetch.queue import DownloadQueue, QueueSnapshot
     from launcher.fetch.queue_runner import QueueEvent
 
-_ACTIONS = {
-    "list": "list all downloads with their progress",
-    "run": "download everything that waits in the queue",
-    "add": "add models or an engine to the queue",
-    "pause": "pause downloads; received data is kept",
-    "resume": "resume paused downloads",
-    "cancel": "cancel downloads",
-    "retry": "try failed or cancelled downloads again",
-    "move": "change the order",
-    "clear": "remove finished and cancelled downloads from the list",
-}
 
 _JOB = JsonView("id kind title state asked=requested")
 _OUTCOME = JsonView("error=failure retry_at_s:3 result", error=LauncherError.JSON_VIEW)
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    actions = add_actions(parser, _ACTIONS)
-    for name in ("pause", "resume", "cancel", "retry"):
-        actions[name].add_argument("which", nargs="+", metavar="ID", help='numbers as `downloads` shows them, or "all"')
-    _configure_add(actions["add"])
-    actions["run"].add_argument(
-        "--at-once", type=_parse_positive, default=1, metavar="N", help="number of parallel downloads (default 1)"
-    )
-    actions["cancel"].add_argument("--discard", action="store_true", help="also delete the received data")
-    actions["move"].add_argument("id", type=_parse_positive, metavar="ID")
-    actions["move"].add_argument(
-        "place", metavar="PLACE", type=_parse_place, help="first, up, down, last, or the number of the place"
-    )
-    actions["clear"].add_argument("--failed", action="store_true", help="also remove failed downloads")
-
-
-def _configure_add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "what", nargs="*", metavar="MODEL", help="a model as `pull` takes it: ID[:QUANT], REPO:FILE, URL"
-    )
-    parser.add_argument("--to", type=Path, metavar="DIR", help="folder for the files (default: the models folder)")
-    parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit, in place of the catalogue's")
-    parser.add_argument("--sha256", metavar="HEX", help="the SHA-256 that the file must have")
-    parser.add_argument("--vision", action="store_true", help="with the models' vision projectors")
-    parser.add_argument(
-        "--engine", nargs="?", const="stable", metavar="TAG", help="a build of llama.cpp (without TAG the stable one)"
-    )
-    parser.add_argument("--backend", metavar="B", help="the engine's backend (default: the best for this computer)")
-
-
-def _parse_positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text} is not a number of 1 or more")
-    return int(text)
-
-
-def _parse_place(text: str) -> QueuePlace:
-    words: dict[str, QueuePlace] = {"first": "first", "up": "up", "down": "down", "last": "last"}
-    if text in words:
-        return words[text]
-    try:
-        return _parse_positive(text)
-    except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(f"{text} is not a position: write first, up, down, last or a number") from None
-
-
 async def run(options: argparse.Namespace) -> Result | int:
     """Run the action `options.action`. Exit code 1 if a download failed or cannot go on."""
-    from launcher.app.models.downloads import download_queue
-
     action, downloads = options.action, download_queue()
     if action == "run":
         return await run_queue(downloads, options)
@@ -112,8 +55,6 @@ async def run(options: argparse.Namespace) -> Result | int:
 
 
 async def _add_downloads(options: argparse.Namespace) -> Result:
-    from launcher.app.models.downloads import add_engine, add_pull
-
     if not options.what and not options.engine:
         raise BadOption("No download was given.", "Name models as `mtp-launcher pull` takes them, or --engine.")
     if options.sha256 and len(options.what) != 1:
@@ -157,8 +98,6 @@ def _describe_added(added: Sequence[AddedJob], failed: Mapping[str, LauncherErro
 
 async def _request_state(downloads: DownloadQueue, options: argparse.Namespace) -> Result:
     """Pause, resume, cancel or retry downloads. The process that runs a download obeys within half a second."""
-    from launcher.fetch.jobs import QUEUED_STATES, JobState, RequestedState
-
     cancelled = RequestedState.DISCARD if getattr(options, "discard", False) else RequestedState.CANCEL
     # For each action the requested state, and the states of the downloads that "all" means.
     requests: dict[str, tuple[RequestedState, Collection[JobState]]] = {
@@ -180,7 +119,7 @@ async def _request_state(downloads: DownloadQueue, options: argparse.Namespace) 
 
 def _parse_id(text: str) -> int:
     try:
-        return _parse_positive(text)
+        return parse_positive(text)
     except argparse.ArgumentTypeError:
         raise BadOption(
             f"{text} is not the number of a download.", '`mtp-launcher downloads` shows them, or write "all".'
@@ -217,8 +156,6 @@ def _describe_queue(queue: QueueSnapshot) -> Iterator[str]:
 
 def _describe_next_step(queue: QueueSnapshot) -> Iterator[str]:
     """Yield the command that starts the queue, if downloads wait and none is running."""
-    from launcher.fetch.jobs import JobState
-
     states = {job.state for job in queue.jobs.jobs}
     if queue.jobs.hold is not None:
         title = queue.jobs.hold.title
@@ -235,8 +172,6 @@ async def run_queue(downloads: DownloadQueue, options: argparse.Namespace) -> in
 
     Raises the reason as a LauncherError if the queue was put on hold.
     """
-    from launcher.fetch.queue_runner import JobFailed, JobFinished, QueueRunner
-
     reporter = Reporter(as_json=options.json)
     done = failed = 0
 
@@ -269,8 +204,6 @@ async def run_queue(downloads: DownloadQueue, options: argparse.Namespace) -> in
 
 
 def _show_event(reporter: Reporter, event: QueueEvent) -> None:
-    from launcher.fetch import queue_runner as events
-
     if isinstance(event, events.JobProgressed):
         others = event.totals.jobs - 1
         title = event.job.title + (f" (and {others} more)" if others else "")
@@ -283,8 +216,6 @@ def _show_event(reporter: Reporter, event: QueueEvent) -> None:
 
 
 def _event_json(event: QueueEvent) -> dict[str, Any]:
-    from launcher.fetch import queue_runner as events
-
     match event:
         case events.JobRemoved():
             return {"event": "removed", "id": event.job.id}
@@ -299,9 +230,6 @@ def _event_json(event: QueueEvent) -> dict[str, Any]:
 
 
 def _describe_event(event: QueueEvent) -> Iterator[str]:
-    from launcher.fetch import queue_runner as events
-    from launcher.fetch.jobs import JobState
-
     match event:
         case events.JobFinished(job):
             result = job.result or {}
@@ -324,8 +252,6 @@ def _describe_event(event: QueueEvent) -> Iterator[str]:
 
 def state_word(job: Job) -> str:
     """Return a download's state in one word."""
-    from launcher.fetch.jobs import RequestedState
-
     if job.is_changing:
         return "pausing" if job.requested is RequestedState.PAUSE else "cancelling"
     return job.state.value
@@ -333,8 +259,6 @@ def state_word(job: Job) -> str:
 
 def describe_state(job: Job) -> str:
     """Return a download's state as text, with the error, or the bytes that a paused or cancelled one keeps."""
-    from launcher.fetch.jobs import JobState
-
     if job.failure is not None:
         return f"{state_word(job)}: {job.failure.title.rstrip('.')}"
     if job.done_bytes and job.state in (JobState.PAUSED, JobState.CANCELLED):
@@ -344,8 +268,6 @@ def describe_state(job: Job) -> str:
 
 def describe_progress(job: Job, progress: Progress | None) -> str:
     """Return a download's progress as text. `progress` is None unless the download runs."""
-    from launcher.fetch.jobs import JobState
-
     if progress is not None:
         return format_progress(
             progress.done_bytes,

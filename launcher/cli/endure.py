@@ -7,22 +7,17 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from launcher.app.measuring.sweeps import run_agent_tasks, run_endurance
 from launcher.base.codec import to_json
 from launcher.base.text import one_line
 from launcher.cli.layout import UNKNOWN, format_table, merge_similar, wrap_text
+from launcher.cli.measured_subject import cost_of_runs, measure_subject, prepare_subject, read_prices
 from launcher.cli.output import Note, Result
 from launcher.cli.progress import Reporter
-from launcher.cli.quantities import parse_int, parse_minutes
-from launcher.cli.subject_options import (
-    add_chart_option,
-    add_price_options,
-    add_subject_options,
-    cost_of_runs,
-    measure_subject,
-    prepare_subject,
-    read_prices,
-)
 from launcher.models.drafters import drafter_of
+from launcher.tuning.agent_tasks import find_shape, judge_tasks
+from launcher.tuning.endurance import judge_endurance
+from launcher.tuning.workloads import load_workload
 
 if TYPE_CHECKING:
     from launcher.app.measuring.sweeps import SweepModel
@@ -30,42 +25,9 @@ if TYPE_CHECKING:
     from launcher.tuning.endurance import EnduranceVerdict
     from launcher.tuning.records import Run
 
-_DEFAULT_MINUTES = 10.0
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    add_subject_options(parser)
-    parser.add_argument(
-        "--minutes",
-        type=parse_minutes,
-        default=_DEFAULT_MINUTES,
-        metavar="N",
-        help=f"minutes of load (default {_DEFAULT_MINUTES:.0f})",
-    )
-    parser.add_argument(
-        "--draft", type=parse_int, metavar="N", help="draft length, 0 is MTP off (default: as it was served last)"
-    )
-    parser.add_argument(
-        "--agent",
-        metavar="AGENT",
-        help="do tasks as long as those of a coding agent, in place of a workload: claude, cline, codex, opencode, pi"
-        " or qwen; or loop, a long session to compare settings with",
-    )
-    add_chart_option(parser)
-    add_price_options(parser)
-    parser.epilog = (
-        "A server is started for the model and gets requests without a pause. The verdict is about verification steps"
-        " per second, which do not depend on the text. Ctrl-C ends it, and judges what was measured until then."
-    )
-
 
 async def run(options: argparse.Namespace) -> int:
     """Put the model under load and print whether its speed holds; exit code 1 if the server ended."""
-    from launcher.app.measuring.sweeps import run_endurance
-    from launcher.tuning.endurance import judge_endurance
-    from launcher.tuning.workloads import load_workload
-
     prices = read_prices(options)
     if options.agent is not None:
         return await _run_agent(options)
@@ -101,9 +63,6 @@ async def run(options: argparse.Namespace) -> int:
 
 async def _run_agent(options: argparse.Namespace) -> int:
     """Do an agent's tasks and print how long one takes; exit code 1 if none was done to its end."""
-    from launcher.app.measuring.sweeps import run_agent_tasks
-    from launcher.tuning.agent_tasks import find_shape, judge_tasks
-
     shape = await asyncio.to_thread(find_shape, options.agent)
     reporter = Reporter(as_json=options.json)
     subject = await prepare_subject(options, () if options.draft is None else (options.draft,), reporter)

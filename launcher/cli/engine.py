@@ -5,15 +5,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.app.settings import transfer_settings
 from launcher.base.codec import JsonView, to_json
+from launcher.base.errors import BadOption, LauncherError
+from launcher.base.paths import expand_user
 from launcher.base.progress import Phase, Progress
 from launcher.cli.layout import UNKNOWN, format_table, wrap_text
 from launcher.cli.output import Note, Result, round_figure
 from launcher.cli.progress import Reporter, format_size
-from launcher.cli.quantities import parse_minutes
+from launcher.engine.builds import installed
+from launcher.engine.builds.discovery import find_engines
+from launcher.engine.builds.installed import read_store
+from launcher.engine.builds.known_bad import find_known_fault
+from launcher.engine.builds.probe import probe_engine
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -24,67 +30,6 @@ if TYPE_CHECKING:
     from launcher.engine.builds.known_bad import KnownFault
     from launcher.engine.builds.offers import Offer
     from launcher.engine.builds.self_test import SelfTestResult
-
-_ACTIONS = {
-    "list": "list all engines of this computer: installed, yours, on PATH, in the usual places, built-in",
-    "available": "list the newest official builds and their variants for this computer",
-    "install": "download an official build, verify it, test it, and put it in use",
-    "use": "put an engine in use: a name, auto (the usual choice) or built-in",
-    "pin": "keep an engine in use whatever is installed later (the one in use by default)",
-    "unpin": "end the pin",
-    "rollback": "go back to the engine that was in use before",
-    "remove": "remove an installed engine, or forget one of yours",
-    "add": "add your own llama-server by its path, such as a fork's",
-    "flags": "list the flags of an engine, from its own --help",
-    "test": "test an engine: version, GPU, MTP on the demo model",
-    "compare": "compare the engine in use with the one before it in pairs; a slower one is replaced by it",
-}
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", description="Without an action, the list.")
-    for name, summary in _ACTIONS.items():
-        action = actions.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
-        action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON for programs")
-        if name == "install":
-            action.add_argument(
-                "tag",
-                nargs="?",
-                metavar="TAG",
-                help="b11434, v0.7.0, stable or nightly (default: stable, but nothing older than what is in use)",
-            )
-            action.add_argument("--anyway", action="store_true", help="even if the build is known to be bad")
-        if name in ("install", "available"):
-            action.add_argument(
-                "--backend",
-                metavar="B",
-                help="cuda, cuda-12, vulkan, rocm, sycl, openvino or cpu (default: the best for this computer)",
-            )
-        if name in ("use", "remove"):
-            action.add_argument("name", metavar="NAME", help="as `engine list` shows it, its tag, or its path")
-        if name in ("pin", "test"):
-            action.add_argument(
-                "name", nargs="?", metavar="NAME", help="as `engine list` shows it (default: the one in use)"
-            )
-        if name == "flags":
-            action.add_argument("search", nargs="*", metavar="WORD", help="only flags with these words")
-            action.add_argument("--engine", type=Path, metavar="PATH", help="a llama-server, or an installed engine")
-        if name == "compare":
-            action.add_argument(
-                "names", nargs="*", metavar="NAME", help="two engines to compare instead, of which none is put in use"
-            )
-            action.add_argument("--model", metavar="M", help="the model to serve (default: the one served last)")
-            action.add_argument(
-                "--minutes",
-                type=parse_minutes,
-                default=1.0,
-                metavar="N",
-                help="how long, at least three pairs (default 1)",
-            )
-        if name == "add":
-            action.add_argument("path", type=Path, metavar="PATH", help="a llama-server, or the folder that has it")
-            action.add_argument("--name", metavar="N", help="what to call it (default: its folder's name)")
 
 
 async def run(options: argparse.Namespace) -> Result:
@@ -103,9 +48,7 @@ async def run(options: argparse.Namespace) -> Result:
 
 
 async def _install_engine(options: argparse.Namespace) -> Result:
-    from launcher.app.settings import transfer_settings
     from launcher.engine.builds.install import install_build
-    from launcher.engine.builds.installed import read_store
 
     reporter = Reporter(as_json=options.json)
     try:
@@ -141,8 +84,6 @@ def _describe_drafts(manifest: Manifest) -> str:
 
 async def _change_engine_in_use(options: argparse.Namespace) -> Result:
     """Carry out `use`, `pin`, `unpin` or `rollback`."""
-    from launcher.engine.builds import installed
-
     before = installed.read_store()
     match options.action:
         case "use":
@@ -171,10 +112,6 @@ def _describe_current(store: EngineStore) -> str:
 
 
 async def _add_engine(options: argparse.Namespace) -> Result:
-    from launcher.base.paths import expand_user
-    from launcher.engine.builds import installed
-    from launcher.engine.builds.probe import probe_engine
-
     program = await asyncio.to_thread(lambda: installed.find_program(expand_user(options.path).absolute()))
     await probe_engine(program)
     engine = installed.add_engine(program, options.name)
@@ -185,8 +122,6 @@ async def _add_engine(options: argparse.Namespace) -> Result:
 
 
 async def _remove_engine(options: argparse.Namespace) -> Result:
-    from launcher.engine.builds import installed
-
     engine, freed = await asyncio.to_thread(installed.remove_engine, options.name)
     if engine.manifest is None:
         line = f"{engine.name} is no longer listed. Its files stay: {engine.program}"
@@ -224,8 +159,6 @@ async def _compare_engines(options: argparse.Namespace) -> Result:
     from launcher.app.measuring.engine_comparison import compare_engines, describe_slower_build
     from launcher.app.measuring.saved_tunes import check_no_tune
     from launcher.app.serving.session import ServerSession
-    from launcher.base.errors import BadOption
-    from launcher.engine.builds.installed import read_store
 
     if options.names and len(options.names) != 2:
         raise BadOption("Name two engines, or none.", "`mtp-launcher engine list` shows their names.")
@@ -305,8 +238,6 @@ _DATE_LENGTH = 10
 
 async def _list_engines(_options: argparse.Namespace) -> Result:
     """List all engines of this computer."""
-    from launcher.engine.builds.discovery import find_engines
-
     engines, store = await find_engines()
     data = {
         "current": store.current,
@@ -353,9 +284,7 @@ def _cut_commit(version: str) -> str:
 
 async def _list_available(options: argparse.Namespace) -> Result:
     """List the newest builds and their variants for this computer."""
-    from launcher.base.errors import LauncherError
     from launcher.engine.builds.install import list_available_builds
-    from launcher.engine.builds.installed import read_store
     from launcher.engine.builds.releases import STABLE, ReleaseClient
 
     releases = ReleaseClient()
@@ -422,8 +351,6 @@ def _engine_json(engine: InstalledEngine) -> dict[str, Any]:
 
 def _find_fault(store: EngineStore) -> KnownFault | None:
     """Return the known fault of the engine in use, or None."""
-    from launcher.engine.builds.known_bad import find_known_fault
-
     return next((find_known_fault(each.number) for each in store.engines if each.name == store.current), None)
 
 
@@ -431,7 +358,6 @@ async def _list_flags(options: argparse.Namespace) -> Result:
     """List the flags of the engine that `serve` would use, or of the named one."""
     from launcher.app.planning.planner import probe_engine_in_use
     from launcher.engine.builds.flags import read_flags
-    from launcher.engine.builds.probe import probe_engine
 
     build = None if options.engine else await probe_engine_in_use()
     if build is None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.codec import JsonView, to_json
+from launcher.base.errors import LauncherError
 
 if TYPE_CHECKING:
-    from launcher.app.planning.planner import EngineComparison
-    from launcher.base.errors import LauncherError
+    from launcher.app.planning.engine_answer import EngineComparison
     from launcher.models.memory import MemoryEstimate
 
 _MIB = 2**20
@@ -21,8 +21,6 @@ MODEL_ALONE = " That is the model alone, without its drafts."
 
 def comparison_json(comparison: EngineComparison | LauncherError) -> dict[str, Any]:
     """Return an engine's figures and their difference from the estimate as JSON, or the error of asking it."""
-    from launcher.base.errors import LauncherError
-
     if isinstance(comparison, LauncherError):
         return {"engine": None, "engine_error": to_json(comparison), "difference_percent": None, "flagged": False}
     engine = to_json(comparison.engine, _ENGINE)
@@ -31,8 +29,6 @@ def comparison_json(comparison: EngineComparison | LauncherError) -> dict[str, A
 
 def describe_comparison(comparison: EngineComparison | LauncherError, estimate: MemoryEstimate | None) -> str:
     """Return sentences with an engine's total and its difference from the formula's; or the error of asking it."""
-    from launcher.base.errors import LauncherError
-
     if isinstance(comparison, LauncherError):
         return f"could not be asked. {comparison} The formula's figures stand."
     engine = comparison.engine

@@ -11,23 +11,28 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.app.planning import engine_answer, model_source, planner
+from launcher.app.planning.engine_answer import EngineComparison
 from launcher.base.codec import to_json
-from launcher.base.paths import expand_user
+from launcher.base.errors import EngineMissing, GeometryUnknown, LauncherError, ModelBroken
+from launcher.base.paths import expand_user, explain_os_error
 from launcher.cli.engine_comparison import MODEL_ALONE, comparison_json, describe_comparison
+from launcher.cli.given_options import read_machine_description, read_plan_criteria
 from launcher.cli.layout import text_columns, wrap_text
-from launcher.cli.machine_options import (
-    add_machine_options,
-    add_setting_options,
-    read_machine_description,
-    read_plan_criteria,
-)
 from launcher.cli.output import Result
 from launcher.cli.plan import format_file_size, host_parts, parts_in_mib
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.fitting import HOST_LIMITS
+from launcher.models.gguf import check_complete
+from launcher.models.locate import select_model
+from launcher.models.memory import ENCODER_MIB, overhead_bytes
+from launcher.models.plan import fit_status
+from launcher.models.plan_reasons import list_host_cautions
 from launcher.models.situation import MEMORY_VIEW
 
 if TYPE_CHECKING:
-    from launcher.app.planning.planner import EngineComparison, MachineDescription, ModelSource
-    from launcher.base.errors import LauncherError
+    from launcher.app.planning.model_source import ModelSource
+    from launcher.app.planning.planner import MachineDescription
     from launcher.models.fit_advice import FitAdvice
     from launcher.models.memory import MemoryEstimate, PlanSettings
     from launcher.models.plan import PlanCriteria
@@ -51,38 +56,23 @@ _LATER_LABELS = {"prompt_cache_most": "prompt cache, at most", "checkpoints_most
 """Labels of the host memory that the engine adds while it runs."""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    parser.add_argument(
-        "model", metavar="FILE | ID:QUANT | OWNER/NAME:QUANT", help="a .gguf file, or OWNER/NAME:QUANT on Hugging Face"
-    )
-    add_machine_options(parser)
-    add_setting_options(parser)
-    parser.add_argument("--mmproj", metavar="FILE | REPO:FILE", help="a vision projector to load with it")
-    parser.add_argument("--ask-engine", action="store_true", help="also show llama-server's own figures")
-    parser.add_argument("--engine", type=Path, metavar="PATH", help="the llama-server to ask (default: a suitable one)")
-
-
 async def run(options: argparse.Namespace) -> Result:
     """Return the memory by part. For a model without a formula, an engine is asked, and only its figures are returned.
 
     Exit code 1 if the engine should be asked, and could not be.
     """
-    from launcher.app.planning import planner
-    from launcher.base.errors import GeometryUnknown, LauncherError
-
     criteria, machine = read_plan_criteria(options), read_machine_description(options)
     situation = await planner.read_situation(machine)
-    source = await asyncio.to_thread(planner.read_source, options.model)
+    source = await asyncio.to_thread(model_source.read_source, options.model)
     setting = await _settings_for_start(options.model, source, criteria, situation)
     if options.mmproj:
-        size_bytes = await asyncio.to_thread(planner.projector_bytes, options.mmproj)
+        size_bytes = await asyncio.to_thread(model_source.projector_bytes, options.mmproj)
         setting = replace(setting, mmproj_bytes=size_bytes)
     comparison: EngineComparison | LauncherError | None = None
     if options.ask_engine or options.engine:
         comparison = await _ask_engine(source, setting, options.engine, machine)
     try:
-        estimate, unknown = planner.estimate_by_formula(source, setting), None
+        estimate, unknown = model_source.estimate_by_formula(source, setting), None
     except GeometryUnknown as error:
         comparison = comparison or await _ask_engine(source, setting, None, machine)
         if isinstance(comparison, LauncherError):
@@ -90,7 +80,7 @@ async def run(options: argparse.Namespace) -> Result:
         estimate, unknown = None, error
     advice: tuple[FitAdvice, ...] = ()
     if estimate is not None and estimate.needed_mib > situation.free_mib:
-        advice = await asyncio.to_thread(planner.advise_source, source, setting, situation, options.model)
+        advice = await asyncio.to_thread(model_source.advise_source, source, setting, situation, options.model)
     warnings = _list_warnings(source, setting, is_local=expand_user(options.model).exists())
     cautions = _list_host_cautions(estimate, criteria, situation) if estimate else []
     return Result(
@@ -113,11 +103,7 @@ async def _settings_for_start(
 
     For a file that is not on this machine they are the defaults for its header.
     """
-    from launcher.app.planning import planner
     from launcher.app.planning.start_settings import plan_for_start
-    from launcher.base.errors import LauncherError
-    from launcher.models.catalogue_load import load_catalogue
-    from launcher.models.locate import select_model
 
     subject = None
     with suppress(LauncherError):  # a file on the hub cannot be selected; `source` has its header
@@ -128,18 +114,12 @@ async def _settings_for_start(
 
 def _list_host_cautions(estimate: MemoryEstimate, criteria: PlanCriteria, situation: Situation) -> list[str]:
     """Return cautions about the host memory that the model needs, if it may be too small or was limited."""
-    from launcher.models.fitting import HOST_LIMITS
-    from launcher.models.plan_reasons import list_host_cautions
-
     values = ((name, getattr(estimate.setting, name), getattr(criteria, name)) for name in HOST_LIMITS)
     return list_host_cautions(estimate, situation, [name for name, own, asked in values if own is not None is asked])
 
 
 def _list_warnings(source: ModelSource, setting: PlanSettings, *, is_local: bool) -> list[str]:
     """Return warnings about truncated files, here or on the hub, and about a context beyond the trained one."""
-    from launcher.base.errors import ModelBroken
-    from launcher.models.gguf import check_complete
-
     warnings = []
     for part in source.model.parts:
         try:
@@ -160,12 +140,8 @@ async def _ask_engine(
 
     Raises EngineMissing if the engine that the user named is missing.
     """
-    from launcher.app.planning import planner
-    from launcher.base.errors import EngineMissing, LauncherError
-    from launcher.base.paths import explain_os_error
-
     try:
-        return await planner.compare_with_engine(source, setting, engine, machine)
+        return await engine_answer.compare_with_engine(source, setting, engine, machine)
     except LauncherError as error:
         if engine is not None and isinstance(error, EngineMissing):
             raise
@@ -220,8 +196,6 @@ def _fit_status(
     situation: Situation,
     comparison: EngineComparison | LauncherError | None = None,
 ) -> str | None:
-    from launcher.models.plan import fit_status
-
     needed_mib = _needed_mib(estimate, setting, comparison)
     if needed_mib is None:
         return None
@@ -234,9 +208,6 @@ def _needed_mib(
     comparison: EngineComparison | LauncherError | None = None,
 ) -> int | None:
     """Return the memory that must be free, in MiB: by the formula, else by the engine's figures and usual overhead."""
-    from launcher.app.planning.planner import EngineComparison
-    from launcher.models.memory import overhead_bytes
-
     if estimate is not None:
         return estimate.needed_mib
     if not isinstance(comparison, EngineComparison):
@@ -245,8 +216,6 @@ def _needed_mib(
 
 
 def _name_estimator(estimate: MemoryEstimate | None, comparison: EngineComparison | LauncherError | None) -> str | None:
-    from launcher.app.planning.planner import EngineComparison
-
     if estimate is not None:
         return "formula"
     return comparison.engine.engine if isinstance(comparison, EngineComparison) else None
@@ -291,8 +260,6 @@ def _format_advice(advice: Sequence[FitAdvice]) -> Iterator[str]:
 
 def format_parts(estimate: MemoryEstimate, situation: Situation, engine_figures: Mapping[str, str]) -> Iterator[str]:
     """Yield the memory by part and in total, with an engine's own figures for some parts."""
-    from launcher.models.memory import ENCODER_MIB
-
     backend, total = estimate.setting.backend, estimate.parts.total
     for name, size in estimate.parts.as_dict().items():
         if size:
@@ -331,8 +298,6 @@ def _list_engine_figures(comparison: EngineComparison | LauncherError | None, *,
 
     Its figure for the context covers KV cache and recurrent states; it is shown beside the states if there are any.
     """
-    from launcher.app.planning.planner import EngineComparison
-
     if not isinstance(comparison, EngineComparison):
         return {}
     engine = comparison.engine

@@ -6,19 +6,17 @@ import argparse
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
-from launcher.cli.machine_options import (
-    INTENTS,
-    add_machine_options,
-    add_setting_options,
-    make_serve_options,
-    read_machine_description,
-    read_plan_criteria,
-)
-from launcher.cli.output import Note, Result, add_extra_arguments
-from launcher.cli.quantities import parse_int
-from launcher.export.formats import FORMATS, ExportFormat, Shell, Subject, render_export
+from launcher.app.models import recipes
+from launcher.app.planning.start_settings import resolve_start
+from launcher.base.errors import BadOption, FileInTheWay, TargetUnusable
+from launcher.base.files import write_atomically
+from launcher.base.paths import expand_user
+from launcher.cli.given_options import make_serve_options, read_machine_description, read_plan_criteria
+from launcher.cli.options.export import list_for_shells
+from launcher.cli.output import Note, Result
+from launcher.export.formats import FORMATS, ExportFormat, Subject, render_export
 from launcher.models.server_settings import ROWS
 
 if TYPE_CHECKING:
@@ -31,49 +29,11 @@ _PLAN_OPTIONS = ("vision", "gpu", "gpu_memory", "unified_memory", "free_memory",
 """Options that choose among the plans of a catalogue model."""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("kind", choices=FORMATS, metavar="KIND", help="what to write, see below")
-    parser.add_argument(
-        "--model",
-        metavar="ID[:QUANT] | FILE",
-        help="the model to serve (default: the running server; for llama-swap and router-ini all models)",
-    )
-    parser.add_argument("--url", help="which running server, when more than one runs")
-    parser.add_argument(
-        "--peers",
-        nargs="?",
-        const="",
-        metavar="URL,URL...",
-        help="for litellm, gpustack and llama-swap: the gateways (default: all that run on this computer)",
-    )
-    parser.add_argument("--quant", metavar="Q", help="its quantisation, such as UD-Q3_K_XL")
-    parser.add_argument("--intent", choices=INTENTS, default="balanced", help="what matters most (default: balanced)")
-    parser.add_argument("--vision", action="store_true", help="with the model's vision projector, for images")
-    parser.add_argument("--engine", type=Path, metavar="PATH", help="a llama-server, or an installed engine")
-    parser.add_argument("--port", type=parse_int, metavar="P", help="port on 127.0.0.1 (default: the last one)")
-    parser.add_argument(
-        "--shell", choices=get_args(Shell), help=f"for {', '.join(_list_for_shells())} (default: this system's)"
-    )
-    parser.add_argument("--with-key", action="store_true", help="write the API key into the text")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write to this file, which must not exist yet")
-    parser.add_argument("--force", action="store_true", help="with --out: replace an existing file")
-    add_setting_options(parser)
-    add_machine_options(parser)
-    add_extra_arguments(parser)
-    width = max(map(len, FORMATS))
-    kinds = "".join(f"  {each.name:<{width}}  {each.help}\n" for each in FORMATS.values())
-    parser.epilog = f"kinds:\n{kinds}\n{parser.epilog}"
-
-
 async def run(options: argparse.Namespace) -> Result:
     """Return or write the exported text."""
-    from launcher.base.errors import BadOption
-
     chosen = FORMATS[options.kind]
     if options.shell is not None and not chosen.for_shells:
-        raise BadOption(f"--shell does not apply to {chosen.name}.", f"It is for {', '.join(_list_for_shells())}.")
+        raise BadOption(f"--shell does not apply to {chosen.name}.", f"It is for {', '.join(list_for_shells())}.")
     if options.peers is not None and not chosen.takes_peers:
         names = [each.name for each in FORMATS.values() if each.takes_peers]
         raise BadOption(f"--peers does not apply to {chosen.name}.", f"It is for {', '.join(names)}.")
@@ -93,8 +53,6 @@ async def run(options: argparse.Namespace) -> Result:
 
 async def _export_library(chosen: ExportFormat, options: argparse.Namespace) -> Result:
     """Export all models of this computer."""
-    from launcher.app.models import recipes
-
     _check_no_settings(options, but=("port",))
     library = await recipes.recipes_of_library(port=options.port, backend=options.backend)
     exported = library.recipes if options.with_key else tuple(replace(each, api_key=None) for each in library.recipes)
@@ -108,9 +66,6 @@ async def _export_library(chosen: ExportFormat, options: argparse.Namespace) -> 
 
 async def _export_gateways(chosen: ExportFormat, options: argparse.Namespace) -> Result:
     """Export several gateways, to be put behind another program."""
-    from launcher.app.models import recipes
-    from launcher.base.errors import BadOption
-
     _check_no_settings(options)
     for name in ("model", "url", "backend"):
         if getattr(options, name) is not None:
@@ -147,15 +102,7 @@ def _make_result(text: str, lines: list[str], options: argparse.Namespace, **fac
     return Result(data | unknown | facts, lines)
 
 
-def _list_for_shells() -> list[str]:
-    return [each.name for each in FORMATS.values() if each.for_shells]
-
-
 async def _find_recipe(options: argparse.Namespace) -> FoundRecipe:
-    from launcher.app.models import recipes
-    from launcher.app.planning.start_settings import resolve_start
-    from launcher.base.errors import BadOption
-
     if options.model is None:
         _check_no_settings(options)
         return await recipes.recipe_of_running(options.url, backend=options.backend)
@@ -183,8 +130,6 @@ async def _find_recipe(options: argparse.Namespace) -> FoundRecipe:
 
 def _check_no_settings(options: argparse.Namespace, *, but: tuple[str, ...] = ()) -> None:
     """Raise BadOption for settings without a model: a running server is exported with its own."""
-    from launcher.base.errors import BadOption
-
     names = (*ROWS, "quant", "engine", "port", *_PLAN_OPTIONS)
     given = _find_given_option(options, (name for name in names if name not in but))
     if given or options.extra:
@@ -194,8 +139,6 @@ def _check_no_settings(options: argparse.Namespace, *, but: tuple[str, ...] = ()
 
 def _check_no_plan_options(options: argparse.Namespace, *, is_file: bool) -> None:
     """Raise BadOption for options that choose among plans: a named model file or engine leaves no choice."""
-    from launcher.base.errors import BadOption
-
     given = _find_given_option(options, ("quant", *_PLAN_OPTIONS) if is_file else _PLAN_OPTIONS)
     if given and is_file:
         hint = "It chooses among the catalogue's models: name one with --model, without --engine."
@@ -211,10 +154,6 @@ def _find_given_option(options: argparse.Namespace, names: Iterable[str]) -> str
 
 
 def _write_export(path: Path, text: str, *, mode: int, force: bool) -> None:
-    from launcher.base.errors import FileInTheWay, TargetUnusable
-    from launcher.base.files import write_atomically
-    from launcher.base.paths import expand_user
-
     path = expand_user(path)
     if not path.parent.is_dir():  # write_atomically would create a misspelt folder, and nobody would find the file
         raise TargetUnusable(f"There is no folder {path.parent}.", "Create it first, or name another.", path=str(path))

@@ -11,43 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.base.errors import LauncherError, LibraryMissing
-from launcher.base.messages import LANGUAGES
+from launcher.machine.display import is_display_reachable
+from launcher.machine.libraries import find_missing_dependency, install_command, missing_libraries
+from launcher.machine.surroundings import wsl_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PAGES = ("start", "cockpit", "tune", "models", "agents", "logs", "settings")
 _PLATFORM = "QT_QPA_PLATFORM"
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    parser.add_argument("file", nargs="?", metavar="FILE", help="a .gguf file to serve")
-    parser.add_argument("--demo", action="store_true", help="start the demo at once")
-    parser.add_argument("--theme", choices=("light", "dark"), help="theme of the window (default: the system's)")
-    parser.add_argument("--page", choices=PAGES, help="the page to open on (default: the last one)")
-    parser.add_argument("--language", choices=tuple(LANGUAGES), help="language of the window (default: the system's)")
-    parser.add_argument("--scale", type=_parse_scale, metavar="PERCENT", help="text size, 80 to 200 (default 100)")
-    parser.add_argument("--size", type=_parse_size, metavar="WxH", help="size of the window in pixels")
-    parser.add_argument("--screenshot", metavar="FILE", help="save a picture of the window, and exit")
-
-
-def _parse_scale(text: str) -> int:
-    if not text.isdecimal() or not 80 <= int(text) <= 200:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a text size from 80 to 200")
-    return int(text)
-
-
-def _parse_size(text: str) -> str:
-    if not re.fullmatch(r"[1-9]\d{2,3}x[1-9]\d{2,3}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a window size such as 1280x800")
-    return text
 
 
 def can_show_window() -> bool:
     """Return True if a window can be shown."""
-    from launcher.machine.display import is_display_reachable
-
     return is_display_reachable(os.environ.get(_PLATFORM, ""))
 
 
@@ -87,8 +62,6 @@ def run(options: argparse.Namespace, open_window: Callable[[argparse.Namespace],
 
 
 def _is_wsl2() -> bool:
-    from launcher.machine.surroundings import wsl_version
-
     return wsl_version() == 2
 
 
@@ -97,8 +70,6 @@ def _check_libraries(platform: str | None) -> None:
 
     If all known ones are there, the dependencies of Qt's platform plugin are checked, which finds any other.
     """
-    from launcher.machine.libraries import find_missing_dependency, install_command, missing_libraries
-
     default = "xcb" if os.environ.get("DISPLAY") else "wayland"
     plugin = re.split("[:;]", platform or default)[0]  # Qt accepts "wayland;xcb" and "xcb:OPTION"
     missing = (*missing_libraries("window"), *missing_libraries(plugin))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,88 +12,24 @@ from launcher.base.codec import JsonView, to_json
 from launcher.base.errors import BadOption
 from launcher.base.text import one_line, visible_reply
 from launcher.cli.actions import (
-    add_actions,
-    add_deletion_arguments,
-    add_output_file,
     confirm_deletion,
     deletes_all,
     write_new_file,
 )
 from launcher.cli.layout import format_path, format_table, format_time, wrap_text
 from launcher.cli.output import Result
-from launcher.cli.quantities import parse_count
+from launcher.tuning.history import CUT_OFF, History, load_session
+from launcher.tuning.history_environment import ModelFacts
+from launcher.tuning.report_published import published_tables
+from launcher.tuning.session_file import anonymize, session_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from launcher.tuning.history import History
     from launcher.tuning.history_records import Session, Summary
     from launcher.tuning.report import Report
 
-_ACTIONS = {
-    "list": "list all measurements, the newest first",
-    "show": "show a measurement: figures by setting, and where they were measured",
-    "export": "write a measurement into a file: .md, .csv (a line for each run) or .json",
-    "chart": "draw a measurement: .png, .svg, or .html as a page of its own",
-    "share": "write a measurement into a .json file without personal data",
-    "delete": "delete measurements",
-    "published": "list the published tables that measurements can be compared with",
-}
-_ID_HELP = 'as `history` shows it, or its beginning; "last"; published:NAME; or a file that was exported or shared'
 _MAX_SENTENCE = 90
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    parser.epilog = "bench, tune, curve and endure add measurements. `mtp-launcher compare A B` compares two."
-    _add_filters(parser)
-    actions = add_actions(parser, _ACTIONS)
-    _add_filters(actions["list"], default=argparse.SUPPRESS)
-    for name in ("show", "export", "chart", "share"):
-        actions[name].add_argument("id", metavar="ID", help=_ID_HELP)
-    actions["chart"].add_argument(
-        "--to",
-        required=True,
-        type=Path,
-        action="append",
-        metavar="FILE",
-        help="the new file; may be given more than once",
-    )
-    for name in ("export", "share"):
-        add_output_file(actions[name])
-    add_deletion_arguments(actions["delete"], 'as `history` shows them, or "all", with all counts of use and requests')
-
-
-def _add_filters(parser: argparse.ArgumentParser, default: object = None) -> None:
-    parser.add_argument("--model", metavar="TEXT", default=default, help="only models with this in name or quant")
-    parser.add_argument(
-        "--kind", metavar="VERB", default=default, help="only measurements by bench, tune, curve or endure"
-    )
-    parser.add_argument(
-        "--since",
-        type=_parse_since,
-        metavar="DATE",
-        default=default,
-        help="only since a day, such as 2026-11-21, or of the last days, such as 7d",
-    )
-    parser.add_argument("--most", type=_parse_most, metavar="N", default=default, help="at most N, the newest")
-
-
-def _parse_most(text: str) -> int:
-    if not (most := parse_count(text)):
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return most
-
-
-def _parse_since(text: str) -> float:
-    """Parse a day, or a number of days before now. Returns seconds since the epoch, for a day its start here."""
-    if text.lower().endswith("d") and text[:-1].isdecimal():
-        days = min(int(text[:-1]), 36_500)
-        return (datetime.now(UTC) - timedelta(days=days)).timestamp()
-    try:
-        return datetime.strptime(text, "%Y-%m-%d").astimezone().timestamp()
-    except (ValueError, OverflowError, OSError):
-        raise argparse.ArgumentTypeError(f'"{text}" is not a day such as 2026-11-21, nor days such as 7d') from None
 
 
 async def run(options: argparse.Namespace) -> Result | int:
@@ -107,8 +42,6 @@ async def run(options: argparse.Namespace) -> Result | int:
 
 
 def _run_action(options: argparse.Namespace) -> Result:
-    from launcher.tuning.history import History
-
     if options.action == "published":
         return _list_published()
     with History() as history:
@@ -126,7 +59,6 @@ def _run_action(options: argparse.Namespace) -> Result:
 
 async def _draw_chart(options: argparse.Namespace) -> Result:
     from launcher.app.measuring.chart_files import check_chart_files, write_charts
-    from launcher.tuning.history import History, load_session
 
     def load() -> Session:
         with History() as history:
@@ -156,8 +88,6 @@ def _format_list(summaries: Sequence[Summary], *, filtered: bool) -> Iterator[st
 
 
 def _format_row(summary: Summary) -> tuple[str, ...]:
-    from launcher.tuning.history_environment import ModelFacts
-
     rate = "" if summary.decode_rate is None else f"{summary.decode_rate:.1f}"
     result = one_line(summary.sentence or ("" if summary.ended_s else "in progress"), _MAX_SENTENCE)
     return (
@@ -173,7 +103,6 @@ def _format_row(summary: Summary) -> tuple[str, ...]:
 
 
 def _show_measurement(history: History, options: argparse.Namespace) -> Result:
-    from launcher.tuning.history import CUT_OFF, load_session
     from launcher.tuning.report import report_data
     from launcher.tuning.report_export import baseline_report
 
@@ -211,7 +140,6 @@ def _format_session(session: Session, report: Report, sentence: str) -> Iterator
 
 
 def _export_measurement(history: History, options: argparse.Namespace) -> Result:
-    from launcher.tuning.history import load_session
     from launcher.tuning.report_export import writer_for
 
     make_text = writer_for(options.to)
@@ -220,9 +148,6 @@ def _export_measurement(history: History, options: argparse.Namespace) -> Result
 
 
 def _share_measurement(history: History, options: argparse.Namespace) -> Result:
-    from launcher.tuning.history import load_session
-    from launcher.tuning.session_file import anonymize, session_json
-
     if options.to.suffix.lower() != ".json":
         raise BadOption("A shared measurement is a JSON file.", "End its name in .json.")
     session = load_session(history, options.id)
@@ -252,8 +177,6 @@ def _delete_measurements(history: History, options: argparse.Namespace) -> Resul
 
 
 def _list_published() -> Result:
-    from launcher.tuning.report_published import published_tables
-
     tables = published_tables()
     rows = [(each.session.id, each.about, each.source) for each in tables]
     data = [dict(zip(("id", "about", "source"), row, strict=True)) for row in rows]

@@ -11,25 +11,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.cli.machine_options import given_settings, make_serve_options
+from launcher.app.serving.running_servers import find_control_address
+from launcher.app.serving.verbs import Join, send_verb
+from launcher.base.errors import LauncherError
+from launcher.base.paths import expand_user
+from launcher.cli.given_options import given_settings, make_serve_options
 from launcher.cli.output import Note, Result, print_result
+from launcher.cli.progress import StateLine
+from launcher.cli.suggested_fixes import print_failure
+from launcher.engine.server.last_start import save_last_model
+from launcher.engine.server.state import ServerState, ServerStatus
 from launcher.models.drafters import drafter_of
 
 if TYPE_CHECKING:
-    from launcher.app.serving.verbs import Join
     from launcher.engine.server.registry import ServerEntry
 
 
 async def join_running_server(entry: ServerEntry, model: str, options: argparse.Namespace) -> int:
     """Load the model at a running server, and unload it on a signal. Exit code 1 if that or the server fails."""
-    from launcher.app.serving.running_servers import find_control_address
-    from launcher.app.serving.verbs import send_verb
-    from launcher.base.errors import LauncherError
-    from launcher.cli.progress import StateLine
-    from launcher.cli.suggested_fixes import print_failure
-    from launcher.engine.server.last_start import save_last_model
-    from launcher.engine.server.state import ServerState, ServerStatus
-
     states = StateLine()
     ready: Mapping[str, Any] | None = None
     try:
@@ -59,9 +58,6 @@ async def join_running_server(entry: ServerEntry, model: str, options: argparse.
 
 
 def _make_request(model: str, options: argparse.Namespace) -> Join:
-    from launcher.app.serving.verbs import Join
-    from launcher.base.paths import expand_user
-
     def locate(path: Path | None) -> Path | None:
         return path.absolute() if path is not None and path.exists() else path
 

@@ -7,8 +7,11 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from launcher.app.serving.running_servers import reload_keys
+from launcher.base.errors import BadOption
 from launcher.cli.output import Result
-from launcher.cli.quantities import parse_int
+from launcher.engine.server import registry
+from launcher.engine.server.endpoint import DEFAULT_KEY, add_key, replace_keys, revoke_key, rotate_key, saved_endpoints
 
 if TYPE_CHECKING:
     from launcher.engine.server.endpoint import Endpoint
@@ -33,27 +36,8 @@ class _ListedKey(NamedTuple):
     applied: bool | None
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    parser.add_argument(
-        "action",
-        nargs="?",
-        choices=("list", "add", "rotate", "revoke", "replace"),
-        default="list",
-        help="(default: list); replace is rotate for the key named default",
-    )
-    parser.add_argument("name", nargs="?", help="the key to add, rotate or revoke")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--port", type=parse_int, metavar="P", help="the keys of this port")
-    which.add_argument("--all", action="store_true", help="replace the default keys of all ports")
-    parser.add_argument("--show-key", action="store_true", help="print the keys, too")
-
-
 async def run(options: argparse.Namespace) -> Result:
     """List or change keys; running servers take a change over at once."""
-    from launcher.app.serving.running_servers import reload_keys
-    from launcher.engine.server import registry
-
     _check_options(options)
     endpoints = await asyncio.to_thread(_change_keys, options)
     running = {entry.port: entry for entry in await asyncio.to_thread(registry.list_entries)}
@@ -79,8 +63,6 @@ async def run(options: argparse.Namespace) -> Result:
 
 def _check_options(options: argparse.Namespace) -> None:
     """Raise BadOption for options that do not belong together."""
-    from launcher.base.errors import BadOption
-
     action = options.action
     if action in _NAMED and options.name is None:
         raise BadOption("Name the key.", f"Write `mtp-launcher keys {action} NAME`.")
@@ -92,9 +74,6 @@ def _check_options(options: argparse.Namespace) -> None:
 
 def _change_keys(options: argparse.Namespace) -> Sequence[Endpoint]:
     """Change the saved keys, and return the endpoints to list."""
-    from launcher.base.errors import BadOption
-    from launcher.engine.server.endpoint import add_key, replace_keys, revoke_key, rotate_key, saved_endpoints
-
     if options.action in _NAMED:
         change = {"add": add_key, "rotate": rotate_key, "revoke": revoke_key}[options.action]
         return (change(options.port, options.name),)
@@ -111,8 +90,6 @@ def _change_keys(options: argparse.Namespace) -> Sequence[Endpoint]:
 
 
 def _names_to_list(endpoint: Endpoint, options: argparse.Namespace) -> Sequence[str]:
-    from launcher.engine.server.endpoint import DEFAULT_KEY
-
     if options.action == "list":
         return tuple(endpoint.keys)
     return (options.name or DEFAULT_KEY,)
@@ -120,8 +97,6 @@ def _names_to_list(endpoint: Endpoint, options: argparse.Namespace) -> Sequence[
 
 def _format_keys(keys: Sequence[_ListedKey], *, action: str, show_key: bool) -> Iterator[str]:
     """Yield a line for each key, and what to do where the running server does not know it yet."""
-    from launcher.engine.server.endpoint import DEFAULT_KEY
-
     if not keys:
         yield "There are no keys yet: a port gets one with its first server."
     for each in keys:

@@ -4,38 +4,23 @@ import argparse
 import asyncio
 from pathlib import Path
 
+from launcher.app.serving.running_servers import follow_log
+from launcher.base.errors import BadOption
+from launcher.base.paths import expand_user
+from launcher.base.text import make_visible
+from launcher.cli.layout import format_table, format_time
+from launcher.cli.options.logs import DEFAULT_LINES
 from launcher.cli.output import Result, print_result
-from launcher.cli.quantities import parse_count
+from launcher.cli.progress import format_size
+from launcher.engine.diagnosis.log_reading import read_log
+from launcher.engine.server.logs import list_log_files
 
-_DEFAULT_LINES = 200
 _MIN_REPORT_LINES = 5_000
 """Lines to read for a bug report: its diagnosis needs more than the report shows."""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    parser.add_argument("-f", "--follow", action="store_true", help="also print new lines, until the server ends")
-    parser.add_argument(
-        "--lines",
-        type=parse_count,
-        default=_DEFAULT_LINES,
-        metavar="N",
-        help=f"begin with the last N lines (default {_DEFAULT_LINES})",
-    )
-    parser.add_argument("--url", help="which server, when more than one runs")
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--files", action="store_true", help="list the log files on this machine")
-    source.add_argument("--file", type=Path, metavar="PATH", help="show this log file")
-    parser.add_argument(
-        "--report", action="store_true", help="print a text for a bug report, without keys, tokens and names"
-    )
-
-
 async def run(options: argparse.Namespace) -> Result | int:
     """Print the log of the running server, or of the last one; with --json each line as a string."""
-    from launcher.app.serving.running_servers import follow_log
-    from launcher.base.errors import BadOption
-
     if options.follow and (options.report or options.file or options.files):
         raise BadOption("--follow goes with a server's log alone.", "Leave --report, --file and --files out.")
     if options.url and (options.file or options.files):
@@ -55,24 +40,18 @@ async def run(options: argparse.Namespace) -> Result | int:
 
 async def _make_report(options: argparse.Namespace) -> Result:
     from launcher.app.bug_report import REPORT_LINES, write_bug_report
-    from launcher.app.serving.running_servers import follow_log
 
     if options.file:
         lines = await asyncio.to_thread(_read_lines, options.file)
     else:
         count = max(_MIN_REPORT_LINES, options.lines)
         lines = [line async for line in follow_log(options.url, lines=count, follow=False)]
-    text = await write_bug_report(lines, max_lines=REPORT_LINES if options.lines == _DEFAULT_LINES else options.lines)
+    text = await write_bug_report(lines, max_lines=REPORT_LINES if options.lines == DEFAULT_LINES else options.lines)
     return Result({"report": text}, [text.removesuffix("\n")])
 
 
 def _read_lines(path: Path, max_lines: int | None = None) -> list[str]:
     """Return the lines of a log file, the last `max_lines` ones. Raises BadOption if it cannot be read."""
-    from launcher.base.errors import BadOption
-    from launcher.base.paths import expand_user
-    from launcher.base.text import make_visible
-    from launcher.engine.diagnosis.log_reading import read_log
-
     try:
         lines = make_visible(read_log(expand_user(path))).splitlines()
     except OSError as error:
@@ -82,10 +61,6 @@ def _read_lines(path: Path, max_lines: int | None = None) -> list[str]:
 
 
 def _list_files() -> Result:
-    from launcher.cli.layout import format_table, format_time
-    from launcher.cli.progress import format_size
-    from launcher.engine.server.logs import list_log_files
-
     logs = list_log_files()
     files = [
         {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from launcher.cli.quantities import (
     parse_card_name,
@@ -17,14 +16,7 @@ from launcher.cli.quantities import (
     parse_rpc_workers,
     parse_tokens,
 )
-from launcher.models.drafters import drafter_of
-from launcher.models.server_settings import ROWS, ServerSetting, to_fields
-
-if TYPE_CHECKING:
-    from launcher.app.planning.planner import MachineDescription
-    from launcher.engine.serve_options import ServeOptions
-    from launcher.models.plan import PlanCriteria
-    from launcher.models.server_settings import Value
+from launcher.models.server_settings import ROWS, ServerSetting
 
 BACKENDS = ("cuda", "vulkan", "rocm", "metal", "cpu")
 INTENTS = ("balanced", "agents", "long-context", "best-quality", "as-published")
@@ -102,60 +94,3 @@ def add_setting_option(parser: argparse._ActionsContainer, row: ServerSetting, *
         parser.add_argument(row.option, action=argparse.BooleanOptionalAction, help=help_text)
     else:
         parser.add_argument(row.option, type=_PARSERS[row.kind], metavar=row.metavar, help=help_text)
-
-
-def given_settings(options: argparse.Namespace) -> dict[str, Value]:
-    """Return the server settings given in the options."""
-    return {name: value for name in ROWS if (value := getattr(options, name)) is not None}
-
-
-def read_machine_description(options: argparse.Namespace) -> MachineDescription:
-    """Return the machine that the options describe."""
-    from launcher.app.planning.planner import MachineDescription
-
-    return MachineDescription(
-        gpu=options.gpu,
-        gpu_memory_gib=options.gpu_memory or (),
-        unified_memory_gib=options.unified_memory,
-        free_mib=options.free_memory,
-        headless=options.headless,
-        host_memory_gib=options.host_memory,
-        host_bandwidth_gb_s=options.host_bandwidth,
-        backend=options.backend,
-        wake=options.wake,
-        rpc=options.rpc,
-    )
-
-
-def read_plan_criteria(options: argparse.Namespace) -> PlanCriteria:
-    """Return the criteria for plans that the options give. Raises BadOption if they contradict each other."""
-    from launcher.base.errors import BadOption
-    from launcher.models.plan import PlanCriteria
-
-    if options.no_mtp and drafter_of(options.draft).drafts:
-        raise BadOption("--no-mtp and --draft cannot be combined.", "Give one of them.")
-    given = given_settings(options) | ({"draft": 0} if options.no_mtp else {})
-    return PlanCriteria(
-        model=getattr(options, "model", None),
-        intent=getattr(options, "intent", "balanced"),
-        quant=getattr(options, "quant", None),
-        vision=getattr(options, "vision", False),
-        **to_fields(given),
-    )
-
-
-def make_serve_options(options: argparse.Namespace, model: Path) -> ServeOptions:
-    """Return the options to serve a model file with, except for server settings."""
-    from launcher.engine.builds.build import BUILT_IN
-    from launcher.engine.serve_options import ServeOptions
-
-    built_in = str(options.engine) == BUILT_IN
-    return ServeOptions(
-        model=model,
-        engine=None if built_in else options.engine,
-        built_in=built_in,
-        mmproj=getattr(options, "mmproj", None),
-        chat_template_file=getattr(options, "chat_template_file", None),
-        rpc=getattr(options, "rpc", ()),
-        extra=tuple(getattr(options, "extra", ())),
-    )

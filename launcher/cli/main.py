@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from launcher import __version__
@@ -165,7 +166,7 @@ async def _run_verb(options: argparse.Namespace) -> int:
     """Run a verb and print its result, unless it printed all itself. Returns the exit code."""
     from launcher.cli.output import print_result
 
-    outcome = await options.run(options)
+    outcome = await resolve_name(options.run)(options)
     return outcome if isinstance(outcome, int) else print_result(outcome, as_json=options.json)
 
 
@@ -234,9 +235,9 @@ def _build_parser(arguments: list[str]) -> argparse.ArgumentParser:
             continue
         verb_parser = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
         if name in arguments:
-            module = importlib.import_module(f"launcher.cli.{name.replace('-', '_')}")
-            module.configure(verb_parser)
-            verb_parser.set_defaults(run=module.run, json=False)
+            module = name.replace("-", "_")
+            verb_parser.set_defaults(run=f"launcher.cli.{module}:run", json=False)
+            importlib.import_module(f"launcher.cli.options.{module}").configure(verb_parser)
             if name != "gui":
                 verb_parser.add_argument("--json", action="store_true", help="print JSON for programs")
     return parser

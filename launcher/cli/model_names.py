@@ -6,13 +6,12 @@ import argparse
 import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from launcher.app.serving.model_names import ModelAlias, add_alias, keep_model, read_model_names, remove_alias
+from launcher.app.serving.servable_models import is_model_here
+from launcher.base.errors import BadOption
 from launcher.cli.layout import format_table
 from launcher.cli.output import Note, Result
-
-if TYPE_CHECKING:
-    from launcher.app.serving.model_names import ModelAlias
 
 _MOST_SYSTEM_BYTES = 1 << 20
 _HELP = "Write `alias`, `alias add NAME=MODEL` or `alias remove NAME`."
@@ -20,10 +19,6 @@ _HELP = "Write `alias`, `alias add NAME=MODEL` or `alias remove NAME`."
 
 async def run_alias(options: argparse.Namespace) -> Result:
     """List the aliases, or add or remove some."""
-    from launcher.app.serving.model_names import ModelAlias, add_alias, read_model_names, remove_alias
-    from launcher.app.serving.servable_models import is_model_here
-    from launcher.base.errors import BadOption
-
     action, *names = options.which or ["list"]
     changed: list[str] = []
     lines: list[str] = []
@@ -53,10 +48,6 @@ async def run_alias(options: argparse.Namespace) -> Result:
 
 async def run_keep(options: argparse.Namespace) -> Result:
     """List the models that stay loaded, or add or remove some."""
-    from launcher.app.serving.model_names import keep_model, read_model_names
-    from launcher.app.serving.servable_models import is_model_here
-    from launcher.base.errors import BadOption
-
     action, *names = options.which or ["list"]
     if action not in ("list", "add", "remove") or (action == "list") == bool(names):
         raise BadOption("Which models should stay loaded?", "Write `keep`, `keep add MODEL` or `keep remove MODEL`.")
@@ -75,8 +66,6 @@ async def run_keep(options: argparse.Namespace) -> Result:
 
 
 def _read_system_text(path: Path) -> str:
-    from launcher.base.errors import BadOption
-
     try:
         with path.open("rb") as file:
             return file.read(_MOST_SYSTEM_BYTES).decode()

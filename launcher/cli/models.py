@@ -9,11 +9,11 @@ from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.codec import to_json
-from launcher.base.errors import BadOption
+from launcher.base.errors import BadOption, ModelMissing, Refused, Unreachable
 from launcher.base.text import one_line
-from launcher.cli import models_local
 from launcher.cli.layout import UNKNOWN, format_count, format_table, wrap_text
 from launcher.cli.output import Note, Result
+from launcher.models.catalogue_load import load_catalogue
 
 if TYPE_CHECKING:
     from launcher.models.catalogue import Catalogue, ModelEntry
@@ -25,37 +25,12 @@ if TYPE_CHECKING:
 _GB = 1e9
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    parser.add_argument(
-        "model",
-        nargs="?",
-        metavar="ID | list | verify | remove | folders | alias | keep",
-        help="a model's ID, to show its files, presets and measurements; or what to do with the models on this machine",
-    )
-    parser.add_argument(
-        "which",
-        nargs="*",
-        metavar="MODEL",
-        help="for list, verify and remove: ID[:QUANT], REPO:FILE, a path, or all; for folders, alias and keep: add"
-        " or remove",
-    )
-    parser.add_argument("--yes", action="store_true", help="remove without asking")
-    parser.add_argument("--refresh", action="store_true", help="ask the hub for sizes and checksums, and keep them")
-    models_local.add_alias_options(parser)
-    models_local.allow_any_order(parser)
-
-
 async def run(options: argparse.Namespace) -> Result | int:
     """Return the catalogue, or one model in detail, with the problems in the user's own catalogue files."""
-    if options.model in models_local.ACTIONS:
-        return await models_local.run(options)
     if options.which:
         raise BadOption(
             f"Only one model can be shown at a time, not {options.model} and {options.which[0]}.", "Name one."
         )
-    from launcher.models.catalogue_load import load_catalogue
-
     if options.refresh:
         return await _refresh_figures(load_catalogue(hub_figures=False), options)
     catalogue = load_catalogue()
@@ -94,7 +69,6 @@ async def _refresh_figures(catalogue: Catalogue, options: argparse.Namespace) ->
 
 def _ask_hub(model: ModelEntry) -> RefreshResult:
     """Ask the hub about one model. The result has an error that concerns this model only; others are raised."""
-    from launcher.base.errors import ModelMissing, Refused, Unreachable
     from launcher.models.hub_figures import RefreshResult, refresh_figures
 
     try:

@@ -7,9 +7,14 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.base.errors import BadOption
+from launcher.base.paths import models_dir
 from launcher.base.text import one_line
 from launcher.cli.layout import format_table, wrap_text
 from launcher.cli.output import Result
+from launcher.models.added_places import add_place, read_added_places, remove_place
+from launcher.models.library import describe_store, is_worth_showing
+from launcher.models.stores import Store, find_store_folders
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,9 +22,6 @@ if TYPE_CHECKING:
 
 async def run(options: argparse.Namespace) -> Result:
     """List the folders that are searched for models, or add or remove some. Removing a folder deletes no file."""
-    from launcher.base.errors import BadOption
-    from launcher.models.added_places import add_place, read_added_places, remove_place
-
     action, *places = options.which or ["list"]
     if action not in ("list", "add", "remove") or (action != "list") != bool(places):
         raise BadOption(
@@ -53,8 +55,6 @@ def _describe_change(action: str, *, is_changed: bool) -> str:
 
 def _describe_store(folder: Path) -> list[str]:
     """Return lines about a folder that is another program's, and the models in it; none for any other folder."""
-    from launcher.models.library import describe_store
-
     described = describe_store(folder)
     if described is None:
         return []
@@ -65,10 +65,6 @@ def _describe_store(folder: Path) -> list[str]:
 
 def _list_folders(added: Sequence[Path]) -> list[tuple[Path, str]]:
     """Return the folders that are searched: of other programs' stores those that exist or that a setting names."""
-    from launcher.base.paths import models_dir
-    from launcher.models.library import is_worth_showing
-    from launcher.models.stores import Store, find_store_folders
-
     stores = [
         (each.path, "the hub's cache" if each.store is Store.HUB else each.store.title)
         for each in filter(is_worth_showing, find_store_folders())

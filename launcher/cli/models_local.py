@@ -12,12 +12,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.codec import JsonView, to_json
+from launcher.base.errors import BadOption, ModelInUse
+from launcher.base.progress import Progress
 from launcher.base.text import one_line
 from launcher.cli.layout import UNKNOWN, format_path, format_table, wrap_text
 from launcher.cli.output import Result
 from launcher.cli.progress import Reporter, format_size
-from launcher.cli.subject_options import add_set_option
 from launcher.cli.terminal import can_ask, confirm
+from launcher.engine.server.in_use import find_server_using
+from launcher.engine.server.last_start import load_last_uses
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.leftovers import find_leftovers, remove_leftover, select_leftovers
+from launcher.models.library import (
+    Outcome,
+    Place,
+    State,
+    check_removable,
+    list_library,
+    remove_model,
+    select_models,
+    verify_model,
+)
+from launcher.models.stores import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,100 +43,11 @@ if TYPE_CHECKING:
 
 _PART_SUFFIX = re.compile(r"-\d{5}-of-\d{5}$")
 """The number of the part, in the name of a model that is split into several files."""
-ACTIONS = {
-    "list": "show the model files on this machine",
-    "verify": "check model files against their checksums",
-    "remove": "delete models, or leftovers of downloads, after asking",
-    "folders": "list the folders that are searched for models; add or remove folders",
-    "alias": "list the names that you gave to models; add or remove names",
-    "keep": "list the models that a server does not unload by itself; add or remove models",
-}
-
-
-_WITH_VALUES = ("--set", "--system")
-
-
-def allow_any_order(parser: argparse.ArgumentParser) -> None:
-    """Let options stand anywhere among the positional arguments, and give each of ACTIONS its own help.
-
-    By itself argparse accepts no more positional arguments after an option among them. Options are moved to the front,
-    with their values.
-    """
-    parse = parser.parse_known_args
-
-    def parse_reordered(
-        args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
-    ) -> tuple[argparse.Namespace, list[str]]:
-        words = list(args or ())
-        end = words.index("--") if "--" in words else len(words)
-        words[:end] = _move_options(words[:end])
-        values = [words[index + 1] for index, word in enumerate(words[:-1]) if word in _WITH_VALUES]
-        action = next((word for word in words if not word.startswith("-") and word not in values), None)
-        if action in ACTIONS and not {"-h", "--help"}.isdisjoint(words[:end]):
-            _make_help_parser(parser.prog, action).print_help()
-            parser.exit()
-        return parse(words, namespace)
-
-    parser.parse_known_args = parse_reordered  # type: ignore[method-assign,assignment]
-
-
-def _move_options(words: Sequence[str]) -> list[str]:
-    options: list[str] = []
-    others: list[str] = []
-    takes_value = False
-    for word in words:
-        (options if takes_value or word.startswith("-") else others).append(word)
-        takes_value = not takes_value and word in _WITH_VALUES
-    return options + others
-
-
-def _make_help_parser(prog: str, action: str) -> argparse.ArgumentParser:
-    """Return a parser that prints the help of an action; it parses nothing."""
-    summary = ACTIONS[action]
-    parser = argparse.ArgumentParser(prog=f"{prog} {action}", description=f"{summary[0].upper()}{summary[1:]}.")
-    accepted = "ID[:QUANT], REPO:FILE, a path, or all"
-    if action == "folders":
-        parser.add_argument(
-            "which", nargs="*", metavar="add | remove DIR", help="a folder or a GGUF file (default: list)"
-        )
-    elif action == "alias":
-        parser.add_argument("which", nargs="*", metavar="add NAME=MODEL | remove NAME", help="(default: list)")
-        add_alias_options(parser)
-    elif action == "keep":
-        parser.add_argument("which", nargs="*", metavar="add | remove MODEL", help="(default: list)")
-    elif action == "remove":
-        parser.add_argument("which", nargs="+", metavar="MODEL", help=accepted)
-        parser.add_argument("--yes", action="store_true", help="do not ask")
-    else:
-        parser.add_argument("which", nargs="*", metavar="MODEL", help=f"{accepted} (default: all)")
-    parser.add_argument("--json", action="store_true", help="print JSON for programs")
-    return parser
-
-
-def add_alias_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `alias add`."""
-    add_set_option(parser, "for alias add: a server setting that the model is to have for requests by that name")
-    parser.add_argument(
-        "--system", type=Path, metavar="FILE", help="for alias add: a system text for conversations that have none"
-    )
 
 
 async def run(options: argparse.Namespace) -> Result | int:
     """Run the action `options.model` on the models in `options.which`."""
-    from launcher.base.errors import BadOption
-    from launcher.models.catalogue_load import load_catalogue
-    from launcher.models.leftovers import find_leftovers
-    from launcher.models.library import list_library
-
     action, names = options.model, options.which
-    if action == "folders":
-        from launcher.cli.models_folders import run as run_folders
-
-        return await run_folders(options)
-    if action in ("alias", "keep"):
-        from launcher.cli.model_names import run_alias, run_keep
-
-        return await (run_alias if action == "alias" else run_keep)(options)
     if action == "remove" and not names:
         raise BadOption("Which model should be removed?", "`mtp-launcher models list` names them: ID:QUANT, or a path.")
     library = await asyncio.to_thread(list_library, load_catalogue())
@@ -145,9 +72,6 @@ def _select_named(
     names: Sequence[str], models: Sequence[LocalModel], leftovers: Sequence[Leftover]
 ) -> tuple[list[LocalModel], list[Leftover]]:
     """Return the models and leftovers with these names. Raises ModelMissing for a name that nothing has."""
-    from launcher.models.leftovers import select_leftovers
-    from launcher.models.library import select_models
-
     selected_models: list[LocalModel] = []
     selected_leftovers: list[Leftover] = []
     for name in names:  # a name of both leftovers and models means the leftovers
@@ -171,8 +95,6 @@ _LEFTOVER = JsonView("path kind bytes done_bytes whole_bytes reason")
 
 
 def _list_models(models: Sequence[LocalModel], leftovers: Sequence[Leftover]) -> Result:
-    from launcher.engine.server.last_start import load_last_uses
-
     last_uses = load_last_uses()
     data = {
         "models": [
@@ -258,8 +180,6 @@ def _describe_head(local: LocalModel) -> str:
 
 
 def _describe_verification(local: LocalModel) -> str:
-    from launcher.models.library import State
-
     words = {
         State.DAMAGED: "damaged",
         State.INCOMPLETE: "incomplete",
@@ -274,9 +194,6 @@ def _describe_verification(local: LocalModel) -> str:
 
 
 def _describe_origin(local: LocalModel) -> str:
-    from launcher.models.library import Place
-    from launcher.models.stores import Store
-
     record = local.record
     if local.place is Place.STORE and local.store is not None:
         return local.store.title
@@ -289,8 +206,6 @@ def _describe_origin(local: LocalModel) -> str:
 
 async def _verify_models(models: Sequence[LocalModel], *, as_json: bool) -> Result:
     """Verify all files. Exit code 1 if one differs from what is expected, or is missing."""
-    from launcher.models.library import Outcome, verify_model
-
     reporter = Reporter(as_json=as_json)
     show_progress = _make_progress_callback(reporter, sum(map(_bytes_here, models)))
     verified: list[dict[str, Any]] = []
@@ -312,8 +227,6 @@ async def _verify_models(models: Sequence[LocalModel], *, as_json: bool) -> Resu
 
 def _make_progress_callback(reporter: Reporter, total: int) -> Callable[[str, int, int], None]:
     """Return a function that shows progress by a model's name, the bytes read before it, and the bytes read of it."""
-    from launcher.base.progress import Progress
-
     began_s = time.monotonic()
 
     def show_progress(name: str, read_before: int, read_now: int) -> None:
@@ -326,8 +239,6 @@ def _make_progress_callback(reporter: Reporter, total: int) -> Callable[[str, in
 
 
 def _describe_verified(local: LocalModel, each: VerifiedFile) -> Iterator[str]:
-    from launcher.models.library import Outcome
-
     remedy = "`mtp-launcher models remove` it and pull it again."
     if local.store is not None:
         remedy = f"It belongs to {local.store.title}: delete it there, then get it again."
@@ -346,11 +257,6 @@ async def _remove_models(
     models: Sequence[LocalModel], leftovers: Sequence[Leftover], *, yes: bool, as_json: bool
 ) -> Result | int:
     """Delete models and leftovers after asking. Exit code 1 if the user declines."""
-    from launcher.base.errors import ModelInUse
-    from launcher.engine.server.in_use import find_server_using
-    from launcher.models.leftovers import remove_leftover
-    from launcher.models.library import Place, check_removable, remove_model
-
     for local in models:
         check_removable(local)
         if user := await asyncio.to_thread(find_server_using, local.record.paths):
@@ -386,8 +292,6 @@ async def _remove_models(
 
 async def _ask_removal(paths: Sequence[Path], n_bytes: int, as_json: bool) -> bool:
     """List the files, and return True if the user agrees to delete them. Raises BadOption if nobody can be asked."""
-    from launcher.base.errors import BadOption
-
     if as_json or not can_ask():
         raise BadOption("Removing needs a confirmation, but this is not a terminal.", "Add --yes.")
     for path in paths:

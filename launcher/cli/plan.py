@@ -10,23 +10,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.app.planning import planner
+from launcher.app.planning.planner import PlannedModels
+from launcher.app.settings import stored_value
+from launcher.app.settings_declared import READ_HEADERS, VALUE_ASK, VALUE_OFF
 from launcher.base.codec import JsonView, to_json
+from launcher.base.errors import BadOption, EngineUnsuitable, LauncherError
+from launcher.base.paths import explain_os_error
+from launcher.cli.given_options import read_machine_description, read_plan_criteria
 from launcher.cli.layout import format_table, wrap_text
-from launcher.cli.machine_options import (
-    INTENTS,
-    add_machine_options,
-    add_setting_options,
-    read_machine_description,
-    read_plan_criteria,
-)
-from launcher.cli.output import Note, Result, add_extra_arguments, print_result, round_figure
+from launcher.cli.output import Note, Result, print_result, round_figure
+from launcher.cli.terminal import can_ask, confirm
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.file_size import expect_size
+from launcher.models.library import share_snapshot
+from launcher.models.plan import Status, estimate_argument, list_unplanned, make_plans
 from launcher.models.server_settings import format_settings
 from launcher.models.situation import MEMORY_VIEW
+from launcher.models.speed import comparable_rate, describe_forecast, describe_reading, describe_run
 
 if TYPE_CHECKING:
-    from launcher.app.planning.planner import EngineComparison, MachineDescription, PlannedEngine, PlannedModels
+    from launcher.app.planning.engine_answer import EngineComparison
+    from launcher.app.planning.planner import MachineDescription, PlannedEngine
     from launcher.app.planning.start_settings import KeptPlan
-    from launcher.base.errors import LauncherError
     from launcher.models.catalogue import Catalogue
     from launcher.models.file_kinds import OtherFile
     from launcher.models.memory import MemoryEstimate
@@ -162,40 +168,8 @@ _WORTH_SAYING = 0.01
 """Share of a total from which the range that it lies in is printed."""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    model = parser.add_mutually_exclusive_group()
-    model.add_argument(
-        "what",
-        nargs="?",
-        metavar="ID[:QUANT] | FILE | OWNER/NAME[:QUANT]",
-        help="a model of the catalogue, a .gguf file, or a model on Hugging Face (default: all of the catalogue)",
-    )
-    model.add_argument("--model", metavar="NAME", help="the same, as an option")
-    parser.add_argument("--quant", metavar="Q", help="its quantisation, such as UD-Q3_K_XL")
-    parser.add_argument("--intent", choices=INTENTS, default="balanced", help="what matters most (default: balanced)")
-    add_machine_options(parser)
-    add_setting_options(parser)
-    parser.add_argument("--no-preset", action="store_true", help="ignore tuned settings")
-    parser.add_argument("--defaults", action="store_true", help="ignore the settings of a model's last start")
-    parser.add_argument("--evidence", action="store_true", help="list the published runs of the first plan's model")
-    parser.add_argument("--vision", action="store_true", help="with the model's vision projector, for images")
-    parser.add_argument(
-        "--ask-engine",
-        action="store_true",
-        help="also show llama-server's own figures for the first plan (reads the file's header, on the hub if need be)",
-    )
-    add_extra_arguments(parser)
-
-
 async def run(options: argparse.Namespace) -> Result:
     """Return the plans. Exit code 1 if none fits, or if the engine should be asked, and could not be."""
-    from launcher.app.planning import planner
-    from launcher.base.errors import LauncherError
-    from launcher.models.catalogue_load import load_catalogue
-    from launcher.models.library import share_snapshot
-    from launcher.models.plan import Status
-
     criteria, machine = read_plan_criteria(options), read_machine_description(options)
     _check_quant(options.what or options.model, criteria.quant)
     catalogue = load_catalogue()
@@ -290,8 +264,6 @@ async def run(options: argparse.Namespace) -> Result:
 
 def _check_quant(model: str | None, quant: str | None) -> None:
     """Raise BadOption if a quantisation is given twice, as MODEL:QUANT and by --quant."""
-    from launcher.base.errors import BadOption
-
     *_, named = (model or "").rpartition(":")
     if (
         quant
@@ -311,9 +283,6 @@ async def _make_plans(
     machine: MachineDescription,
 ) -> PlannedModels:
     """Return the plans for the model that the user names, else for the catalogue."""
-    from launcher.app.planning.planner import PlannedModels
-    from launcher.models.plan import list_unplanned, make_plans
-
     if model:
         from launcher.app.planning.named_plans import plan_named, select_named
 
@@ -327,10 +296,6 @@ async def _read_headers(plans: Sequence[Plan], *, as_json: bool) -> bool:
 
     The user is asked once, on a terminal.
     """
-    from launcher.app.settings import stored_value
-    from launcher.app.settings_declared import READ_HEADERS, VALUE_ASK, VALUE_OFF
-    from launcher.cli.terminal import can_ask, confirm
-
     answer = stored_value(READ_HEADERS)
     if answer == VALUE_OFF or (answer == VALUE_ASK and (as_json or not can_ask())):
         return False
@@ -370,14 +335,11 @@ def _use_kept_settings(plan: Plan, kept_plans: Sequence[KeptPlan]) -> Plan:
 
 async def _ask_engine(plan: Plan, machine: MachineDescription) -> EngineComparison | LauncherError:
     """Ask an engine about a plan; return the error if it cannot be asked."""
-    from launcher.app.planning import planner
-    from launcher.base.errors import LauncherError
-    from launcher.base.paths import explain_os_error
-    from launcher.models.plan import estimate_argument
+    from launcher.app.planning import engine_answer, model_source  # imported late: most plans do without them
 
     try:
-        source = await asyncio.to_thread(planner.read_source, estimate_argument(plan.entry, plan.file))
-        return await planner.compare_with_engine(source, plan.setting, None, machine)
+        source = await asyncio.to_thread(model_source.read_source, estimate_argument(plan.entry, plan.file))
+        return await engine_answer.compare_with_engine(source, plan.setting, None, machine)
     except LauncherError as error:
         return error
     except OSError as error:
@@ -386,8 +348,6 @@ async def _ask_engine(plan: Plan, machine: MachineDescription) -> EngineComparis
 
 def expected_bytes(plan: Plan) -> int | None:
     """Return the size of a plan's file in bytes: as listed, else as estimated; None if it is unknown."""
-    from launcher.models.file_size import expect_size
-
     size = expect_size(plan.entry, plan.file)
     return size.size_bytes if size else None
 
@@ -419,9 +379,6 @@ def host_parts(estimate: MemoryEstimate) -> dict[str, int]:
 def _as_json(
     plan: Plan, engine: PlannedEngine, environment: dict[str, str], extra: list[str], rpc: Sequence[str]
 ) -> dict[str, Any]:
-    from launcher.app.planning import planner
-    from launcher.models.speed import comparable_rate, describe_run
-
     setting = plan.setting
     local_file = planner.downloaded_file(plan)
     words, lacks = _make_command(plan, engine, extra, rpc, local_file)
@@ -492,9 +449,6 @@ def _make_command(
     plan: Plan, engine: PlannedEngine, extra: list[str], rpc: Sequence[str], local_file: Path | None
 ) -> tuple[list[str], list[str]]:
     """Return the command line of a plan, and cautions if the engine in use cannot run it."""
-    from launcher.app.planning import planner
-    from launcher.base.errors import EngineUnsuitable
-
     file = local_file or Path(plan.file.file)
     try:
         return planner.plan_arguments(plan, engine, extra, rpc=rpc, file=file), []
@@ -505,9 +459,6 @@ def _make_command(
 
 
 def _format_others(plans: Sequence[Plan]) -> Iterator[str]:
-    from launcher.app.planning import planner
-    from launcher.models.library import share_snapshot
-
     if not plans:
         return
     yield "\nOther plans"
@@ -597,10 +548,6 @@ def _describe_plan(
 
     `served_quant` is the downloaded quantisation that `serve ID` would start, None if the user named one.
     """
-    from launcher.app.planning import planner
-    from launcher.models.plan import Status
-    from launcher.models.speed import describe_forecast, describe_reading, describe_run
-
     setting = plan.setting
     name = f"{plan.entry.name}, {plan.file.quant}, {_format_expected_size(plan)}"
     yield f"\n{wrap_text(name, f'{plan.status.value}  ')}"

@@ -8,36 +8,31 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.app.planning.tuned_match import find_outdated_matches
 from launcher.base.errors import BadOption
 from launcher.base.text import one_line
-from launcher.cli.actions import add_actions, add_output_file, write_new_file
+from launcher.cli.actions import write_new_file
 from launcher.cli.layout import format_path, format_table, wrap_text
 from launcher.cli.output import Result
+from launcher.engine.serve_options import ServeOptions
+from launcher.machine.machine import read_machine
+from launcher.tuning.history_environment import join_clauses
+from launcher.tuning.report import settings_line
+from launcher.tuning.tuned_settings import (
+    delete_tuned_settings,
+    find_tuned_settings,
+    load_tuned_settings,
+    load_tuned_settings_by_name,
+    read_tuned_settings,
+    save_tuned_settings,
+    tuned_settings_data,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from launcher.tuning.history_environment import ModelFacts
     from launcher.tuning.tuned_settings import TunedSettings
-
-_ACTIONS = {
-    "list": "list tuned settings, and whether they still match this machine",
-    "export": "write tuned settings into a .json file for others, without personal data",
-    "import": "import tuned settings of another machine; they are used once measurements here confirm them",
-    "forget": "delete the tuned settings of a model",
-}
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    parser.epilog = (
-        "`mtp-launcher tune --apply` saves tuned settings. serve, plan and up use them, unless --no-preset is given."
-    )
-    actions = add_actions(parser, _ACTIONS)
-    for name in ("export", "forget"):
-        actions[name].add_argument("model", metavar="MODEL", help="a part of its name or quantisation")
-    add_output_file(actions["export"])
-    actions["import"].add_argument("file", type=Path, metavar="FILE", help="a file of `preset export`")
 
 
 async def run(options: argparse.Namespace) -> Result:
@@ -47,10 +42,6 @@ async def run(options: argparse.Namespace) -> Result:
 
 
 async def _list_tuned(_options: argparse.Namespace) -> Result:
-    from launcher.app.planning.tuned_match import find_outdated_matches
-    from launcher.machine.machine import read_machine
-    from launcher.tuning.tuned_settings import load_tuned_settings, tuned_settings_data
-
     all_tuned = load_tuned_settings()
     machine = await asyncio.to_thread(read_machine)
     changed = {match.tuned.model: match.changed for match in await find_outdated_matches(machine)}
@@ -71,8 +62,6 @@ def _format_tuned(all_tuned: Sequence[TunedSettings], changed: Mapping[ModelFact
 
 
 def _describe_state(tuned: TunedSettings, changed: Sequence[str]) -> str:
-    from launcher.tuning.history_environment import join_clauses
-
     if not tuned.verified:
         return "imported, and not used until measurements here confirm them"
     if changed:
@@ -81,8 +70,6 @@ def _describe_state(tuned: TunedSettings, changed: Sequence[str]) -> str:
 
 
 async def _export_tuned(options: argparse.Namespace) -> Result:
-    from launcher.tuning.tuned_settings import load_tuned_settings_by_name
-
     tuned = await asyncio.to_thread(load_tuned_settings_by_name, options.model)
     await asyncio.to_thread(write_new_file, options.to, tuned.export_text())
     line = f"Wrote the tuned settings for {one_line(tuned.model.label_with_quant)} to {format_path(options.to)}."
@@ -91,9 +78,6 @@ async def _export_tuned(options: argparse.Namespace) -> Result:
 
 async def _import_tuned(options: argparse.Namespace) -> Result:
     from launcher.app.measuring.session_bench import options_with_settings
-    from launcher.engine.serve_options import ServeOptions
-    from launcher.tuning.report import settings_line
-    from launcher.tuning.tuned_settings import find_tuned_settings, read_tuned_settings, save_tuned_settings
 
     tuned = await asyncio.to_thread(read_tuned_settings, options.file)
     # Rejects unknown settings and invalid values. The model is not read, so any path will do.
@@ -114,8 +98,6 @@ async def _import_tuned(options: argparse.Namespace) -> Result:
 
 
 async def _forget_tuned(options: argparse.Namespace) -> Result:
-    from launcher.tuning.tuned_settings import delete_tuned_settings, load_tuned_settings_by_name
-
     tuned = await asyncio.to_thread(load_tuned_settings_by_name, options.model)
     await asyncio.to_thread(delete_tuned_settings, tuned)
     return Result(

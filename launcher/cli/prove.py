@@ -12,55 +12,25 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.app.measuring.machine_proof import MachineProof, check_nothing_runs
+from launcher.app.measuring.sweeps import prepare_model
 from launcher.base.codec import to_json
+from launcher.base.errors import BadOption
+from launcher.base.files import write_atomically
 from launcher.base.text import one_line
 from launcher.cli.layout import UNKNOWN, format_path, format_table, wrap_text
-from launcher.cli.machine_options import add_engine_option
+from launcher.cli.measured_subject import resolve_model_and_options
 from launcher.cli.progress import Reporter
-from launcher.cli.quantities import parse_minutes
-from launcher.cli.subject_options import add_start_options, resolve_model_and_options
+from launcher.tuning.workloads import DEFAULT_WORKLOAD, load_workload
 
 if TYPE_CHECKING:
     from launcher.app.measuring.proof_checks import CheckOutcome
 
-_DEFAULT_MINUTES = 10.0
-_DEMO = "demo"
-"""The name of the demo as in engine.demo, which is not imported, because that would slow down --help."""
 _ANSWERS = {"confirmed": "confirmed", "refuted": "REFUTED", "not_tried": "not tried"}
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    parser.add_argument(
-        "model", nargs="?", default=_DEMO, metavar="ID[:QUANT] | FILE", help="a downloaded model (default: demo)"
-    )
-    parser.add_argument(
-        "--minutes",
-        type=parse_minutes,
-        default=_DEFAULT_MINUTES,
-        metavar="N",
-        help=f"about how long it may take (default {_DEFAULT_MINUTES:.0f})",
-    )
-    parser.add_argument(
-        "--workload", metavar="W", help="measure with its first prompt: see `bench --list`, or a file (default: code)"
-    )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the report as Markdown")
-    add_start_options(parser)
-    add_engine_option(parser)
-    parser.epilog = (
-        "It compares the driver's figures with nvidia-smi, and the memory with the plan for several settings; measures"
-        " load times and the cost of monitoring; and keeps the model busy for the rest of the time. Nothing is sent,"
-        " and the report names neither you nor this computer. Exit code 1 if a claim is refuted."
-    )
 
 
 async def run(options: argparse.Namespace) -> int:
     """Try all checks and print the report. Exit code 1 if a claim is refuted; Ctrl-C reports what was tried."""
-    from launcher.app.measuring.machine_proof import MachineProof, check_nothing_runs
-    from launcher.app.measuring.sweeps import prepare_model
-    from launcher.base.files import write_atomically
-    from launcher.tuning.workloads import DEFAULT_WORKLOAD, load_workload
-
     _check_output(options.output)
     await asyncio.to_thread(check_nothing_runs)
     workload = await asyncio.to_thread(load_workload, options.workload or DEFAULT_WORKLOAD)
@@ -105,8 +75,6 @@ def show_note(text: str) -> None:
 
 def _check_output(path: Path | None) -> None:
     """Raise BadOption if the report cannot be written to `path`, before anything is measured."""
-    from launcher.base.errors import BadOption
-
     if path is None:
         return
     if path.exists():

@@ -6,15 +6,22 @@ import argparse
 import asyncio
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.app.planning.planner import choose_file
+from launcher.app.settings import transfer_settings
 from launcher.base.codec import JsonView, to_json
+from launcher.base.progress import Phase
 from launcher.cli.layout import wrap_text
 from launcher.cli.output import Note
 from launcher.cli.progress import Reporter, format_done_bytes, format_duration, format_size
-from launcher.cli.quantities import parse_number
+from launcher.fetch.retries import call_with_retries
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.download_target import find_catalogue_model, parse_target
+from launcher.models.plan import Status
+from launcher.models.pull import pull_model, unfinished_bytes
 
 if TYPE_CHECKING:
     from launcher.base.progress import Progress
@@ -24,7 +31,6 @@ if TYPE_CHECKING:
     from launcher.models.pull import PullResult
 
 _COMPANION_LABELS = {"draft": "its draft", "mmproj": "its vision projector", "model": "the model"}
-_MB = 10**6
 
 _CHOICE = JsonView("status=plan.status required_mib=plan.required_mib free_mib=plan.free_mib why")
 _PROGRESS = JsonView("phase file=item number=item_number of=item_count resumed_bytes")
@@ -35,38 +41,8 @@ _FILES = JsonView(
 )
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    parser.add_argument(
-        "what",
-        metavar="ID[:QUANT] | REPO:FILE | URL",
-        help="a model of the catalogue, a file on the hub (OWNER/NAME:FILE.gguf), or an address with --sha256",
-    )
-    parser.add_argument("--to", type=Path, metavar="DIR", help="folder for the file (default: the models folder)")
-    parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit, in place of the catalogue's")
-    parser.add_argument("--sha256", metavar="HEX", help="the SHA-256 that the file must have")
-    parser.add_argument("--vision", action="store_true", help="also download the model's vision projector")
-    parser.add_argument("--limit", type=_parse_rate, metavar="MB/S", help="the highest speed, in MB per second")
-    parser.epilog = "You can interrupt it at any time: the same command resumes."
-
-
-def _parse_rate(text: str) -> int:
-    rate = parse_number(text)
-    if not rate > 0:
-        raise argparse.ArgumentTypeError(f"{text} is not a speed; write it in MB per second, like 5 or 0.5")
-    return max(int(rate * _MB), 1)
-
-
 async def run(options: argparse.Namespace) -> int:
     """Download the model. Raises an error if that fails, or if the file is not what was expected."""
-    from dataclasses import replace
-
-    from launcher.app.settings import transfer_settings
-    from launcher.fetch.retries import call_with_retries
-    from launcher.models.catalogue_load import load_catalogue
-    from launcher.models.download_target import parse_target
-    from launcher.models.pull import pull_model, unfinished_bytes
-
     catalogue = load_catalogue()
     model_name, choice = await _choose_file(options, catalogue)
     settings = transfer_settings()
@@ -113,9 +89,6 @@ async def _choose_file(options: argparse.Namespace, catalogue: Catalogue) -> tup
 
     A name of the catalogue without a quantisation gets the one that suits this machine.
     """
-    from launcher.app.planning.planner import choose_file
-    from launcher.models.download_target import find_catalogue_model
-
     found = find_catalogue_model(options.what, catalogue)
     if found is None:
         return options.what, None
@@ -127,8 +100,6 @@ async def _choose_file(options: argparse.Namespace, catalogue: Catalogue) -> tup
 
 
 def _describe_target(target: DownloadTarget, choice: FileChoice | None, options: argparse.Namespace) -> Iterator[str]:
-    from launcher.models.plan import Status
-
     first = target.items[0].files[0]
     origin = f", from {first.hub.repo}" if choice and first.hub else ""
     yield Note(f"{target.label}{f', {format_size(target.bytes)}' if target.bytes else ''}{origin}")
@@ -143,8 +114,6 @@ def _describe_target(target: DownloadTarget, choice: FileChoice | None, options:
 
 
 def _describe_phase(progress: Progress) -> str:
-    from launcher.base.progress import Phase
-
     phases = {Phase.VERIFYING: "Verifying", Phase.WAITING: "Waiting"}
     part = f" {progress.item_number}/{progress.item_count}" if progress.item_count > 1 else ""
     return phases.get(progress.phase, "Downloading") + part

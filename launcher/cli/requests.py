@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from launcher.app.serving.running_servers import read_requests
 from launcher.base.text import one_line
 from launcher.cli.layout import UNKNOWN, format_count, format_table, wrap_text
 from launcher.cli.output import Result, print_result
-from launcher.cli.quantities import parse_count
 
-_DEFAULT_COUNT = 20
 _HEADER = ("TIME", "WHO", "MODEL", "PROMPT (REUSED)", "FIRST TOKEN", "T/S", "DRAFTS", "END")
 _FOLLOWED_WIDTHS = (19, 30, 20, 17, 11, 7, 6, 8)
 """Widths of the columns with --follow, where the rows to come are not known."""
@@ -21,25 +20,8 @@ _RIGHT = {3, 4, 5, 6}
 _MAX_NAME = 40
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    parser.add_argument("--url", help="which server, when more than one runs")
-    parser.add_argument(
-        "-n",
-        dest="count",
-        type=parse_count,
-        default=_DEFAULT_COUNT,
-        metavar="N",
-        help=f"the last N requests (default {_DEFAULT_COUNT})",
-    )
-    parser.add_argument("-f", "--follow", action="store_true", help="also print new ones as they end")
-    parser.epilog = "Figures only: the text of requests and replies is not kept."
-
-
 async def run(options: argparse.Namespace) -> Result | int:
     """List the requests; with --follow each on a line of its own, until the server ends."""
-    from launcher.app.serving.running_servers import read_requests
-
     found = read_requests(options.url, count=options.count, follow=options.follow)
     if not options.follow:
         records = [record async for record in found]

@@ -7,41 +7,18 @@ import asyncio
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from launcher.app.serving.running_servers import preview_restart, restart_server
+from launcher.base.errors import LauncherError
 from launcher.cli.layout import wrap_text
 from launcher.cli.output import Note, Result
-from launcher.cli.quantities import parse_seconds
-from launcher.cli.subject_options import add_set_option
+from launcher.cli.progress import Reporter
+from launcher.cli.suggested_fixes import print_failure
 from launcher.models.server_settings import ROWS, format_settings
-
-if TYPE_CHECKING:
-    from launcher.base.errors import LauncherError
 
 _UNKNOWN = "not known"
 _PREVIEW_S = 10.0
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    add_set_option(
-        parser,
-        f"the setting to change: {', '.join(row.spelling for row in ROWS.values())} or extra (your own arguments for"
-        " llama-server, as one line); may be given more than once",
-    )
-    parser.add_argument("--url", help="which server, when more than one runs")
-    parser.add_argument(
-        "--drain",
-        type=parse_seconds,
-        default=30.0,
-        metavar="SECONDS",
-        help="wait up to SECONDS for replies that cannot go on with other settings (default: 30)",
-    )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="change nothing: show the effects, whether it fits, and how long it takes",
-    )
 
 
 async def run(options: argparse.Namespace) -> Result | int:
@@ -49,11 +26,6 @@ async def run(options: argparse.Namespace) -> Result | int:
 
     With --dry-run return a preview; exit code 1 if the new settings are too big.
     """
-    from launcher.app.serving.running_servers import preview_restart, restart_server
-    from launcher.base.errors import LauncherError
-    from launcher.cli.progress import Reporter
-    from launcher.cli.suggested_fixes import print_failure
-
     if options.dry_run:
         preview = await preview_restart(options.url, dict(options.changes))
         return Result(preview, _describe_preview(preview), exit_code=1 if preview["status"] == "TOO BIG" else 0)
@@ -107,9 +79,6 @@ def _describe_handover(server: Mapping[str, Any]) -> Iterator[str]:
 
 async def _find_size_warning(options: argparse.Namespace) -> str | None:
     """Return a warning if the new settings do not fit into memory; None if they may, or if that is unknown."""
-    from launcher.app.serving.running_servers import preview_restart
-    from launcher.base.errors import LauncherError
-
     with suppress(LauncherError, TimeoutError):  # the restart itself will report errors
         async with asyncio.timeout(_PREVIEW_S):
             preview = await preview_restart(options.url, dict(options.changes))

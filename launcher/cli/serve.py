@@ -10,82 +10,36 @@ import shlex
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.app.planning.start_settings import SettingOrigin, resolve_start
+from launcher.app.serving.running_servers import find_server_to_join
+from launcher.app.serving.server_process import find_process
+from launcher.app.serving.session import ServerSession
+from launcher.app.serving.session_host import SessionHost
+from launcher.app.serving.sharing import read_share_info, shared_urls
+from launcher.app.serving.use_counting import UseCounting, find_advice
 from launcher.base.codec import to_json
+from launcher.base.errors import BadOption, LauncherError
+from launcher.cli.given_options import given_settings, make_serve_options
 from launcher.cli.joining import join_running_server
 from launcher.cli.layout import health_line, wrap_text
-from launcher.cli.machine_options import add_engine_option, add_setting_option, given_settings, make_serve_options
-from launcher.cli.output import Note, Result, add_extra_arguments, print_result
-from launcher.cli.quantities import parse_int, parse_mib, parse_rpc_workers
-from launcher.models.server_settings import ROWS, format_settings
+from launcher.cli.output import Note, Result, print_result
+from launcher.cli.progress import StateLine
+from launcher.cli.suggested_fixes import actions_json, print_failure
+from launcher.engine.diagnosis.actions import changes_settings
+from launcher.engine.server.last_start import require_last_model, save_last_model, save_last_start
+from launcher.gateway.certificate import certificate_path, read_fingerprint
+from launcher.models.server_settings import format_settings
+from launcher.monitor.monitor import UNSEEN
 
 if TYPE_CHECKING:
     from launcher.app.planning.start_settings import ResolvedStart
-    from launcher.app.serving.session import ServerSession
     from launcher.engine.serve_options import ServeOptions
     from launcher.models.memory import PlanSettings
     from launcher.monitor.health_event import HealthEvent
 
 _MAX_FIXES = 3
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    model = parser.add_mutually_exclusive_group(required=True)
-    model.add_argument(
-        "what",
-        nargs="?",
-        metavar="ID[:QUANT] | FILE",
-        help='a model that was pulled, a .gguf file, or "demo" for the demo model',
-    )
-    model.add_argument("--model", metavar="ID[:QUANT] | FILE", help="the same, as an option")
-    model.add_argument("--last", action="store_true", help="the model that was served last")
-    add_engine_option(parser)
-    for row in ROWS.values():
-        add_setting_option(parser, row, default=row.default)
-    vision = parser.add_mutually_exclusive_group()
-    vision.add_argument("--vision", action="store_true", help="with the model's vision projector, for images")
-    vision.add_argument("--mmproj", type=Path, metavar="FILE", help="a vision projector, for images")
-    parser.add_argument(
-        "--chat-template-file", type=Path, metavar="FILE", help="a chat template in place of the model's own"
-    )
-    parser.add_argument("--port", type=parse_int, metavar="P", help="port to listen on (default: the last one)")
-    parser.add_argument(
-        "--lan", action="store_true", help="share with the local network while it runs; clients need the API key"
-    )
-    parser.add_argument("--no-tls", action="store_true", help="with --lan: share without encryption")
-    parser.add_argument(
-        "--rpc", type=parse_rpc_workers, default=(), metavar="HOST:PORT,...", help="llama.cpp's RPC workers to use"
-    )
-    parser.add_argument(
-        "--memory-limit",
-        type=parse_mib,
-        metavar="MIB",
-        help="the most that several models together may take (default: app setting server.memory_limit)",
-    )
-    parser.add_argument(
-        "--memory-guard",
-        action="store_true",
-        default=None,
-        help="restart the engine before host memory is used up (default: app setting server.memory_guard)",
-    )
-    parser.add_argument("--defaults", action="store_true", help="ignore the settings of this model's last start")
-    parser.add_argument("--no-preset", action="store_true", help="ignore tuned settings")
-    parser.add_argument(
-        "--direct",
-        action="store_true",
-        help="let clients talk to the engine itself; their replies then end when it is restarted",
-    )
-    parser.add_argument(
-        "--fix",
-        action="store_true",
-        help="after a failed start, apply the suggested change and try again, three times at most",
-    )
-    # For the entry that autostart writes.
-    parser.add_argument("--for-window", action="store_true", help=argparse.SUPPRESS)
-    add_extra_arguments(parser)
 
 
 async def run(options: argparse.Namespace) -> int:
@@ -94,20 +48,9 @@ async def run(options: argparse.Namespace) -> int:
     Ctrl-C and SIGTERM are the normal end of a ready server; before it is ready they are an interruption. If a server
     runs at the default address already, the model is loaded there.
     """
-    from launcher.app.planning.start_settings import resolve_start
-    from launcher.app.serving.session import ServerSession
-    from launcher.app.serving.use_counting import UseCounting
-    from launcher.base.errors import LauncherError
-    from launcher.cli.progress import StateLine
-    from launcher.cli.suggested_fixes import actions_json, print_failure
-    from launcher.engine.server.last_start import require_last_model, save_last_start
-    from launcher.monitor.monitor import UNSEEN
-
     _check_options(options)
     model = require_last_model() if options.last else options.what or options.model
     if options.port is None and not (options.direct or options.lan):
-        from launcher.app.serving.running_servers import find_server_to_join
-
         entry = await find_server_to_join()
         if entry is not None:
             return await join_running_server(entry, model, options)
@@ -123,11 +66,8 @@ async def run(options: argparse.Namespace) -> int:
     except LauncherError as error:
         save_last_start(None, None, error)
         raise
-    if options.for_window:
-        from launcher.app.serving.server_process import find_process
-
-        if await asyncio.to_thread(find_process) is None:
-            return await _serve_for_window(start, options)
+    if options.for_window and await asyncio.to_thread(find_process) is None:
+        return await _serve_for_window(start, options)
     on_event = None if options.json else StateLine().show_event
     on_health = None if options.json else _print_health
     session = ServerSession(
@@ -164,12 +104,6 @@ async def _serve_for_window(start: ResolvedStart, options: argparse.Namespace) -
 
     Returns when a window has ended it or it was stopped. Exit code 1 if the engine fails while no window shows why.
     """
-    from launcher.app.serving.session_host import SessionHost
-    from launcher.base.errors import LauncherError
-    from launcher.cli.progress import StateLine
-    from launcher.cli.suggested_fixes import actions_json, print_failure
-    from launcher.engine.server.last_start import save_last_model
-
     host = SessionHost(None)
     session = host.session
     try:
@@ -195,8 +129,6 @@ async def _serve_for_window(start: ResolvedStart, options: argparse.Namespace) -
 
 def _check_options(options: argparse.Namespace) -> None:
     """Raise BadOption for options that do not belong together."""
-    from launcher.base.errors import BadOption
-
     if options.no_tls and not options.lan:
         raise BadOption("--no-tls belongs to --lan.", "This computer's own connections are never encrypted.")
     if options.lan and options.direct and not options.no_tls:
@@ -216,10 +148,6 @@ async def _start_and_wait(
     options: argparse.Namespace,
 ) -> None:
     """Start the server, print its address and wait for its end; with --fix apply suggested changes after a failure."""
-    from launcher.base.errors import LauncherError
-    from launcher.engine.diagnosis.actions import changes_settings
-    from launcher.engine.server.last_start import save_last_model
-
     fixes_left = _MAX_FIXES
     while True:
         try:
@@ -250,10 +178,6 @@ async def _start_and_wait(
 
 
 def _ready_json(session: ServerSession, start: ResolvedStart, options: argparse.Namespace) -> dict[str, Any]:
-    from launcher.app.planning.start_settings import SettingOrigin
-    from launcher.app.serving.sharing import shared_urls
-    from launcher.gateway.certificate import certificate_path, read_fingerprint
-
     supervisor, endpoint = session.supervisor, session.supervisor.endpoint
     data: dict[str, Any] = {
         "state": "ready",
@@ -273,8 +197,6 @@ def _ready_json(session: ServerSession, start: ResolvedStart, options: argparse.
 
 
 def _describe_server(session: ServerSession, start: ResolvedStart, options: argparse.Namespace) -> Iterator[str]:
-    from launcher.app.planning.start_settings import SettingOrigin
-
     endpoint, launch = session.supervisor.endpoint, session.supervisor.launch
     if launch is None:
         return
@@ -310,8 +232,6 @@ def _describe_server(session: ServerSession, start: ResolvedStart, options: argp
 
 async def _print_advice(session: ServerSession, *, as_json: bool) -> None:
     """Print advice from earlier use with these settings, if there is any; nothing with --json."""
-    from launcher.app.serving.use_counting import find_advice
-
     launch = session.supervisor.launch
     if launch is None or as_json:
         return
@@ -348,9 +268,6 @@ def _describe_full_context(plan_settings: PlanSettings, extra: Sequence[str]) ->
 
 def _describe_sharing(port: int, *, encrypted: bool) -> str:
     """Return the addresses for other computers, and the certificate, or a warning that nothing is encrypted."""
-    from launcher.app.serving.sharing import read_share_info
-    from launcher.gateway.certificate import certificate_path, read_fingerprint
-
     info = read_share_info(port, encrypted=encrypted)
     urls = [f"{url}/v1" for url in info.urls]
     where = f" with the network: {' and '.join(urls)}." if urls else ", but this computer has no address in a network."

@@ -7,20 +7,14 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from launcher.app import settings
 from launcher.base.text import one_line
-from launcher.cli.actions import add_actions
 from launcher.cli.layout import wrap_text
 from launcher.cli.output import Note, Result
 
 if TYPE_CHECKING:
     from launcher.app.settings import SettingsSnapshot, SettingState
 
-_ACTIONS = {
-    "list": "list all settings with their values and limits",
-    "get": "print the value of a setting",
-    "set": "change a setting",
-    "reset": "set a setting back to its default",
-}
 _APPLIES_SENTENCES = {
     "now": "It applies from now on; an open window uses it once it is reopened.",
     "next window": "It applies when a window is next opened.",
@@ -29,23 +23,12 @@ _APPLIES_SENTENCES = {
 }
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    actions = add_actions(parser, _ACTIONS)
-    for name, action in actions.items():
-        if name != "list":
-            action.add_argument("name", metavar="NAME", help="such as window.theme, or theme alone")
-    actions["set"].add_argument("value", metavar="VALUE", help="as `settings list` shows")
-
-
 async def run(options: argparse.Namespace) -> Result:
     """Run the action `options.action`."""
     return await asyncio.to_thread(_run_action, options)
 
 
 def _run_action(options: argparse.Namespace) -> Result:
-    from launcher.app import settings
-
     if options.action == "list":
         return _list_settings()
     declared = settings.find_setting(options.name)
@@ -64,8 +47,6 @@ def _run_action(options: argparse.Namespace) -> Result:
 
 
 def _list_settings() -> Result:
-    from launcher.app import settings
-
     snapshot = settings.read_app_settings()
     token = settings.hub_token_source()
     data = [_as_json(each) for each in snapshot.states]
@@ -76,8 +57,6 @@ def _list_settings() -> Result:
 
 
 def _format_settings(snapshot: SettingsSnapshot, token: str | None) -> Iterator[str]:
-    from launcher.app import settings
-
     yield from _format_notices(snapshot.notices)
     group = ""
     for each in snapshot.states:
@@ -97,8 +76,6 @@ def _format_settings(snapshot: SettingsSnapshot, token: str | None) -> Iterator[
 
 
 def _as_json(state: SettingState) -> dict[str, Any]:
-    from launcher.app import settings
-
     declared = state.setting
     data: dict[str, Any] = {
         "name": declared.name,

@@ -6,8 +6,10 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from launcher.app.serving.running_servers import read_running_servers
 from launcher.cli.layout import health_line
 from launcher.cli.output import Result
+from launcher.gateway.certificate import certificate_path, read_fingerprint
 from launcher.models.drafters import drafter_of
 
 if TYPE_CHECKING:
@@ -17,17 +19,8 @@ if TYPE_CHECKING:
 _MODEL_FIELDS = {"model", "engine", "draft", "embeddings", "reranking", "engine_pid", "settings"}
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    parser.add_argument("--url", help="only the server at this address")
-    parser.add_argument("--show-key", action="store_true", help="print the API keys, too")
-
-
 async def run(options: argparse.Namespace) -> Result:
     """List the models of all servers. Exit code 1 if there is none, so that scripts can check."""
-    from launcher.app.serving.running_servers import read_running_servers
-    from launcher.gateway.certificate import read_fingerprint
-
     servers = await read_running_servers(options.url)
     data = []
     for server in servers:
@@ -56,8 +49,6 @@ async def run(options: argparse.Namespace) -> Result:
 
 
 def _format_servers(servers: Sequence[RegisteredServer], *, show_key: bool) -> Iterator[str]:
-    from launcher.gateway.certificate import certificate_path, read_fingerprint
-
     if not servers:
         yield "No server is running. Start one with `mtp-launcher serve --model FILE`."
     for server in servers:

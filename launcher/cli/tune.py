@@ -6,20 +6,58 @@ import argparse
 import asyncio
 import shlex
 import time
+from math import ceil
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from launcher.app.measuring.chart_files import check_chart_files
+from launcher.app.measuring.power_limits import find_limited_tunes, limit_command, limits_to_try, read_power_limit
+from launcher.app.measuring.saved_tunes import check_no_tune, load_tune, load_tunes
+from launcher.app.measuring.session_bench import options_with_settings
+from launcher.app.measuring.tuner import changes_answers, recommends_settings, run_tune, run_tune_when_idle, save_winner
+from launcher.app.measuring.tuner_space import prepare_tune
+from launcher.app.planning.start_settings import make_unresolved_options, resolve_start
+from launcher.app.serving.borrowed_session import borrow_server
+from launcher.app.serving.session import ServerSession
 from launcher.base.codec import JsonView, to_json
+from launcher.base.errors import BadOption, ModelMissing
 from launcher.base.text import one_line
 from launcher.base.units import format_figure
+from launcher.cli.given_options import make_serve_options
 from launcher.cli.layout import UNKNOWN, format_table, wrap_text
-from launcher.cli.machine_options import add_engine_option, make_serve_options
+from launcher.cli.measured_subject import draw_charts
+from launcher.cli.options.tune import DEFAULT_BUDGET_MIN
 from launcher.cli.output import Note, Result, print_result, round_figure
 from launcher.cli.progress import Reporter
-from launcher.cli.quantities import parse_minutes, parse_tokens
-from launcher.cli.subject_options import add_chart_option, add_model_argument, draw_charts
 from launcher.cli.terminal import can_ask, confirm
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server import registry
+from launcher.engine.server.last_start import require_last_model
+from launcher.engine.server.registry import find_server
 from launcher.models.drafters import drafter_in
-from launcher.models.server_settings import VARIED
+from launcher.monitor.meter import sum_acceptance
+from launcher.tuning.agent_tasks import (
+    DEFAULT_AGENT,
+    describe_task,
+    find_agent_workload,
+    find_shape,
+    task_goal,
+    task_workload,
+)
+from launcher.tuning.goal import Aim, Goal
+from launcher.tuning.plan_of_trials import grace_s
+from launcher.tuning.space import DRAFT, draft_length
+from launcher.tuning.tuner import (
+    AnswersCompared,
+    ClientsAwaited,
+    Predicted,
+    QuietAwaited,
+    TrialFailed,
+    TrialMeasured,
+    TrialPlanned,
+)
+from launcher.tuning.verdict import chance_text, tabulate_trials
+from launcher.tuning.workloads import DEFAULT_WORKLOAD, load_workloads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,97 +65,14 @@ if TYPE_CHECKING:
     from launcher.app.measuring.saved_tunes import SavedTune
     from launcher.app.measuring.tuner_space import PreparedTune
     from launcher.app.serving.borrowed_session import BorrowedSession
-    from launcher.engine.serve_options import ServeOptions
-    from launcher.tuning.goal import Goal
     from launcher.tuning.records import RunSettings
     from launcher.tuning.tune_state import Trial
     from launcher.tuning.tuner import TuneEvent
     from launcher.tuning.verdict import Verdict
 
-_DEFAULT_BUDGET_MIN = 10.0
-AIMS = ("speed", "answer", "task", "energy")
-"""The names of Aim. It is not imported, because that would slow down --help; a test compares them."""
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    add_model_argument(parser)
-    parser.add_argument(
-        "--goal",
-        choices=AIMS,
-        help="tokens/s, time to the whole answer, seconds of an agent's task, or tokens per joule (default: speed)",
-    )
-    parser.add_argument(
-        "--agent",
-        metavar="NAME",
-        help="with --goal task: whose tasks count: codex, opencode, ... (default: loop)",
-    )
-    parser.add_argument(
-        "--mix",
-        type=_parse_mix,
-        metavar="PROMPT:REPLY",
-        help="with --goal answer: prompt and reply tokens of your requests, such as 4K:300",
-    )
-    parser.add_argument(
-        "--budget",
-        type=parse_minutes,
-        metavar="MIN",
-        help=f"time limit in minutes (default {_DEFAULT_BUDGET_MIN:.0f})",
-    )
-    parser.add_argument(
-        "--workload",
-        metavar="W",
-        help="code, prose, reasoning, ..., an agent such as pi, several such as code,prose,pi, all, or a file of "
-        "prompts (default: code)",
-    )
-    parser.add_argument(
-        "--vary",
-        metavar="NAME,...",
-        help=f"settings to try besides the draft length: {', '.join(VARIED).replace('_', '-')}, or none (default: "
-        "those likely to matter here)",
-    )
-    parser.add_argument(
-        "--ctx", type=parse_tokens, metavar="N", help="context in tokens (default: as in its last start)"
-    )
-    add_engine_option(parser)
-    parser.add_argument(
-        "--continue",
-        dest="resume",
-        action="store_true",
-        help="resume the model's tune, or the newest interrupted one",
-    )
-    parser.add_argument(
-        "--when-idle",
-        action="store_true",
-        help="measure on the running server, only while no client uses it; streams continue across its restarts",
-    )
-    parser.add_argument("--url", help="with --when-idle: which server, when more than one runs")
-    parser.add_argument("--apply", action="store_true", help="save the recommended settings for the model's next start")
-    add_chart_option(parser)
-    parser.add_argument("--yes", action="store_true", help="start without asking")
-    parser.epilog = (
-        "It starts the model repeatedly, with and without MTP. Ctrl-C pauses it, --continue resumes it. --continue "
-        "--apply saves what the last tune recommended."
-    )
-
-
-def _parse_mix(text: str) -> tuple[int, int]:
-    prompt, colon, reply = text.partition(":")
-    if not colon:
-        raise argparse.ArgumentTypeError("write tokens of the prompt and of the reply, such as 4K:300")
-    mix = parse_tokens(prompt), parse_tokens(reply)
-    if min(mix) < 1:
-        raise argparse.ArgumentTypeError("both must be at least one token")
-    return mix
-
 
 async def run(options: argparse.Namespace) -> Result | int:
     """Print the plan, tune, and return the verdict. Ctrl-C pauses. Exit code 1 if the user declines to begin."""
-    from launcher.app.measuring.chart_files import check_chart_files
-    from launcher.app.measuring.saved_tunes import check_no_tune
-    from launcher.app.measuring.tuner import run_tune, save_winner
-    from launcher.app.serving.session import ServerSession
-
     check_chart_files(options.chart)
     saved = await asyncio.to_thread(_load_saved_tune, options) if options.resume else None
     if saved is not None and saved.verdict is not None and options.chart:
@@ -148,11 +103,6 @@ async def run(options: argparse.Namespace) -> Result | int:
 
 async def _tune_when_idle(options: argparse.Namespace, saved: SavedTune | None) -> Result | int:
     """Tune on the running server while no client uses it, which then gets its earlier settings, or those of --apply."""
-    from launcher.app.measuring.session_bench import options_with_settings
-    from launcher.app.measuring.tuner import run_tune_when_idle, save_winner
-    from launcher.app.serving.borrowed_session import borrow_server
-    from launcher.engine.server.registry import find_server
-
     async with borrow_server(await asyncio.to_thread(find_server, options.url)) as session:
         prepared = await _prepare_tune(options, saved, session)
         if not await _announce_tune(prepared, saved, options, session):
@@ -188,16 +138,12 @@ async def _announce_tune(
 
 
 def _is_applicable(verdict: Verdict) -> bool:
-    from launcher.app.measuring.tuner import changes_answers, recommends_settings
-
     judged = to_json(verdict)
     return recommends_settings(judged) and not changes_answers(judged)
 
 
 async def _draw_tune(prepared: PreparedTune, options: argparse.Namespace) -> None:
     """Draw the charts that were asked for."""
-    from launcher.app.measuring.saved_tunes import load_tune
-
     ended = await asyncio.to_thread(load_tune, prepared.options.model) if options.chart else None
     if ended is not None:
         print_result(Result(None, [Note(await draw_charts(ended.record_id, options.chart))]), as_json=False)
@@ -205,10 +151,6 @@ async def _draw_tune(prepared: PreparedTune, options: argparse.Namespace) -> Non
 
 def _check_budget(prepared: PreparedTune) -> None:
     """Raise BadOption for a budget that is too short for any result."""
-    from math import ceil
-
-    from launcher.base.errors import BadOption
-
     if prepared.budget_s >= prepared.least_s:
         return
     raise BadOption(
@@ -224,12 +166,6 @@ def _load_saved_tune(options: argparse.Namespace) -> SavedTune:
     With --apply and no model it is the newest tune, if that has a verdict to apply. Raises BadOption if there is
     none, or for options that a tune keeps from its beginning.
     """
-    from launcher.app.measuring.saved_tunes import load_tune, load_tunes
-    from launcher.app.measuring.tuner import recommends_settings
-    from launcher.app.planning.start_settings import make_unresolved_options
-    from launcher.base.errors import BadOption
-    from launcher.engine.serve_options import ServeOptions
-
     unchangeable = ("goal", "agent", "mix", "workload", "vary", "ctx", "engine")
     if given := [name for name in unchangeable if getattr(options, name) is not None]:
         raise BadOption(
@@ -265,8 +201,6 @@ def _has_more_time(saved: SavedTune, options: argparse.Namespace) -> bool:
 
 def _make_ended_result(saved: SavedTune, options: argparse.Namespace) -> Result:
     """Return the verdict of a tune that has ended; with --apply save its recommended settings."""
-    from launcher.app.measuring.tuner import recommends_settings, save_winner
-
     verdict = dict(saved.verdict or {})
     applied = options.apply and recommends_settings(verdict)
     if applied:
@@ -281,11 +215,6 @@ async def _prepare_tune(
     options: argparse.Namespace, saved: SavedTune | None, session: BorrowedSession | None = None
 ) -> PreparedTune:
     """Prepare a new tune or `saved`, on a server of its own or on that of `session`."""
-    from launcher.app.measuring.tuner_space import prepare_tune
-    from launcher.tuning.agent_tasks import DEFAULT_AGENT, find_agent_workload, find_shape, task_workload
-    from launcher.tuning.goal import Aim
-    from launcher.tuning.workloads import DEFAULT_WORKLOAD, load_workloads
-
     engine_pid = session.supervisor.engine_pid if session else None
     log = await asyncio.to_thread(session.read_log) if session else ()
     if saved is not None:
@@ -310,7 +239,7 @@ async def _prepare_tune(
         workload = task_workload(find_shape(options.agent or DEFAULT_AGENT))
     else:
         workload = await asyncio.to_thread(load_workloads, options.workload or DEFAULT_WORKLOAD, find_agent_workload)
-    budget_s = 60 * (options.budget or _DEFAULT_BUDGET_MIN)
+    budget_s = 60 * (options.budget or DEFAULT_BUDGET_MIN)
     return await prepare_tune(model, serve_options, workload, goal, budget_s, vary=vary, engine_pid=engine_pid, log=log)
 
 
@@ -319,11 +248,6 @@ async def _find_model(options: argparse.Namespace, session: BorrowedSession | No
 
     Raises BadOption if `session` serves another, or for options that its server already has.
     """
-    from launcher.app.planning.start_settings import make_unresolved_options, resolve_start
-    from launcher.base.errors import BadOption, ModelMissing
-    from launcher.engine.serve_options import ServeOptions
-    from launcher.engine.server.last_start import require_last_model
-
     if session is not None:
         if options.ctx is not None or options.engine is not None:
             raise BadOption(
@@ -344,10 +268,6 @@ async def _find_model(options: argparse.Namespace, session: BorrowedSession | No
 
 
 def _make_goal(options: argparse.Namespace) -> Goal:
-    from launcher.base.errors import BadOption
-    from launcher.tuning.agent_tasks import DEFAULT_AGENT, find_shape, task_goal
-    from launcher.tuning.goal import Aim, Goal
-
     aim = Aim(options.goal or "speed")
     if options.agent and aim is not Aim.TASK:
         raise BadOption("--agent is for --goal task.", "Add --goal task.")
@@ -371,11 +291,6 @@ async def _make_plan(
 
     With `session` it is measured on that server.
     """
-    from launcher.app.measuring.saved_tunes import load_tune
-    from launcher.engine.server import registry
-    from launcher.tuning.agent_tasks import describe_task, find_shape
-    from launcher.tuning.goal import Aim
-
     servers = await asyncio.to_thread(registry.list_entries)
     old = None if saved else await asyncio.to_thread(load_tune, prepared.options.model)
     replaced = old if old is not None and old.verdict is None else None
@@ -427,8 +342,6 @@ async def _make_plan(
 
 def _describe_power_limits(prepared: PreparedTune) -> str:
     """Return the GPU's power limit, results at others, and the commands that set further ones. Empty if unknown."""
-    from launcher.app.measuring.power_limits import find_limited_tunes, limit_command, limits_to_try, read_power_limit
-
     current = read_power_limit()
     if current is None:
         return ""
@@ -461,8 +374,6 @@ _STAGE_LABELS = {"probe": "first look", "explore": "explore", "verify": "compare
 
 def describe_duration(prepared: PreparedTune) -> str:
     """Return the expected duration of a tune as text."""
-    from launcher.tuning.plan_of_trials import grace_s
-
     plan, budget_s = prepared.plan, prepared.budget_s
     source = "as measured here" if prepared.measured else "a guess"
     start = f"{prepared.restart_s:.0f}" if prepared.restart_s >= 0.95 else "less than 1"
@@ -494,16 +405,6 @@ class _TrialReporter:
 
     def show_event(self, event: TuneEvent) -> None:
         """Print a finished trial; after the first one also the expected duration of the tune, now as measured."""
-        from launcher.tuning.tuner import (
-            AnswersCompared,
-            ClientsAwaited,
-            Predicted,
-            QuietAwaited,
-            TrialFailed,
-            TrialMeasured,
-            TrialPlanned,
-        )
-
         if isinstance(event, ClientsAwaited) and not event.is_over:
             waits = f"Clients use the server: waited {format_minutes(event.waited_s)} for them so far."
             data = {**_event("waiting_for_clients"), "waited_s": round_figure(event.waited_s, 1)}
@@ -575,9 +476,6 @@ def _make_result(verdict: Verdict, prepared: PreparedTune, *, applied: bool, wai
 
 
 def _format_verdict(verdict: Verdict, prepared: PreparedTune, *, applied: bool) -> Iterator[str]:
-    from launcher.app.measuring.tuner import changes_answers, recommends_settings
-    from launcher.tuning.verdict import tabulate_trials
-
     goal = prepared.goal
     rows = [("setting", goal.unit, "95 %", "starts", "replies", "")]
     for each in tabulate_trials(verdict.trials, goal):
@@ -606,10 +504,6 @@ def _trial_json(trial: Trial, goal: Goal) -> dict[str, Any]:
     """Return a trial as JSON. `value` is the goal's mean over the replies that count; drafts are summed over all
     replies.
     """
-    from statistics import fmean
-
-    from launcher.monitor.meter import sum_acceptance
-
     scores = [score for run in trial.runs if (score := goal.run_score(run)) is not None]
     drafts = sum_acceptance([run.acceptance for run in trial.runs if run.acceptance is not None])
     figures = {
@@ -624,8 +518,6 @@ def _trial_json(trial: Trial, goal: Goal) -> dict[str, Any]:
 
 def describe_settings(settings: RunSettings, baseline: Mapping[str, object]) -> str:
     """Return settings as short text: the draft length, and what differs from the baseline."""
-    from launcher.tuning.space import DRAFT, draft_length
-
     changed = {name: value for name, value in settings.items() if name != DRAFT and value != baseline.get(name)}
     others = [f"{_format_name(name)} {value}" for name, value in changed.items()]
     return ", ".join([drafter_in(settings).label(draft_length(settings), off="off"), *others])
@@ -647,8 +539,6 @@ def describe_answers(verdict: Mapping[str, Any], baseline: Mapping[str, object])
     yield wrap_text(str(verdict["overall"] if parts and "overall" in verdict else verdict["sentence"]))
     if not parts or "overall" not in verdict:  # the sentence above is the whole answer
         return
-    from launcher.tuning.verdict import chance_text
-
     rows = [("workload", "recommended", "gain with MTP", "likely")]
     for part in parts:
         settings = describe_settings(part["settings"], baseline) if part["mtp"] != "undecided" else "not clear"
@@ -685,8 +575,6 @@ def describe_more_time(model: str) -> str:
 
 def describe_early_use(model: str, settings: RunSettings, baseline: Mapping[str, object]) -> str:
     """Return a sentence on how to use the settings of a likely answer before the tune has ended."""
-    from launcher.tuning.space import DRAFT
-
     changed = {name: value for name, value in settings.items() if name == DRAFT or value != baseline.get(name)}
     flags = " ".join(f"--{_format_name(name)} {value}" for name, value in changed.items())
     return f"To use what is likely the best now: `mtp-launcher serve {_quote_model(model)} {flags}`."

@@ -9,19 +9,28 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from launcher.app.first.first_checks import FirstStartRequest, make_first_start_request
+from launcher.app.first.first_start import make_server_starter, perform_first_start
+from launcher.app.first.first_steps import StepStage
+from launcher.app.planning import planner
+from launcher.app.planning.start_settings import apply_own_settings
+from launcher.app.serving.session import ServerSession
+from launcher.app.serving.use_counting import UseCounting
 from launcher.base.codec import JsonView, to_json
+from launcher.base.errors import LauncherError, NothingFits, Offline, RateLimited, Unreachable
 from launcher.base.units import format_rate
 from launcher.cli.layout import wrap_text
-from launcher.cli.machine_options import INTENTS
 from launcher.cli.output import Note, print_error
 from launcher.cli.progress import Reporter
-from launcher.cli.quantities import parse_int
+from launcher.engine.server.last_start import save_last_model
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.download_target import find_catalogue_model
+from launcher.models.plan import PlanCriteria, Status, make_plans
+from launcher.models.smaller_model import describe_smaller, replace_misfits
+from launcher.monitor.monitor import UNSEEN
 
 if TYPE_CHECKING:
-    from launcher.app.first.first_checks import FirstStartRequest
     from launcher.app.first.first_steps import StepProgress
-    from launcher.app.serving.session import ServerSession
-    from launcher.base.errors import LauncherError
     from launcher.models.plan import Plan
     from launcher.monitor.reply import Reply
 
@@ -45,30 +54,8 @@ _STEP = JsonView(
 )
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    parser.add_argument(
-        "model",
-        nargs="?",
-        metavar="ID[:QUANT] | FILE",
-        help='a model of the catalogue, a .gguf file, or "demo" (default: the one that `plan` recommends)',
-    )
-    parser.add_argument("--intent", choices=INTENTS, default="balanced", help="what matters most (default: balanced)")
-    parser.add_argument("--port", type=parse_int, metavar="P", help="port to listen on (default: the last one)")
-    parser.add_argument("--wake", action="store_true", help="wake a sleeping GPU to read it")
-    parser.add_argument("--no-preset", action="store_true", help="ignore tuned settings")
-    parser.epilog = "You can interrupt it at any time: the same command resumes. Ctrl-C stops the server."
-
-
 async def run(options: argparse.Namespace) -> int:
     """Download, test and start the model, without the steps that are done already, and serve until a signal."""
-    from launcher.app.first.first_start import make_server_starter, perform_first_start
-    from launcher.app.serving.session import ServerSession
-    from launcher.app.serving.use_counting import UseCounting
-    from launcher.base.errors import LauncherError
-    from launcher.engine.server.last_start import save_last_model
-    from launcher.monitor.monitor import UNSEEN
-
     reporter = Reporter(as_json=options.json)
     request, plan = await _make_request(options)
     planned = {} if plan is None else to_json(plan, _PLAN)
@@ -116,15 +103,6 @@ async def _make_request(options: argparse.Namespace) -> tuple[FirstStartRequest,
 
     Raises NothingFits if no model fits, or if none was named and there is no usable GPU.
     """
-    from launcher.app.first.first_checks import FirstStartRequest, make_first_start_request
-    from launcher.app.planning import planner
-    from launcher.app.planning.start_settings import apply_own_settings
-    from launcher.base.errors import NothingFits
-    from launcher.models.catalogue_load import load_catalogue
-    from launcher.models.download_target import find_catalogue_model
-    from launcher.models.plan import PlanCriteria, Status, make_plans
-    from launcher.models.smaller_model import describe_smaller, replace_misfits
-
     catalogue = load_catalogue()
     found = find_catalogue_model(options.model, catalogue) if options.model else None
     if options.model == "demo" or (options.model and found is None):
@@ -161,8 +139,6 @@ async def _make_request(options: argparse.Namespace) -> tuple[FirstStartRequest,
 
 
 def _is_network_error(error: LauncherError) -> bool:
-    from launcher.base.errors import Offline, RateLimited, Unreachable
-
     return isinstance(error, Offline | Unreachable | RateLimited)
 
 
@@ -192,8 +168,6 @@ def _describe_plan(request: FirstStartRequest, plan: Plan | None) -> Iterator[st
 
 def _show_step(reporter: Reporter, step: StepProgress) -> None:
     """Show a line for each finished step, and a bar or a note while it runs."""
-    from launcher.app.first.first_steps import StepStage
-
     name, running = _STEP_LABELS[step.step], step.stage is StepStage.RUNNING
     data, state = {"event": "step", **to_json(step, _STEP)}, (step.stage, step.detail)
     if running and step.progress.counts_bytes and not step.detail:

@@ -8,28 +8,19 @@ from typing import TYPE_CHECKING
 
 from launcher import __version__
 from launcher.base.codec import JsonView, to_json
+from launcher.base.kept_files import original_path, restore_instructions
+from launcher.base.text import visible_reply
 from launcher.cli.layout import wrap_text
 from launcher.cli.output import Note, Result
 from launcher.cli.progress import Reporter, format_size
+from launcher.updates.before_update import list_version_copies
+from launcher.updates.check import NotOffered, check_for_update
+from launcher.updates.install import download_update, find_artefact, install_update
+from launcher.updates.install_method import InstallMethod, find_install_method
 
 if TYPE_CHECKING:
     from launcher.base.progress import Progress
     from launcher.updates.check import NewestRelease
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    parser.add_argument(
-        "--install",
-        action="store_true",
-        help="download, verify and install it, the same way as this version",
-    )
-    parser.add_argument(
-        "--copies",
-        action="store_true",
-        help="list the copies of your files from before updates, and how to restore them",
-    )
-    parser.epilog = "You can interrupt the download at any time: the same command resumes."
 
 
 async def run(options: argparse.Namespace) -> Result:
@@ -37,8 +28,6 @@ async def run(options: argparse.Namespace) -> Result:
 
     With --copies return the copies of files instead, without a request.
     """
-    from launcher.updates.check import check_for_update
-
     if options.copies:
         return _list_version_copies()
     newest = await check_for_update()
@@ -48,9 +37,6 @@ async def run(options: argparse.Namespace) -> Result:
 
 
 def _list_version_copies() -> Result:
-    from launcher.base.kept_files import original_path, restore_instructions
-    from launcher.updates.before_update import list_version_copies
-
     copies = [(each, restore_instructions(each)) for each in list_version_copies()]
     data = [{"copy": each, "of": original_path(each), "restore": text} for each, text in copies]
     lines = [f"{each}\n{wrap_text(text, '  ')}" for each, text in copies]
@@ -58,8 +44,6 @@ def _list_version_copies() -> Result:
 
 
 def _describe_release(newest: NewestRelease) -> Iterator[str]:
-    from launcher.base.text import visible_reply
-
     manifest = newest.manifest
     if not newest.is_newer:
         comparison = "the newest version" if manifest.version == __version__ else f"newer than {manifest.version}"
@@ -72,9 +56,6 @@ def _describe_release(newest: NewestRelease) -> Iterator[str]:
 
 def _describe_installation(newest: NewestRelease) -> Iterator[str]:
     """Yield how to install a newer release."""
-    from launcher.updates.check import NotOffered
-    from launcher.updates.install import find_artefact
-
     if not newest.is_newer:
         return
     try:
@@ -87,9 +68,6 @@ def _describe_installation(newest: NewestRelease) -> Iterator[str]:
 
 
 async def _install_release(newest: NewestRelease, *, as_json: bool) -> Result:
-    from launcher.updates.install import download_update, install_update
-    from launcher.updates.install_method import InstallMethod
-
     reporter = Reporter(as_json=as_json)
     reporter.show_event(None, _describe_release(newest))
 
@@ -119,7 +97,5 @@ async def _install_release(newest: NewestRelease, *, as_json: bool) -> Result:
 
 
 def _as_json(newest: NewestRelease) -> dict[str, object]:
-    from launcher.updates.install_method import find_install_method
-
     release = to_json(newest, JsonView("newest=manifest.version newer=is_newer notes=manifest.notes"))
     return {"version": __version__, **release, "way": find_install_method().name.lower()}

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import argparse
 
+from launcher.app.versions import read_versions, versions_text
 from launcher.cli.output import Result
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options: there are none."""
 
 
 async def run(_options: argparse.Namespace) -> Result:
     """Return the versions of all parts."""
-    from launcher.app.versions import read_versions, versions_text
-
     versions = await read_versions()
     data = [{"what": each.component, "version": each.version, "absent": each.absent} for each in versions]
     return Result(data, [versions_text(versions)])

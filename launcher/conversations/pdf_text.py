@@ -8,6 +8,8 @@ import json
 import sys
 from contextlib import suppress
 
+from pypdf import PdfReader
+
 if sys.platform != "win32":
     import resource
 
@@ -17,8 +19,6 @@ _MEMORY_BYTES = 2 << 30
 
 def extract_text(path: str) -> dict[str, object]:
     """Return `pages`, the number of pages, and `text`, the text of all pages. Raises what pypdf raises."""
-    from pypdf import PdfReader
-
     reader = PdfReader(path)
     texts: list[str] = []
     characters = 0

@@ -200,7 +200,7 @@ class GatewayAddress:
 
     async def _read_certificate(self, names: Collection[str]) -> "ContextFor":
         """Return the maker of TLS contexts. Raises what explain_os_error returns if no certificate can be kept."""
-        from launcher.gateway.certificate import load_authority
+        from launcher.gateway.authority import load_authority
 
         try:
             authority = await asyncio.to_thread(load_authority, names, list_lan_addresses())

@@ -110,7 +110,7 @@ class AboutPage(QWidget):
         self._problem.show_message(str(error))
 
 
-async def _read_versions(_report: object) -> "tuple[Version, ...]":
+async def _read_versions() -> "tuple[Version, ...]":
     from launcher.app.versions import read_versions
 
     return await read_versions()

@@ -17,12 +17,12 @@ from launcher.app import settings
 from launcher.app.settings_declared import MOTION, VALUE_SYSTEM
 from launcher.base.errors import LauncherError
 from launcher.base.files import make_private_folder
-from launcher.base.late import asyncio
 from launcher.base.messages import message
 from launcher.base.paths import check_writable, state_dir
 from launcher.base.units import process_age_s
 from launcher.gui import appearance, theme
 from launcher.gui.icon import make_icon
+from launcher.gui.late import server_process
 from launcher.gui.motion import follow_system_motion
 from launcher.gui.single import SingleInstance
 from launcher.gui.window import Window
@@ -97,9 +97,7 @@ def run_window(options: argparse.Namespace) -> int:
     for each in sockets:
         each.close()
     if not window.controller.bridge.close():
-        from launcher.app.serving.server_process import kill_process
-
-        kill_process()
+        server_process.kill_process()
         print("Error: the engine did not end in time; its keeper ends it now.", file=sys.stderr)
         return 1
     return window.exit_code or code
@@ -149,14 +147,11 @@ def acquire_instance_lock() -> SingleInstance | None:
 def warn_about_folders(window: Window) -> None:
     """Show a notice on every page if a folder for the user's data cannot be written."""
 
-    async def check_folders(_report: object) -> None:
-        await asyncio.to_thread(check_writable)
-
     def show_warning(error: LauncherError) -> None:
         if not window.notice.isVisible():
             window.notice.show_message(str(error), "attention")
 
-    window.controller.bridge.run(check_folders, failed=show_warning)
+    window.controller.bridge.run(check_writable, failed=show_warning)
 
 
 def _on_first_paint(window: Window, options: argparse.Namespace, file: Path | None, picture: Path | None) -> None:

@@ -3,7 +3,9 @@
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from inspect import isawaitable, iscoroutine, iscoroutinefunction
+from typing import Any, NamedTuple, TypeVar, TypeVarTuple, overload
 
 from PySide6.QtCore import QDeadlineTimer, QObject, Qt, QTimer, Signal, Slot
 
@@ -30,9 +32,8 @@ class _Call(NamedTuple):
 
 
 _T = TypeVar("_T")
+_Args = TypeVarTuple("_Args")
 ReportProgress = Callable[[object], None]
-Work = Callable[[ReportProgress], Awaitable[_T]]
-"""An async function that gets a callback for reporting its progress."""
 
 
 class Bridge(QObject):
@@ -82,19 +83,54 @@ class Bridge(QObject):
         handle.when_done(lambda error: self.post(Ended(name, error)))
         return handle
 
+    @overload
     def run(
         self,
-        work: Work[_T],
-        *,
-        done: Callable[[_T], object] | None = None,
+        function: Callable[[*_Args], Awaitable[_T]],
+        *args: *_Args,
+        done: Callable[[_T], object] | None = ...,
+        failed: Callable[[LauncherError], object] | None = ...,
+        cancelled: Callable[[], object] | None = ...,
+        outlives_pages: bool = ...,
+    ) -> WorkHandle[None]: ...
+
+    @overload
+    def run(
+        self,
+        function: Callable[[*_Args, ReportProgress], Awaitable[_T]],
+        *args: *_Args,
+        reported: Callable[[Any], object] | None,
+        done: Callable[[_T], object] | None = ...,
+        failed: Callable[[LauncherError], object] | None = ...,
+        cancelled: Callable[[], object] | None = ...,
+        outlives_pages: bool = ...,
+    ) -> WorkHandle[None]: ...
+
+    @overload
+    def run(
+        self,
+        function: Callable[[*_Args], _T],
+        *args: *_Args,
+        done: Callable[[_T], object] | None = ...,
+        failed: Callable[[LauncherError], object] | None = ...,
+        cancelled: Callable[[], object] | None = ...,
+        outlives_pages: bool = ...,
+    ) -> WorkHandle[None]: ...
+
+    def run(  # type: ignore[misc]  # mypy takes `*args: Any` for fewer arguments
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        done: Callable[[Any], object] | None = None,
         failed: Callable[[LauncherError], object] | None = None,
         reported: Callable[[Any], object] | None = None,
         cancelled: Callable[[], object] | None = None,
         outlives_pages: bool = False,
     ) -> WorkHandle[None]:
-        """Run `work(report_progress)` on the core's thread; the callbacks given here run on the GUI thread, in order.
+        """Call `function(*args)` on the core's thread if it is async, else on a worker thread.
 
-        `reported` gets each value that the work passes to `report_progress`, `done` its return value. An error goes to
+        The callbacks given here run on the GUI thread, in order. `done` gets the result. With `reported` the function
+        gets one argument more, a callback; `reported` gets each value that the function passes to it. An error goes to
         `failed`, else to the window's error banner. If the work is cancelled by its handle, only `cancelled` is called,
         once the work has cleaned up. Work that ends in spite of a cancellation still calls `done` or `failed` if
         `cancelled` was given; otherwise nothing is called. After `close` no work is run and no callback called. Work
@@ -113,15 +149,14 @@ class Bridge(QObject):
 
             self.post(_Call(call, value))
 
-        def report_progress(value: object) -> None:
-            if reported is not None:
-                call_on_gui(reported, value)
+        if reported is not None:
+            args = (*args, partial(call_on_gui, reported))
 
         async def run_and_report() -> None:
             if cancelled is not None:
                 self._awaited_work.add(run_and_report)
             try:
-                result = await work(report_progress)
+                result = await _call_function(function, *args)
             except asyncio.CancelledError:
                 if cancelled is not None:
                     call_on_gui(lambda _: cancelled(), None)
@@ -192,6 +227,28 @@ def _cancelled_handle() -> WorkHandle[Any]:
     future: Future[Any] = Future()
     future.cancel()
     return WorkHandle(future)
+
+
+async def _call_function(function: Callable[..., Any], *args: Any) -> Any:  # noqa: ANN401 -- its result
+    """Call an async function here, and any other one on a worker thread; an awaitable that it returns is awaited here.
+
+    So a lambda that uses a module of `gui/late.py` imports it on the worker thread.
+    """
+    if iscoroutinefunction(function):
+        return await function(*args)
+    calling = asyncio.get_running_loop().run_in_executor(None, partial(function, *args))
+    try:
+        result = await asyncio.shield(calling)
+    except asyncio.CancelledError:
+        calling.add_done_callback(_close_result)
+        raise
+    return await result if isawaitable(result) else result
+
+
+def _close_result(future: "asyncio.Future[Any]") -> None:
+    """Close the coroutine that a function has returned after its work was cancelled: nobody awaits it."""
+    if not future.cancelled() and future.exception() is None and iscoroutine(future.result()):
+        future.result().close()
 
 
 async def _await_work(work: Callable[[], Coroutine[Any, Any, object]]) -> object:

@@ -1,13 +1,13 @@
 """Passes requests of the window to the core, and events of the core to the window. Never blocks the GUI thread."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from PySide6.QtCore import QObject, Signal, Slot
 
 from launcher.app import settings, settings_file
 from launcher.base.errors import LauncherError, Superseded
-from launcher.base.late import asyncio
 from launcher.engine.server.state import (
     EngineStarted,
     LogAdded,
@@ -18,7 +18,7 @@ from launcher.engine.server.state import (
     ServerStatus,
     StreamsContinued,
 )
-from launcher.gui.bridge import Bridge, Ended, Work, wrap_unexpected_error
+from launcher.gui.bridge import Bridge, Ended, ReportProgress, wrap_unexpected_error
 from launcher.gui.chat.footer import format_footer
 from launcher.gui.core_events import (
     DeltaReceived,
@@ -31,6 +31,7 @@ from launcher.gui.core_events import (
     ReplyFinished,
     SharingChanged,
 )
+from launcher.gui.late import start_settings
 from launcher.gui.service import DEMO, ServerService, name_model
 from launcher.gui.translation import render, tr
 from launcher.gui.viewmodel import Inputs, View, ViewModel
@@ -181,7 +182,7 @@ class Controller(QObject):
         if self._view_model.view.resting:
             changes |= {"model": name, "settings": "", "address": "", "status": ServerStatus(ServerState.PREPARING)}
         self._view_model.update(**changes)
-        self._request_state(lambda: self._service.start(request))
+        self._request_state(partial(self._service.start, request))
 
     def note_last_model(self, name: str) -> None:
         """Record the name of the model that an earlier window has served last."""
@@ -189,15 +190,15 @@ class Controller(QObject):
 
     def attach_running(self) -> None:
         """Take over the server that an earlier window has left when it crashed, if there is one."""
-        self._run(lambda _report: self._service.attach(), failed=lambda _: None)
+        self._run(self._service.attach, failed=lambda _: None)
 
     def watch_updates(self, check_s: float = 60.0) -> None:
         """Compare updated engines with those before them while nothing is served, checking every `check_s`."""
-        self._run(lambda _report: self._service.watch_updates(check_s), failed=lambda _: None)
+        self._run(self._service.watch_updates, check_s, failed=lambda _: None)
 
     def set_visible(self, visible: bool) -> None:
         """Tell the core whether the user can see the window."""
-        self._run(lambda _report: self._service.set_visible(visible))
+        self._run(self._service.set_visible, visible)
 
     def stop(self) -> None:
         """Stop the server."""
@@ -214,7 +215,8 @@ class Controller(QObject):
         self.joining[model] = key
         self.models_changed.emit()
         self._run(
-            lambda _report: self._service.load_beside(model),
+            self._service.load_beside,
+            model,
             done=lambda _none: self._end_joining(model, None),
             failed=lambda error: self._end_joining(model, error),
         )
@@ -226,7 +228,7 @@ class Controller(QObject):
 
     def stop_model(self, name: str) -> None:
         """Unload one of the models at the server's address."""
-        self._run(lambda _report: self._service.stop_model(name), failed=self.show_problem)
+        self._run(self._service.stop_model, name, failed=self.show_problem)
 
     def apply_settings(
         self, changes: "Mapping[str, Value]", *, drain_s: float, extra: Sequence[str] | None = None
@@ -239,7 +241,10 @@ class Controller(QObject):
         self._request_number += 1
         self._view_model.update(problem=None)
         self._run(
-            lambda _report: self._service.apply_settings(dict(changes), drain_s, extra),
+            self._service.apply_settings,
+            dict(changes),
+            drain_s,
+            extra,
             done=self.applied.emit,
             failed=self.applied.emit,
         )
@@ -247,7 +252,7 @@ class Controller(QObject):
     def answer_drain(self, answer: DrainAnswer) -> None:
         """Answer `drain_asked`."""
 
-        async def pass_answer(_report: object) -> None:
+        async def pass_answer() -> None:
             self._service.answer_drain(answer)
 
         self._run(pass_answer)
@@ -261,7 +266,7 @@ class Controller(QObject):
         """
         self._view_model.update(problem=None)
         self._run(
-            lambda _report: self._service.set_shared(shared, encrypted=encrypted),
+            partial(self._service.set_shared, shared, encrypted=encrypted),
             done=ended,
             failed=ended,
             cancelled=lambda: None,
@@ -271,13 +276,13 @@ class Controller(QObject):
         """Apply the fix that a diagnosis or a health finding suggests."""
         self.fixing.emit(action)
         self._view_model.update(problem=None)
-        self._request_state(lambda: self._service.apply_fix(action))
+        self._request_state(partial(self._service.apply_fix, action))
 
     def run_measurement(
         self,
         work: "Callable[[ServingSession, str, Callable[[object], None]], Awaitable[_T]]",
         *,
-        reported: Callable[[Any], object] | None = None,
+        reported: Callable[[Any], object] = lambda _progress: None,
         done: Callable[[_T], object],
         failed: Callable[[LauncherError], object],
         cancelled: Callable[[], object],
@@ -289,8 +294,12 @@ class Controller(QObject):
         """
         self._request_number += 1
         self._view_model.update(problem=None)
+
+        async def measure(report: ReportProgress) -> _T:
+            return await work(self._service.open_session(), self._service.served_name, report)
+
         return self._run(
-            lambda report: work(self._service.open_session(), self._service.served_name, report),
+            measure,
             reported=reported,
             done=done,
             failed=failed,
@@ -318,7 +327,9 @@ class Controller(QObject):
     def change_setting(self, name: str, value: "settings_file.AppSettingValue") -> None:
         """Store another value for an app setting."""
         self._run(
-            lambda _report: asyncio.to_thread(settings.change_setting, name, value),
+            settings.change_setting,
+            name,
+            value,
             done=lambda stored: self.apply_setting(stored.setting.name, stored.value),
             failed=self.show_problem,
         )
@@ -337,11 +348,11 @@ class Controller(QObject):
 
     def count_tokens(self, text: str, done: Callable[[int], object]) -> None:
         """Count a text's tokens for the running model and pass their number to `done`, unless that fails."""
-        self.bridge.run(lambda _report: self._service.count_tokens(text), done=done, failed=lambda _error: None)
+        self.bridge.run(self._service.count_tokens, text, done=done, failed=lambda _error: None)
 
     def read_api_key(self, done: Callable[[str], object]) -> None:
         """Read the API key of the running server and pass it to `done`."""
-        self.bridge.run(lambda _report: self._service.read_api_key(), done=done)
+        self.bridge.run(self._service.read_api_key, done=done)
 
     def show_page(self, name: str) -> None:
         """Show another page of the window."""
@@ -372,9 +383,9 @@ class Controller(QObject):
         """Show an error that belongs to no server."""
         self._view_model.update(problem=error)
 
-    def _run(self, work: Work[_T], **callbacks: Any) -> "WorkHandle[None]":  # noqa: ANN401 -- those of Bridge.run
-        """Run work that does not end with the pages."""
-        return self.bridge.run(work, outlives_pages=True, **callbacks)
+    def _run(self, function: Callable[..., Any], *args: Any, **callbacks: Any) -> "WorkHandle[None]":  # noqa: ANN401
+        """Call a function, as Bridge.run does, in work that does not end with the pages."""
+        return self.bridge.run(function, *args, outlives_pages=True, **callbacks)
 
     def refresh_view(self) -> None:
         """Derive the view anew, in the present language."""
@@ -388,9 +399,7 @@ class Controller(QObject):
         def if_newest(callback: Callable[[Any], object]) -> Callable[[Any], object]:
             return lambda result: callback(result) if number == self._request_number else None
 
-        self._run(
-            lambda _report: work(), done=None if done is None else if_newest(done), failed=if_newest(self._show_failure)
-        )
+        self._run(work, done=None if done is None else if_newest(done), failed=if_newest(self._show_failure))
 
     def _record_stop(self, stopped: bool) -> None:
         """Report the end of a stop. If the server had not started, it reports no status, so report that first."""
@@ -485,15 +494,14 @@ class Controller(QObject):
         self.launch, self.note = event.launch, event.note
         self.shared, self.encrypted = event.shared, event.encrypted
         if model := self._model_request.model if self._model_request else self._service.served_name:
-            from launcher.app.planning.start_settings import ResolvedStart
-
             # The next start without arguments repeats the settings that run now.
-            self._model_request = ModelRequest(model, start=ResolvedStart(model, event.launch.options))
+            self._model_request = ModelRequest(model, start=start_settings.ResolvedStart(model, event.launch.options))
         self.launched.emit(event.launch)
         if event.note:  # a measurement on this machine may disagree
             launch = event.launch
             self._run(
-                lambda _report: self._service.read_tuning_note(launch),
+                self._service.read_tuning_note,
+                launch,
                 done=lambda note: self._handle_note(launch, note),
             )
 

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 
-from PySide6.QtCore import QObject, Slot
+from PySide6.QtCore import SLOT, QObject, Slot
 
 _reduced: list[bool] = [False]
 
@@ -63,7 +63,6 @@ class PortalWatcher(QObject):
 
     def __init__(self, parent: QObject, changed: Callable[[], object]) -> None:
         super().__init__(parent)
-        from PySide6.QtCore import SLOT
         from PySide6.QtDBus import QDBusConnection, QDBusMessage, QDBusPendingCallWatcher
 
         self._changed = changed

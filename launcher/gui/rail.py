@@ -214,7 +214,7 @@ def _gpu_text(gpu: "Gpu") -> str:
     return f"{name} · {memory / 2**30:.0f} GB" if memory else name
 
 
-async def find_gpus(_report: object) -> "DetectedGpus":
+async def find_gpus() -> "DetectedGpus":
     """List this computer's GPUs without waking a sleeping one."""
     from launcher.machine import gpus
 

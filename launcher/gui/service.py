@@ -6,6 +6,7 @@ The server runs in a process of its own, which a crash of the window leaves runn
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,23 @@ from launcher.gui.core_events import (
     ModelRequest,
     ReplyFinished,
     SharingChanged,
+)
+from launcher.gui.late import (
+    engine_client,
+    engine_comparison,
+    engine_demo,
+    engine_settings,
+    fix_commands,
+    last_start,
+    registry,
+    remote_session,
+    running_servers,
+    server_process,
+    server_session,
+    start_settings,
+    tuned_match,
+    use_counting,
+    verbs,
 )
 
 if TYPE_CHECKING:
@@ -80,9 +98,6 @@ class ServerService:
 
     async def start(self, request: ModelRequest) -> None:
         """Start a model with the settings that the command line would use: see resolve_start."""
-        from launcher.app.planning.start_settings import resolve_start
-        from launcher.engine.server.last_start import save_last_model
-
         session = self.open_session()
         if self._comparison is not None:  # a cancelled comparison still has to free its memory
             await asyncio.wait([self._comparison])
@@ -92,7 +107,7 @@ class ServerService:
         if start is None:
             # The memory of these engines counts as free, because they end before the new one starts.
             ending = () if session.is_idle else await asyncio.to_thread(session.list_yielding_engines)
-            start = await resolve_start(request.model, {"draft": request.draft}, ending=ending)
+            start = await start_settings.resolve_start(request.model, {"draft": request.draft}, ending=ending)
             if self._request_count != request_number:  # another request came while the settings were resolved
                 raise Superseded(message("A newer request replaced this one."))
         launch_before, self.served_name = self._posted_launch, request.model
@@ -104,27 +119,22 @@ class ServerService:
         self._post(session.supervisor.status)  # the status may not have changed, so no event was sent
         if self._posted_launch is launch_before:  # the same server was already running
             self._post_launched(session)
-        await asyncio.to_thread(save_last_model, request.model)
+        await asyncio.to_thread(last_start.save_last_model, request.model)
 
     async def attach(self) -> None:
         """Take over the server that an earlier window has left, if there is one."""
-        from launcher.app.serving.server_process import find_process
-
-        if await asyncio.to_thread(find_process) is not None:
+        if await asyncio.to_thread(server_process.find_process) is not None:
             await self.open_session().attach()
 
     def open_session(self) -> "RemoteSession":
         """Return the session, creating it if necessary. Ends a comparison of engines."""
-        from launcher.app.serving.remote_session import RemoteSession
-        from launcher.app.serving.use_counting import UseCounting
-
         if self._comparison is not None:
             self._comparison.cancel()
         if self.session is None:
-            self.session = RemoteSession(
+            self.session = remote_session.RemoteSession(
                 on_event=self._forward_event, on_snapshot=self._post, on_health=self._forward_health
             )
-            self._counting = UseCounting(self.session)
+            self._counting = use_counting.UseCounting(self.session)
             self.session.monitor.set_visible(self._visible)
         return self.session
 
@@ -155,8 +165,6 @@ class ServerService:
         It stays until it is unloaded, or this program ends. No other model is unloaded for it. Raises NothingFits if
         there is not enough free memory, and what a start raises.
         """
-        from launcher.engine.server import registry
-
         session = self._running_session()
         entries = await asyncio.to_thread(registry.list_entries)
         entry = next((each for each in entries if each.launcher == session.process and each.takes_models), None)
@@ -178,15 +186,14 @@ class ServerService:
         while True:
             await asyncio.sleep(check_s)
             # Not before the first wait: these load half of the program, which would hold up the window's start.
-            from launcher.app.measuring.engine_comparison import compare_engines, find_uncompared_update
-            from launcher.app.serving.session import ServerSession
-
-            update = await asyncio.to_thread(find_uncompared_update)
+            update = await asyncio.to_thread(engine_comparison.find_uncompared_update)
             idle_checks = idle_checks + 1 if update is not None else 0
             if update is None or idle_checks < _IDLE_CHECKS:
                 continue
             idle_checks = 0
-            self._comparison = asyncio.create_task(compare_engines(ServerSession(), *update, is_update=True))
+            self._comparison = asyncio.create_task(
+                engine_comparison.compare_engines(server_session.ServerSession(), *update, is_update=True)
+            )
             try:
                 await asyncio.wait([self._comparison])
             finally:
@@ -221,7 +228,6 @@ class ServerService:
         Replies that cannot go on after it are waited for until the user decides otherwise, unless `drain_s` is 0.
         """
         from launcher.engine.server.start_request import StartRequest
-        from launcher.engine.settings import change_settings
 
         session = self._running_session()
         launch = session.supervisor.launch
@@ -229,7 +235,7 @@ class ServerService:
             raise ServerNotFound(
                 message("The server was never started, so there are no settings to change."), message("Start it first.")
             )
-        options = change_settings(session.supervisor.options or launch.options, changes)
+        options = engine_settings.change_settings(session.supervisor.options or launch.options, changes)
         if extra is not None:
             options = replace(options, extra=tuple(extra))
         answer = await self._wait_for_replies(session) if drain_s else None
@@ -284,10 +290,8 @@ class ServerService:
 
     async def apply_fix(self, action: "Action") -> None:
         """Apply a suggested fix by a restart, or post its link."""
-        from launcher.engine.diagnosis.fix_command import command_for
-
         session = self._running_session()
-        link = command_for(action, None).link
+        link = fix_commands.command_for(action, None).link
         if link is not None:
             self._post(LinkRequested(link))
         else:
@@ -297,11 +301,9 @@ class ServerService:
         self, number: int, messages: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any]
     ) -> None:
         """Request reply `number`. Sampling values without a ChatRequest field are sent under llama-server's names."""
-        from launcher.engine.server.client import ChatRequest
-
         fields = {name: value for name, value in sampling.items() if name in _REQUEST_FIELDS}
         others = {name: value for name, value in sampling.items() if name not in _REQUEST_FIELDS}
-        request = ChatRequest(messages, **fields, extra=others, purpose=CHAT_PURPOSE)
+        request = engine_client.ChatRequest(messages, **fields, extra=others, purpose=CHAT_PURPOSE)
         reply = await self._running_session().send_request(
             request, lambda delta: self._post(DeltaReceived(number, delta))
         )
@@ -343,14 +345,10 @@ class ServerService:
     @staticmethod
     async def read_tuning_note(launch: "Launch") -> str:
         """Return this machine's tuning result for the running server as a remark on its speed; empty without one."""
-        from launcher.app.planning.tuned_match import find_settings_for_launch
-
-        tuned = await asyncio.to_thread(find_settings_for_launch, launch)
+        tuned = await asyncio.to_thread(tuned_match.find_settings_for_launch, launch)
         return "" if tuned is None else tuned.measured_line
 
     def _post_launched(self, session: "RemoteSession") -> None:
-        from launcher.engine.demo import read_demo_preset
-
         launch = self._posted_launch = session.supervisor.launch
         if launch is None:
             return
@@ -369,7 +367,7 @@ class ServerService:
             )
         if session.shared:
             settings_text = join_messages(settings_text, message("shared with the network"), separator=" · ")
-        note = as_message(read_demo_preset().speed_note) if self.served_name == DEMO else ""
+        note = as_message(engine_demo.read_demo_preset().speed_note) if self.served_name == DEMO else ""
         address = session.supervisor.endpoint.url.removeprefix("http://")
         name, shared = launch.header.name, session.shared
         self._post(Launched(launch, name, settings_text, address, note, shared, shared and session.encrypted))
@@ -377,15 +375,11 @@ class ServerService:
 
 async def _hold_joined_model(entry: "ServerEntry", model: str, ready: "asyncio.Future[None]") -> None:
     """Load a model at a running server, and hold it there until it is unloaded. `ready` gets the error of the load."""
-    from contextlib import aclosing
-
-    from launcher.app.serving.running_servers import find_control_address
-    from launcher.app.serving.verbs import Join, send_verb
     from launcher.engine.serve_options import ServeOptions
 
-    join = Join(model, {}, ServeOptions(Path(model)), keeps_others=True)
+    join = verbs.Join(model, {}, ServeOptions(Path(model)), keeps_others=True)
     try:
-        async with aclosing(send_verb(await find_control_address(entry), join)) as answers:
+        async with aclosing(verbs.send_verb(await running_servers.find_control_address(entry), join)) as answers:
             async for answer in answers:
                 if "ready" in answer and not ready.done():
                     ready.set_result(None)

@@ -4,14 +4,12 @@ import gettext
 import os
 from collections.abc import Mapping
 from itertools import takewhile
-from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QLocale
 
 from launcher.base.messages import Message, translate_name
 from launcher.base.messages import mark as mark
 from launcher.base.paths import shipped_file
-
-if TYPE_CHECKING:
-    from PySide6.QtCore import QLocale
 
 DOMAIN = "mtp-launcher"
 
@@ -46,8 +44,6 @@ def find_locale() -> "QLocale":
 
     An English window, too, has the system's dates: outside the United States, American dates would be misread.
     """
-    from PySide6.QtCore import QLocale
-
     system, language = QLocale(), chosen_language()
     chosen = QLocale(language)
     return system if language == "en" or system.language() == chosen.language() else chosen
@@ -99,6 +95,4 @@ def _system_languages() -> list[str]:
     named = next((value for name in variables if (value := os.environ.get(name))), "")
     if named:
         return [each.partition(".")[0] for each in named.split(":")]
-    from PySide6.QtCore import QLocale
-
     return [QLocale.system().name()]

@@ -11,6 +11,7 @@ from launcher.base.errors import LauncherError
 from launcher.base.text import visible_reply
 from launcher.gui import theme
 from launcher.gui.labels import Label
+from launcher.gui.late import update_check, update_install
 from launcher.gui.models.text import format_size
 from launcher.gui.translation import render, tr
 from launcher.gui.widgets.blocks import Card, make_button
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from launcher.base.progress import Progress
-    from launcher.gui.bridge import ReportProgress
     from launcher.gui.controller import Controller
     from launcher.gui.window import Window
     from launcher.runtime import WorkHandle
@@ -84,7 +84,8 @@ class UpdatesCard(Card):
             button.hide()
         self.pause_button.show()
         self._installation = self._bridge.run(
-            lambda report: _download_and_install(newest, report),
+            _download_and_install,
+            newest,
             reported=self._show_progress,
             done=self._show_installed,
             failed=self._show_error,
@@ -191,34 +192,25 @@ def announce_newer(window: Window) -> WorkHandle[None]:
     return window.controller.bridge.run(_check_weekly, done=announce)
 
 
-async def _check_weekly(_report: ReportProgress) -> tuple[NewestRelease, Artefact | LauncherError] | None:
-    from launcher.updates.check import check_weekly
-
-    newest = await check_weekly()
+async def _check_weekly() -> tuple[NewestRelease, Artefact | LauncherError] | None:
+    newest = await update_check.check_weekly()
     return None if newest is None else (newest, _find_artefact_or_reason(newest))
 
 
-async def _check_for_update(_report: ReportProgress) -> tuple[NewestRelease, Artefact | LauncherError]:
-    from launcher.updates.check import check_for_update
-
-    newest = await check_for_update()
+async def _check_for_update() -> tuple[NewestRelease, Artefact | LauncherError]:
+    newest = await update_check.check_for_update()
     return newest, _find_artefact_or_reason(newest)
 
 
 def _find_artefact_or_reason(newest: NewestRelease) -> Artefact | LauncherError:
-    from launcher.updates.check import NotOffered
-    from launcher.updates.install import find_artefact
-
     try:
-        return find_artefact(newest)
-    except NotOffered as error:
+        return update_install.find_artefact(newest)
+    except update_check.NotOffered as error:
         return error
 
 
 async def _download_and_install(
     newest: NewestRelease, report: Callable[[object], None]
 ) -> tuple[DownloadedUpdate, bool]:
-    from launcher.updates.install import download_update, install_update
-
-    update = await download_update(newest, report)
-    return update, await install_update(update)
+    update = await update_install.download_update(newest, report)
+    return update, await update_install.install_update(update)

@@ -20,6 +20,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import (
     QApplication,
+    QFileDialog,
     QGridLayout,
     QMainWindow,
     QPushButton,
@@ -47,6 +48,7 @@ from launcher.engine.server.state import (
 from launcher.gui import appearance, theme
 from launcher.gui.controller import Controller
 from launcher.gui.core_events import DrainAnswer
+from launcher.gui.late import hub_model
 from launcher.gui.pages import PAGES
 from launcher.gui.rail import Rail, find_gpus
 from launcher.gui.service import DEMO
@@ -635,8 +637,6 @@ class Window(QMainWindow):
 
     @Slot()
     def _choose_file(self) -> None:
-        from PySide6.QtWidgets import QFileDialog  # imported late: the first paint does not need it
-
         kinds = f"{tr('Models')} (*.gguf);;{tr('All files')} (*)"
         name, _ = QFileDialog.getOpenFileName(self, tr("Open a model"), "", kinds)
         if name:
@@ -683,6 +683,4 @@ def _named_model(data: QMimeData) -> str:
         return ""
     if not 0 < len(text) <= _LONGEST_NAME or "/" not in text or any(map(str.isspace, text)):
         return ""
-    from launcher.models.hub_model import parse_hub_name  # imported late: only what is dragged or pasted needs it
-
-    return text if parse_hub_name(text) is not None else ""
+    return text if hub_model.parse_hub_name(text) is not None else ""

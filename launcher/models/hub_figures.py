@@ -16,6 +16,7 @@ from launcher.base.errors import LauncherError
 from launcher.base.files import write_atomically
 from launcher.base.kept_files import KeptFile
 from launcher.base.messages import message
+from launcher.fetch.hub import list_files
 from launcher.models.catalogue import CompanionFile, FilePart, ModelEntry, ModelFile
 from launcher.models.catalogue_load import figures_folder
 from launcher.models.gguf import part_names
@@ -110,8 +111,6 @@ def refresh_figures(model: ModelEntry) -> RefreshResult:
     `model` must be loaded without hub figures. Raises the errors of `list_files`, and OSError if the reply cannot be
     written.
     """
-    from launcher.fetch.hub import list_files
-
     places = list(_hub_files(model))
     listings = {
         repo: list_files(repo, model.revision if repo == model.repo else None)

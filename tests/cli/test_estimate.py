@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from launcher.app.planning.planner import estimate_by_formula, read_source
+from launcher.app.planning.model_source import estimate_by_formula, read_source
 from launcher.cli.estimate import format_parts
 from launcher.models.gguf import read_header, read_raw_header
 from launcher.models.memory import PlanSettings

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from launcher.base.paths import models_dir
-from launcher.cli.key_options import read_api_key
+from launcher.cli.given_key import read_api_key
 from launcher.export.formats import FORMATS
 from tests import forked
 from tests.conftest import FAKES

@@ -4,8 +4,9 @@ import argparse
 
 from launcher.base.action import Action, ActionKind
 from launcher.base.codec import to_json
-from launcher.cli import status
 from launcher.cli.layout import health_line
+from launcher.cli.options.status import configure
+from launcher.cli.status import run
 from launcher.engine.server import registry
 from launcher.monitor.health_event import Finding, FindingCode, FindingLevel
 
@@ -31,8 +32,8 @@ async def test_status_lists_the_findings() -> None:
     assert registration.wait_written(60)
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", action="store_true")
-    status.configure(parser)
-    found = await status.run(parser.parse_args([]))
+    configure(parser)
+    found = await run(parser.parse_args([]))
     assert found.exit_code == 0
     lines = list(found.lines)
     assert lines[1:3] == [f"  {health_line(to_json(SPILL))}", "  Note: 2 request(s) wait."]

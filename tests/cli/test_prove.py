@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from launcher.app.measuring.proof_checks import CHECKS
-from launcher.app.planning.planner import ModelSource, estimate_by_formula
+from launcher.app.planning.model_source import ModelSource, estimate_by_formula
 from launcher.engine.engine_estimate import comparable_parts
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.launch import plan_settings_of

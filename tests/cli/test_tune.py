@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from launcher.cli.tune import AIMS, describe_settings, format_minutes
+from launcher.cli.options.tune import AIMS
+from launcher.cli.tune import describe_settings, format_minutes
 from launcher.tuning.goal import Aim
 from tests import forked
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.planning.planner import MachineDescription, estimate_by_formula, read_situation, read_source
+from launcher.app.planning.model_source import estimate_by_formula, read_source
+from launcher.app.planning.planner import MachineDescription, read_situation
 from launcher.base.identity import ProcessId
 from launcher.engine.builds.build import EngineBuild
 from launcher.engine.serve_options import ServeOptions

@@ -12,7 +12,8 @@ import pytest
 from cryptography import x509
 
 from launcher.gateway.access import Access
-from launcher.gateway.certificate import Authority, certificate_path, load_authority, read_fingerprint
+from launcher.gateway.authority import Authority, load_authority
+from launcher.gateway.certificate import certificate_path, read_fingerprint
 from launcher.gateway.gateway import Gateway
 from launcher.machine.addresses import list_lan_addresses
 

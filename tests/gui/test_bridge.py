@@ -2,9 +2,10 @@
 
 import asyncio
 import gc
+import inspect
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 
 import pytest
 from PySide6.QtCore import QTimer
@@ -89,7 +90,7 @@ def test_work_without_a_reference_is_not_lost_while_it_waits_for_another_program
     ours, theirs = socket.socketpair()
     begun, lines = threading.Event(), list[bytes]()
 
-    async def read_line(_tell: object) -> bytes:
+    async def read_line() -> bytes:
         reader, writer = await asyncio.open_connection(sock=ours)  # only the waiting reader has a reference to it
         begun.set()
         try:
@@ -215,10 +216,10 @@ def test_results_of_work_are_delivered_on_this_thread(bridge: Bridge, qtbot: QtB
         await asyncio.sleep(0)
         return 3
 
-    async def raise_launcher_error(_tell: object) -> None:
+    async def raise_launcher_error() -> None:
         raise LauncherError("It failed.")
 
-    async def breaks(_tell: object) -> None:
+    async def breaks() -> None:
         raise ValueError("why")
 
     bridge.run(work, done=lambda each: note(("done", each)), reported=note)
@@ -230,11 +231,47 @@ def test_results_of_work_are_delivered_on_this_thread(bridge: Bridge, qtbot: QtB
     assert threads == {threading.get_ident()}
 
 
+def test_only_async_functions_run_on_the_thread_of_the_loop(bridge: Bridge, qtbot: QtBot) -> None:
+    names: list[str] = []
+
+    async def name_thread(word: str) -> str:
+        return f"{word} {threading.current_thread().name}"
+
+    def name_worker(word: str) -> str:
+        return f"{word} {threading.current_thread().name}"
+
+    bridge.run(name_thread, "async", done=names.append)
+    bridge.run(name_worker, "plain", done=names.append)
+    bridge.run(lambda: name_thread("lambda"), done=names.append)
+    qtbot.waitUntil(lambda: len(names) == 3)
+    assert {"async launcher-core", "lambda launcher-core"} < {*names}
+    assert "plain launcher-core" not in names
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_coroutine_that_comes_after_the_cancel_is_closed(bridge: Bridge, qtbot: QtBot) -> None:
+    begun, cancelled, ends = threading.Event(), threading.Event(), list[str]()
+    coroutines: list[Coroutine[None, None, None]] = []
+
+    def return_coroutine() -> Coroutine[None, None, None]:
+        begun.set()
+        assert cancelled.wait(60)
+        coroutines.append(asyncio.sleep(0))
+        return coroutines[0]
+
+    handle = bridge.run(return_coroutine, cancelled=lambda: ends.append("cancelled"))
+    assert begun.wait(60)
+    handle.cancel()
+    qtbot.waitUntil(lambda: ends == ["cancelled"])
+    cancelled.set()
+    qtbot.waitUntil(lambda: bool(coroutines) and inspect.getcoroutinestate(coroutines[0]) == inspect.CORO_CLOSED)
+
+
 def test_an_unhandled_error_is_shown_by_the_window(bridge: Bridge, qtbot: QtBot) -> None:
     events: list[object] = []
     bridge.drained.connect(events.extend)
 
-    async def raise_launcher_error(_tell: object) -> None:
+    async def raise_launcher_error() -> None:
         raise LauncherError("It failed.")
 
     bridge.run(raise_launcher_error)
@@ -248,7 +285,7 @@ def test_cancelled_is_called_after_the_clean_up(bridge: Bridge, qtbot: QtBot) ->
     received: list[str] = []
     begun = threading.Event()
 
-    async def wait_for_cancel(_tell: object) -> None:
+    async def wait_for_cancel() -> None:
         begun.set()
         try:
             await asyncio.Event().wait()
@@ -271,7 +308,7 @@ def test_a_result_that_waits_while_the_pages_go_is_not_delivered(bridge: Bridge,
     results: list[str] = []
     ended = threading.Event()
 
-    async def read(_report: object) -> str:
+    async def read() -> str:
         return "read"
 
     bridge.run(read, done=results.append).when_done(lambda _error: ended.set())
@@ -315,7 +352,7 @@ def test_the_thread_of_the_loop_has_a_name() -> None:
 def test_an_exception_in_one_callback_does_not_block_others(bridge: Bridge, qtbot: QtBot) -> None:
     received: list[int] = []
 
-    async def return_three(_tell: object) -> int:
+    async def return_three() -> int:
         return 3
 
     def break_page(_result: int) -> None:
@@ -335,7 +372,7 @@ def test_cancelling_ended_work_calls_the_right_callback(
     calls: list[str] = []
     ended = threading.Event()
 
-    async def do_nothing(_report: object) -> None:
+    async def do_nothing() -> None:
         pass
 
     first = bridge.run(

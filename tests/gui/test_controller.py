@@ -95,7 +95,7 @@ def test_an_earlier_problem_is_not_shown_for_a_new_start(window: Window, wait_fo
 
 
 def test_a_failure_of_other_work_does_not_fail_a_start(window: Window, wait_for: Wait) -> None:
-    async def fail_to_copy(_tell: object) -> None:
+    async def fail_to_copy() -> None:
         raise LauncherError("The clipboard is gone.")
 
     controller = window.controller

@@ -9,8 +9,8 @@ import pytest
 from launcher.app.planning.preview import Previewer
 from launcher.base.codec import from_json, to_json
 from launcher.base.errors import ModelHasNoHead
-from launcher.cli import plan, serve
-from launcher.cli.machine_options import given_settings, read_plan_criteria
+from launcher.cli.given_options import given_settings, read_plan_criteria
+from launcher.cli.options import plan, serve
 from launcher.engine.arguments import LLAMA_SERVER, planned_options, server_arguments
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.settings import load_model_settings, parse_settings, save_model_settings

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from launcher.app.planning.preview import Previewer
-from launcher.cli import serve
-from launcher.cli.machine_options import given_settings
+from launcher.cli.given_options import given_settings
+from launcher.cli.options import serve
 from launcher.engine.arguments import LLAMA_SERVER, server_arguments
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.settings import change_settings, load_model_settings, parse_settings, save_model_settings

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from launcher.app.settings import find_setting
-from launcher.cli.engine import _ACTIONS
 from launcher.cli.main import VERBS
+from launcher.cli.options.engine import _ACTIONS
 from launcher.gui.settings.page import SettingsPage
 from launcher.gui.window import Window
 from tools.translations import make_template

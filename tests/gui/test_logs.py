@@ -270,7 +270,7 @@ def test_lines_of_another_server_continue_after_another_page_was_shown(
     run = window.controller.bridge.run
     others: list[ServerSession] = []
 
-    async def serve(_tell: object) -> ServerSession:
+    async def serve() -> ServerSession:
         session = ServerSession()
         await session.start(StartRequest(ServeOptions(demo_model, built_in=True, context=1_024, threads=1)))
         return session
@@ -289,12 +289,8 @@ def test_lines_of_another_server_continue_after_another_page_was_shown(
         window.show_page("logs")
         qtbot.waitUntil(lambda: page.bar.source is not source)
         before = len(page.lines.all_lines)
-        run(
-            lambda _tell: other.send_request(
-                ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=4)
-            )
-        )
+        run(lambda: other.send_request(ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=4)))
         qtbot.waitUntil(lambda: len(page.lines.all_lines) > before)
     finally:
         with qtbot.waitSignal(window.controller.closed):
-            run(lambda _tell: other.stop(), done=lambda _none: window.quit())
+            run(other.stop, done=lambda _none: window.quit())

@@ -168,7 +168,7 @@ def test_a_server_that_cannot_be_shared_goes_on_privately(window: Window, wait_f
     """Another program has the port on another address, which Linux allows beside a server on 127.0.0.1."""
     hosted: list[SessionHost] = []
 
-    async def host_session(_report: object) -> None:
+    async def host_session() -> None:
         """Hold the window's session in this process, where the test reaches it."""
         host = SessionHost(None)
         await host.listen()

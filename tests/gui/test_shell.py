@@ -12,7 +12,7 @@ from PySide6.QtGui import QGuiApplication, QKeySequence, QShortcut
 from PySide6.QtWidgets import QLabel, QPushButton, QStackedWidget
 from pytestqt.qtbot import QtBot
 
-from launcher.cli import gui as command
+from launcher.cli.options import gui as options
 from launcher.engine.server.registry import ServedModel, register_server
 from launcher.gui import theme
 from launcher.gui.application import acquire_instance_lock, warn_about_folders
@@ -134,7 +134,7 @@ def test_little_is_imported_before_start_can_be_used(home: Path, *, served_befor
         "from launcher.gui.window import Window\n"
         "def tell(*names):\n"
         "    print(*(name for name in names if name in sys.modules), sep=',', flush=True)\n"
-        "queries._PAINT_S = 3_600  # what is asked for once the plans are painted imports more\n"
+        "queries.PAINT_S = 3_600  # what is asked for once the plans are painted imports more\n"
         "application = QApplication([])\n"
         "window = Window(remember=False)\n"
         "tell('asyncio', 'PySide6.QtNetwork', 'PySide6.QtDBus')\n"
@@ -182,7 +182,7 @@ def test_a_second_start_waits_for_a_starting_window_but_not_for_a_hanging_one(qt
 
 
 def test_the_option_for_pages_knows_all_pages() -> None:
-    assert [spec.name for spec in RAIL] == list(command.PAGES)
+    assert [spec.name for spec in RAIL] == list(options.PAGES)
 
 
 def test_an_elided_text_is_complete_in_its_tooltip(qtbot: QtBot) -> None:

@@ -10,7 +10,7 @@ from launcher.base.errors import DiskFull
 from launcher.base.progress import Progress
 from launcher.gui.duration import format_duration
 from launcher.gui.start.computer_text import Fact, format_report, list_facts
-from launcher.gui.start.queries import Computer, PlanRequest, PlanResult, _drop_duplicates
+from launcher.gui.start.queries import Computer, PlanRequest, PlanResult, drop_duplicates
 from launcher.gui.start.text import (
     evidence_text,
     memory_needs_text,
@@ -230,9 +230,9 @@ def test_plans_that_look_the_same_are_shown_once() -> None:
     catalogue = load_catalogue()
     plans = make_plans(catalogue, describe_machine(24, host_gib=64), PlanCriteria())
     other = [replace(each, setting=replace(each.setting, ubatch=each.setting.ubatch * 2)) for each in plans]
-    assert _drop_duplicates((*plans, *other)) == plans
+    assert drop_duplicates((*plans, *other)) == plans
     shorter = replace(plans[0], setting=replace(plans[0].setting, context=4_096))
-    assert _drop_duplicates((*plans, shorter)) == (*plans, shorter)
+    assert drop_duplicates((*plans, shorter)) == (*plans, shorter)
 
 
 def test_the_source_of_the_memory_figure_is_shown() -> None:

@@ -166,5 +166,5 @@ def test_each_newer_version_is_announced_once(window: Window, release: Release, 
     assert not window.notice.isVisible()
 
 
-async def _do_nothing(_tell: object) -> bool:
+async def _do_nothing() -> bool:
     return True

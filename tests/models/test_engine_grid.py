@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.planning.planner import ModelSource, estimate_by_formula, read_source
+from launcher.app.planning.model_source import ModelSource, estimate_by_formula, read_source
 from launcher.base.paths import cache_dir
 from launcher.engine.builds.probe import probe_engine
 from launcher.models import geometry

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from launcher.app.models.model_library import LibraryFile, LibraryModel
+from launcher.app.planning.model_source import read_source
 from launcher.app.planning.named_plans import plan_named, select_named
-from launcher.app.planning.planner import MachineDescription, read_source
+from launcher.app.planning.planner import MachineDescription
 from launcher.app.planning.start_settings import resolve_start
 from launcher.app.serving.servable_models import list_servable_models
 from launcher.base.errors import LauncherError, ModelBroken, ModelMissing, ModelUnexpected

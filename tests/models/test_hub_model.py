@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.planning.planner import read_source
+from launcher.app.planning.model_source import read_source
 from launcher.base.errors import BadOption, LauncherError, ModelMissing, Offline
 from launcher.models.catalogue import Catalogue
 from launcher.models.catalogue_load import load_catalogue

@@ -19,7 +19,7 @@ from pathlib import Path
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import prepare_launch
 from launcher.engine.serve_options import ServeOptions
-from launcher.app.planning.planner import record_load_memory
+from launcher.app.planning.load_memory import record_load_memory
 model, engine, pid, context, backend, extra = json.loads(sys.argv[1])
 options = ServeOptions(model=Path(model), engine=Path(engine), draft=2, context=context, extra=tuple(extra))
 launch = asyncio.run(prepare_launch(options, Endpoint(20001, "key")))

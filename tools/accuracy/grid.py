@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher.app.planning.planner import ModelSource, estimate_by_formula, read_source
+from launcher.app.planning.model_source import ModelSource, estimate_by_formula, read_source
 from launcher.engine.builds.build import EngineBuild
 from launcher.engine.engine_estimate import EngineEstimate, ask_engine, comparable_parts
 from launcher.models.compute_buffers import Backend

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from launcher.app.planning.planner import estimate_by_formula, read_source
+from launcher.app.planning.model_source import estimate_by_formula, read_source
 from launcher.base.paths import shipped_file
 from launcher.machine.cards import Card, list_cards
 from launcher.models.memory import PlanSettings

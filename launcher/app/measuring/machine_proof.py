@@ -27,13 +27,9 @@ from launcher.app.measuring.saved_tunes import check_no_tune
 from launcher.app.measuring.session_bench import SessionBench
 from launcher.app.measuring.sweeps import SweepModel, run_endurance
 from launcher.app.module_process import ModuleFailed, run_module
-from launcher.app.planning.planner import (
-    MachineDescription,
-    ModelSource,
-    estimate_by_formula,
-    measure_load_memory,
-    read_situation,
-)
+from launcher.app.planning.load_memory import measure_load_memory
+from launcher.app.planning.model_source import ModelSource, estimate_by_formula
+from launcher.app.planning.planner import MachineDescription, read_situation
 from launcher.app.serving.serving_session import ServingSession
 from launcher.app.serving.session import ServerSession
 from launcher.base.errors import GeometryUnknown, LauncherError

@@ -8,6 +8,12 @@ from launcher.base.errors import GeometryUnknown
 from launcher.base.messages import message
 from launcher.engine.builds.build import BUILT_IN
 from launcher.machine.gpu import Reading
+from launcher.machine.gpus import find_gpus
+from launcher.models.geometry import read_geometry
+from launcher.models.memory import PlanSettings
+from launcher.models.speed import bytes_per_token
+from launcher.models.weights import read_weights
+from launcher.monitor.health_watch import has_gpu_backend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,19 +35,12 @@ def find_speed_limit(launch: Launch) -> Reading:
     read once for each token. MTP may exceed it, because one pass then yields several tokens. Blocks while it queries
     the drivers.
     """
-    from launcher.machine.gpus import find_gpus
-
     why = _explain_no_limit(launch)
     return Reading.unknown(why) if why else limit_on_gpus(launch, find_gpus().gpus)
 
 
 def limit_on_gpus(launch: Launch, gpus: Sequence[Gpu]) -> Reading:
     """Return the limit of a server that runs on these `gpus`."""
-    from launcher.models.geometry import read_geometry
-    from launcher.models.memory import PlanSettings
-    from launcher.models.speed import bytes_per_token
-    from launcher.models.weights import read_weights
-
     cards = [gpu for gpu in gpus if gpu.unified is not True] or list(gpus[:1])
     if not cards:
         return Reading.unknown(message("No driver here reports a GPU, so the memory bandwidth is unknown."))
@@ -67,8 +66,6 @@ def limit_on_gpus(launch: Launch, gpus: Sequence[Gpu]) -> Reading:
 
 def _explain_no_limit(launch: Launch) -> str:
     """Return why the limit is unknown, as far as the launch alone tells; empty if it may be known."""
-    from launcher.monitor.health_watch import has_gpu_backend
-
     options = launch.options
     if launch.build.name == BUILT_IN or has_gpu_backend(launch.build) is False:
         return message("The engine runs on the CPU, and no driver reports the bandwidth of system memory.")

@@ -19,15 +19,20 @@ from typing import TYPE_CHECKING
 
 from launcher.base.errors import LauncherError
 from launcher.base.messages import join_messages, message
+from launcher.base.paths import find_existing_parent, models_dir
+from launcher.models.catalogue import Catalogue
 from launcher.models.drafters import MTP
-from launcher.models.file_size import usual_bits
-from launcher.models.plan import leave_out_doubles
+from launcher.models.evidence import family_key, read_release_dates
+from launcher.models.file_size import expect_size, usual_bits
+from launcher.models.geometry import read_geometry
+from launcher.models.gguf import read_model
+from launcher.models.plan import PlanCriteria, leave_out_doubles, list_unplanned, make_plans
 from launcher.models.ranking import lack_of_score
 
 if TYPE_CHECKING:
     from launcher.app.planning.planner import MachineDescription
     from launcher.fetch.hub import FoundRepo
-    from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
+    from launcher.models.catalogue import ModelEntry, ModelFile
     from launcher.models.leftovers import Leftover
     from launcher.models.library import LocalModel
     from launcher.models.plan import Plan
@@ -331,11 +336,9 @@ async def look_up(model: LibraryModel, file: LibraryFile) -> None:
 def _read_files(catalogue: Catalogue) -> ModelShelf:
     """Return all models without plans: those of the catalogue by score, then others on this computer by name."""
     from launcher.app.models.downloads import download_queue
-    from launcher.base.paths import find_existing_parent, models_dir
     from launcher.engine.server.last_start import load_last_uses
     from launcher.fetch.jobs import QUEUED_STATES
     from launcher.models.added_places import read_added_places
-    from launcher.models.evidence import family_key, read_release_dates
     from launcher.models.leftovers import find_leftovers
     from launcher.models.library import list_library
 
@@ -442,8 +445,6 @@ def _by_quant(found: Iterable[LocalModel]) -> dict[str, list[LocalModel]]:
 
 def _list_files(entry: ModelEntry, found: dict[str, list[LocalModel]]) -> tuple[LibraryFile, ...]:
     """Return the files of an entry, those on this computer with their places; then drafts and projectors."""
-    from launcher.models.file_size import expect_size
-
     files = []
     left = dict(found)
     for file in entry.files:
@@ -536,9 +537,6 @@ def _without_plans(model: LibraryModel, why: str) -> LibraryModel:
 
 
 def _plan_entry(model: LibraryModel, catalogue: Catalogue, situation: Situation, *, every: bool) -> LibraryModel:
-    from launcher.models.catalogue import Catalogue
-    from launcher.models.plan import PlanCriteria, list_unplanned, make_plans
-
     entry = model.entry
     assert entry is not None  # noqa: S101 -- for the type checker
     if entry.id == "demo":
@@ -580,8 +578,6 @@ async def _plan_local(file: LibraryFile, catalogue: Catalogue, situation: Situat
     from launcher.app.planning.start_settings import plan_for_start
     from launcher.app.planning.tuned_match import find_tuned_match
     from launcher.engine.serve_options import ServeOptions
-    from launcher.models.geometry import read_geometry
-    from launcher.models.gguf import read_model
     from launcher.models.locate import select_file
     from launcher.tuning.history_records import LocalSpeed
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from launcher.app.planning import planner
+from launcher.app.planning.start_settings import apply_own_settings, resolve_start
 from launcher.base.errors import (
     EngineFailed,
     LauncherError,
@@ -26,12 +28,16 @@ from launcher.engine.builds.probe import probe_engine
 from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
+from launcher.engine.server.address import parse_address
 from launcher.engine.server.client import EngineClient
 from launcher.engine.server.endpoint import ALL_ADDRESSES, HOST, Endpoint, claim_endpoint
 from launcher.engine.server.launch import prepare_launch
 from launcher.export.recipe import ExportRecipe
 from launcher.export.served_models import GatewayModels, OfferedModel
 from launcher.export.shell import KEY_VARIABLE
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.download_target import find_catalogue_model
+from launcher.models.plan import Status, list_unplanned, make_plans
 
 if TYPE_CHECKING:
     from launcher.app.planning.planner import MachineDescription
@@ -62,7 +68,6 @@ async def recipes_of_library(*, port: int | None, backend: str | None) -> Librar
     The names are those by which the gateway serves them. All have the same address and key: those of a running server,
     if one runs and no `port` is named.
     """
-    from launcher.app.planning.start_settings import resolve_start
     from launcher.app.serving.servable_models import list_servable_models, list_unreadable_models
 
     running = await _recipes_of_running(backend)
@@ -91,8 +96,6 @@ async def find_gateways(urls: Sequence[str], keys: Mapping[str, str]) -> tuple[G
     The key of the gateway number N is in `keys` as LLAMA_API_KEY_N; those of this computer are known. Raises
     ServerNotFound if none runs, and Unreachable or Refused if one cannot be asked.
     """
-    from launcher.engine.server.address import parse_address
-
     entries = await asyncio.to_thread(registry.list_entries)
     if not urls and not entries:
         raise ServerNotFound(
@@ -204,11 +207,6 @@ async def recipe_of_plan(
 
     Raises NothingFits when there is no plan, and what making plans raises.
     """
-    from launcher.app.planning import planner
-    from launcher.app.planning.start_settings import apply_own_settings
-    from launcher.models.catalogue_load import load_catalogue
-    from launcher.models.plan import Status, list_unplanned, make_plans
-
     situation = await planner.read_situation(machine)
     catalogue = load_catalogue()
     plans, kept_plans = await apply_own_settings(
@@ -250,9 +248,6 @@ def parse_catalogue_name(model: str) -> tuple[str, str | None] | None:
 
     Raises ModelUnknown for a near miss.
     """
-    from launcher.models.catalogue_load import load_catalogue
-    from launcher.models.download_target import find_catalogue_model
-
     try:
         named = find_catalogue_model(model, load_catalogue())
     except ModelUnknown as error:
@@ -274,6 +269,4 @@ async def _find_backend(*, built_in: bool) -> str:
     """Return the backend of this machine, as a plan would choose it."""
     if built_in:
         return "cpu"
-    from launcher.app.planning import planner
-
     return (await planner.read_situation(planner.MachineDescription())).backend

@@ -18,6 +18,7 @@ from launcher.base.errors import LauncherError, Unreachable
 from launcher.base.files import write_atomically
 from launcher.base.paths import cache_dir
 from launcher.fetch.hub_cache import is_hub_offline
+from launcher.models.catalogue_load import figures_folder, load_catalogue
 
 if TYPE_CHECKING:
     from launcher.models.catalogue import ModelEntry, ModelFile
@@ -87,7 +88,6 @@ def read_file_header(entry: ModelEntry, file: ModelFile) -> None:
     Raises the errors of requests to the hub, and OSError if the header cannot be kept.
     """
     from launcher.fetch.hub import HubFile
-    from launcher.models.catalogue_load import load_catalogue
     from launcher.models.gguf_remote import read_remote_model
     from launcher.models.hub_figures import refresh_figures
 
@@ -106,6 +106,4 @@ def _first_sha256(file: ModelFile) -> str | None:
 
 def _is_replaced(entry: ModelEntry, file: ModelFile) -> bool:
     """Return whether the hub was asked and has another file under this name, so that its header would be wrong."""
-    from launcher.models.catalogue_load import figures_folder
-
     return _first_sha256(file) is None and (figures_folder() / f"{entry.id}.json").exists()

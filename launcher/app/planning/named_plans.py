@@ -10,19 +10,24 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from launcher.app.planning import planner
-from launcher.app.planning.planner import PlannedModels
+from launcher.app.planning.planner import PlannedModels, settings_for_model
 from launcher.base.errors import BadOption, LauncherError, ModelBroken
 from launcher.base.messages import command_name, message
 from launcher.base.paths import expand_user, explain_os_error
 from launcher.models.cuda_pool import MOST_MEASURED_BYTES
+from launcher.models.file_kinds import kind_of_broken
 from launcher.models.fitting import SHORT_CONTEXTS
+from launcher.models.gguf import check_complete, read_model
+from launcher.models.header_summary import apply_header
+from launcher.models.locate import select_model
 from launcher.models.memory import HostParts, MemoryEstimate, MemoryParts, PlanSettings, overhead_bytes
 from launcher.models.plan import Plan, PlanCriteria, Status, estimate_argument, fit_status, list_unplanned, make_plans
 from launcher.models.speed import forecast_reading
 
 if TYPE_CHECKING:
-    from launcher.app.planning.planner import EngineComparison, MachineDescription, ModelSource
+    from launcher.app.planning.engine_answer import EngineComparison
+    from launcher.app.planning.model_source import ModelSource
+    from launcher.app.planning.planner import MachineDescription
     from launcher.engine.engine_estimate import EngineEstimate
     from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
     from launcher.models.locate import ModelSelection
@@ -42,9 +47,6 @@ async def select_named(name: str, catalogue: Catalogue) -> ModelSelection:
 
     Raises what `select_model` and `select_hub_model` raise, and ModelBroken for a local file that is incomplete.
     """
-    from launcher.models.gguf import check_complete, read_model
-    from launcher.models.locate import select_model
-
     selection: ModelSelection | None = None
     if "/" in name and not expand_user(name).exists():
         from launcher.models.hub_model import select_hub_model  # imported late: it needs the network's modules
@@ -73,15 +75,12 @@ async def plan_named(
     There are none if the engine has just refused the model. Raises BadOption and ModelUnknown for criteria that the
     model cannot meet, and the errors of the hub.
     """
-    from launcher.models.header_summary import apply_header
-
     catalogue, entry = selection.catalogue, selection.entry
     quant = criteria.quant or (selection.file.quant if selection.file and selection.names_file else None)
     criteria = replace(criteria, model=entry.id, quant=quant)
     plans = make_plans(catalogue, situation, criteria)
     is_on_hub = entry.repo is not None and len(catalogue.models) == 1
     if is_on_hub and plans:
-        from launcher.models.file_kinds import kind_of_broken
         from launcher.models.hub_model import leave_out_file, read_planned_header
 
         left = _MOST_HEADERS
@@ -179,9 +178,11 @@ def _replace_estimate(plan: Plan, estimate: MemoryEstimate, engine: EngineEstima
 async def _ask_engine(
     selection: ModelSelection, file: ModelFile, settings: PlanSettings, machine: MachineDescription
 ) -> EngineComparison | LauncherError:
+    from launcher.app.planning import engine_answer  # imported late: most plans do without it
+
     try:
         source = await _read_source(selection, file)
-        return await planner.compare_with_engine(source, settings, None, machine)
+        return await engine_answer.compare_with_engine(source, settings, None, machine)
     except LauncherError as error:
         return error
     except OSError as error:
@@ -189,8 +190,10 @@ async def _ask_engine(
 
 
 async def _read_source(selection: ModelSelection, file: ModelFile) -> ModelSource:
+    from launcher.app.planning import model_source
+
     target = str(selection.path) if selection.path is not None else estimate_argument(selection.entry, file)
-    return await asyncio.to_thread(planner.read_source, target)
+    return await asyncio.to_thread(model_source.read_source, target)
 
 
 async def _plan_by_engine(
@@ -210,7 +213,7 @@ async def _plan_by_engine(
     entry = selection.entry
     if entry.embedding:
         criteria = replace(criteria, draft=0)
-    settings = planner.settings_for_model(source.model, criteria, situation)
+    settings = settings_for_model(source.model, criteria, situation)
     for questions_left in reversed(range(_MOST_QUESTIONS)):
         answer = await _ask_engine(selection, file, settings, machine)
         if isinstance(answer, LauncherError):

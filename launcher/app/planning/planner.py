@@ -15,37 +15,31 @@ from launcher.base.errors import (
     GeometryUnknown,
     GpuAsleep,
     LauncherError,
-    ModelMissing,
-    Offline,
-    Unreachable,
 )
-from launcher.base.messages import FaceName, command_name, join_messages, mark, message
-from launcher.base.paths import expand_user
+from launcher.base.messages import FaceName, mark, message
+from launcher.engine.arguments import LLAMA_SERVER, planned_options, server_arguments
+from launcher.engine.builds.build import BUILT_IN, find_llama_server_on_path, store_dir
+from launcher.engine.serve_options import DEFAULT_DRAFT, ServeOptions, fallback_context
 from launcher.machine.cards import find_card, match_card
 from launcher.models.limits import check_rpc
-from launcher.models.plan import Plan, PlanCriteria
+from launcher.models.memory import PlanSettings
+from launcher.models.plan import Plan, PlanCriteria, plan_file
 from launcher.models.server_settings import ROWS, to_fields
 from launcher.models.situation import Situation, describe_machine, describe_unified_machine
 
 if TYPE_CHECKING:
+    from launcher.app.planning.engine_answer import EngineComparison
     from launcher.engine.builds.build import Device, EngineBuild
-    from launcher.engine.engine_estimate import EngineEstimate, TwinPart
-    from launcher.engine.serve_options import ServeOptions
-    from launcher.engine.server.launch import Launch
     from launcher.engine.server.own_memory import RunningEngine
     from launcher.machine.machine import Machine
     from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry
     from launcher.models.choice import FileChoice
     from launcher.models.compute_buffers import Backend
-    from launcher.models.fit_advice import FitAdvice
     from launcher.models.gguf import GgufModel
     from launcher.models.locate import ModelSelection
-    from launcher.models.memory import MemoryEstimate, PlanSettings
     from launcher.models.plan import UnplannedFile
     from launcher.models.read_situation import ServerMemory
 
-FLAGGED_PERCENT = 3.0
-"""A formula that differs by more is marked as wrong, and only the engine's figures count."""
 _MIB, _GIB = 2**20, 2**30
 
 
@@ -70,23 +64,6 @@ class MachineDescription:
     backend: Backend | None = None
     wake: bool = False
     rpc: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class EngineComparison:
-    """An engine's own memory figures and the formula's for the same backend, and their difference in percent.
-
-    `formula` and `difference_percent` are None for a model without a formula.
-    """
-
-    engine: EngineEstimate
-    formula: MemoryEstimate | None
-    difference_percent: float | None
-
-    @property
-    def flagged(self) -> bool:
-        """True if the difference is so large that only the engine's figures count."""
-        return self.difference_percent is not None and abs(self.difference_percent) > FLAGGED_PERCENT
 
 
 async def read_situation(
@@ -233,7 +210,6 @@ async def _list_needed_devices(
         return await _list_devices(build)
     if all(gpu.vendor != "nvidia" for gpu in machine.gpus) or _must_not_wake(machine, description):
         return ()
-    from launcher.engine.builds.build import BUILT_IN
     from launcher.engine.builds.probe import list_devices_once
     from launcher.machine.engine_devices import merge_engine_gpus
     from launcher.machine.visibility import list_variables
@@ -297,9 +273,6 @@ def options_for_plan(
 
     `rpc` are the RPC workers, `extra` the user's own arguments. `file` is the model's path or name if that is known.
     """
-    from launcher.engine.arguments import planned_options
-    from launcher.engine.serve_options import ServeOptions
-
     projector = plan.entry.projector if plan.setting.mmproj_bytes else None
     options = ServeOptions(
         file or downloaded_file(plan) or Path(plan.file.file),
@@ -336,7 +309,6 @@ async def planned_engine(machine: MachineDescription, situation: Situation) -> P
 
         with suppress(LauncherError, OSError):
             return PlannedEngine(await probe_engine(None), gpu=False, no_gpu=no_gpu)
-    from launcher.engine.serve_options import ServeOptions
     from launcher.engine.server.launch import choose_build, uses_gpu
     from launcher.machine.machine import read_machine
 
@@ -361,8 +333,6 @@ def plan_arguments(
     `rpc` are the RPC workers, `extra` the user's own arguments, which come last. `file` is the model's path or name if
     that is known. Raises EngineUnsuitable when the build lacks a needed flag.
     """
-    from launcher.engine.arguments import LLAMA_SERVER, server_arguments
-
     build = engine.build or LLAMA_SERVER
     options = replace(options_for_plan(plan, rpc=rpc, extra=extra, file=file), no_gpu=engine.no_gpu)
     return [*build.command, *server_arguments(options, build, gpu=engine.gpu)]
@@ -406,7 +376,6 @@ async def probe_engine_in_use() -> EngineBuild | None:
     """Return the probed build of the engine in use, or of llama-server on PATH; None if there is none that works."""
     if not _may_have_llama_server():
         return None
-    from launcher.engine.builds.build import find_llama_server_on_path
     from launcher.engine.builds.installed import engine_in_use, is_built_in_chosen
     from launcher.engine.builds.probe import probe_engine
 
@@ -422,84 +391,7 @@ async def probe_engine_in_use() -> EngineBuild | None:
 
 def _may_have_llama_server() -> bool:
     """Return whether there is a store of engines or a llama-server on PATH: if not, callers need fewer imports."""
-    from launcher.engine.builds.build import find_llama_server_on_path, store_dir
-
     return store_dir().is_dir() or find_llama_server_on_path() is not None
-
-
-@dataclass(frozen=True, slots=True)
-class LoadMemory:
-    """GPU memory of a loaded model, in MiB: its buffers by the estimate, and all of it as the driver counts it."""
-
-    gpu_id: str
-    backend: Backend
-    buffers_mib: int
-    measured_mib: int
-
-
-def measure_load_memory(
-    launch: Launch, engine_pid: int, log: Sequence[str], *, has_read_prompt: bool
-) -> LoadMemory | None:
-    """Return the measured and the estimated GPU memory of a running engine, None if they cannot be compared.
-
-    They can if the driver reports memory by process (NVML on Linux), a single GPU holds everything, the engine's `log`
-    names its backend, and the engine has no extra arguments, draft model or vision encoder. CUDA's pool is counted if
-    the engine `has_read_prompt` of a full ubatch.
-    """
-    from launcher.engine.engine_estimate import backend_of_log
-    from launcher.machine.gpus import find_gpus, read_gpu_states
-    from launcher.models.geometry import read_geometry
-    from launcher.models.memory import estimate_memory
-    from launcher.models.weights import read_weights
-
-    options, backend = launch.options, backend_of_log(log)
-    if options.extra or options.draft_file or options.mmproj or backend == "cpu":
-        return None
-    gpus = find_gpus().gpus
-    used_bytes = {
-        gpu_id: process.used_bytes
-        for gpu_id, (_, activity) in read_gpu_states(gpus).items()
-        for process in activity.processes or ()
-        if process.pid == engine_pid and process.used_bytes
-    }
-    used_gpus = [gpu for gpu in gpus if gpu.id in used_bytes]
-    if len(used_gpus) != 1:
-        return None
-    geometry = read_geometry(launch.header)
-    weights = read_weights(launch.header, geometry)
-    gpu = used_gpus[0]
-    card = match_card(gpu.name, (gpu.memory_bytes or 0) / _GIB)
-    settings = replace(launch.plan_settings(backend), cards=(card,) if card else ())
-    parts = estimate_memory(geometry, weights, settings).parts
-    buffers = parts.total - parts.overhead - (0 if has_read_prompt else parts.pool)
-    return LoadMemory(gpu.id, backend, buffers // _MIB, used_bytes[gpu.id] // _MIB)
-
-
-def record_load_memory(
-    launch: Launch, engine_pid: int, log: Sequence[str], *, has_read_prompt: bool = False, replaces_last: bool = False
-) -> bool:
-    """Record the measured and the estimated GPU memory of a running engine, for later plans; return whether they are.
-
-    See measure_load_memory and record_load.
-    """
-    from launcher.models.load_history import record_load
-
-    load = measure_load_memory(launch, engine_pid, log, has_read_prompt=has_read_prompt)
-    return load is not None and record_load(
-        load.gpu_id,
-        load.backend,
-        buffers_mib=load.buffers_mib,
-        measured_mib=load.measured_mib,
-        replaces_last=replaces_last,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSource:
-    """A model whose header was read, from this disk or from the hub."""
-
-    model: GgufModel
-    parts: tuple[TwinPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -534,120 +426,12 @@ async def choose_file(
     return choice.choose_file(catalogue, entry, quant, situation, vision=vision)
 
 
-def read_source(target: str) -> ModelSource:
-    """Read the header of a local file, or of ID:QUANT or `OWNER/NAME:FILE`, locally if downloaded, else from the hub.
-
-    Raises ModelMissing, ModelBroken, ModelUnexpected for a file that is no model, and the errors of the hub.
-    """
-    from launcher.engine.engine_estimate import TwinPart
-    from launcher.fetch.hub import HubFile, is_hub_file
-    from launcher.models.gguf import read_model, read_raw_header
-    from launcher.models.locate import refuse_unusable
-
-    name, target = target, _locate_target(target)
-    path = expand_user(target)
-    if not path.exists() and not is_hub_file(target):
-        raise ModelMissing(
-            message("Model file {target} not found.", target=target),
-            message(
-                "Check the path. For a file on Hugging Face write OWNER/NAME:FILE.gguf; for a model of the "
-                "catalogue use `plan --model ID`."
-            ),
-        )
-    if path.exists():
-        model = read_model(path)
-        refuse_unusable(model)
-        raw = [read_raw_header(part) for part in model.parts]
-    else:
-        from launcher.models.gguf_remote import read_remote_model
-
-        try:
-            remote = read_remote_model(HubFile.parse(target))
-        except (Offline, Unreachable) as error:
-            if name != target and "/" not in name:  # a model of the catalogue
-                hint = message(
-                    "{command} does not need the file's header.", command=command_name(f"plan {name}", mark("Start"))
-                )
-                error.hint = join_messages(error.hint, hint)
-            raise
-        model, raw = remote.model, list(remote.raw_headers)
-        refuse_unusable(model)
-    parts = zip(model.parts, raw, strict=True)
-    return ModelSource(model, tuple(TwinPart(part.path.name, header, part.file_bytes) for part, header in parts))
-
-
-def _locate_target(target: str) -> str:
-    """Return the path of a downloaded model of the catalogue, the hub address of another one, else `target` itself."""
-    from launcher.engine.demo import DEMO, unpack_demo_model
-    from launcher.fetch.hub import HubFile
-    from launcher.models.catalogue_load import load_catalogue
-    from launcher.models.hub_model import find_named_entry, parse_hub_name, select_hub_model
-    from launcher.models.locate import find_named
-    from launcher.models.plan import estimate_argument
-
-    if target == DEMO:
-        return str(unpack_demo_model())
-    catalogue = load_catalogue()
-    hub_name = parse_hub_name(target)
-    if hub_name is not None and hub_name.file is None and find_named_entry(target, catalogue) is None:
-        selection = select_hub_model(target, catalogue)
-        if selection is not None and selection.path is not None:
-            return str(selection.path)
-        if selection is not None and selection.file is not None:
-            return estimate_argument(selection.entry, selection.file)
-        raise BadOption(
-            message("{target} has several model files.", target=target),
-            message(
-                "Write {target}:QUANT; {command} lists them.",
-                target=target,
-                command=command_name(f"plan {target}", mark("Models")),
-            ),
-        )
-    if hub_name is not None and hub_name.file is not None:  # a link is brought into the usual form
-        target = str(HubFile(hub_name.repo, hub_name.file, hub_name.revision or "main"))
-    named = find_named(target, catalogue)
-    if named is None or (named.local is None and named.entry is None):
-        return target
-    if named.local is not None:
-        return str(named.local.path)
-    if named.file is not None and named.entry is not None:
-        return (
-            target if "/" in target and target.lower().endswith(".gguf") else estimate_argument(named.entry, named.file)
-        )
-    raise BadOption(
-        message("{target} has several model files.", target=target),
-        message(
-            "Write {target}:QUANT; {command} lists them.",
-            target=target,
-            command=command_name(f"models {target}", mark("Models")),
-        ),
-    )
-
-
-def projector_bytes(target: str) -> int:
-    """Return the size in bytes of a vision projector on this disk, or of `OWNER/NAME:FILE` on the hub.
-
-    Raises ModelMissing, and the errors of the hub.
-    """
-    from launcher.fetch.hub import HubFile, is_hub_file, resolve_file
-    from launcher.models.gguf import read_header
-
-    path = expand_user(target)
-    if path.exists() or not is_hub_file(target):
-        return read_header(path).file_bytes
-    return resolve_file(HubFile.parse(target)).bytes
-
-
 def settings_for_model(model: GgufModel, criteria: PlanCriteria, situation: Situation) -> PlanSettings:
     """Return the settings of the plan for a model that is not in the catalogue.
 
     For a model without a memory formula, the context is `fallback_context`. Raises BadOption for invalid values,
     ModelHasNoHead for drafts without a head.
     """
-    from launcher.engine.serve_options import DEFAULT_DRAFT, fallback_context
-    from launcher.models.memory import PlanSettings
-    from launcher.models.plan import plan_file
-
     with suppress(GeometryUnknown):
         return plan_file(model, situation, criteria).setting
     default = PlanSettings(
@@ -657,86 +441,3 @@ def settings_for_model(model: GgufModel, criteria: PlanCriteria, situation: Situ
         **situation.memory_fields,
     )
     return replace(default, **to_fields(criteria.chosen()))
-
-
-def estimate_by_formula(source: ModelSource, settings: PlanSettings) -> MemoryEstimate:
-    """Return the formula's estimate for a model whose header was read, including a separate draft model beside it.
-
-    Raises GeometryUnknown.
-    """
-    from launcher.models.file_entry import describe_file
-    from launcher.models.geometry import read_geometry
-    from launcher.models.header_summary import read_draft_model
-    from launcher.models.memory import estimate_memory
-    from launcher.models.weights import read_weights
-
-    geometry = read_geometry(source.model)
-    draft_model = read_draft_model(describe_file(source.model)) if settings.draft_bytes else None
-    return estimate_memory(geometry, read_weights(source.model, geometry), settings, draft_model)
-
-
-def advise_source(
-    source: ModelSource, settings: PlanSettings, situation: Situation, target: str
-) -> tuple[FitAdvice, ...]:
-    """Return advice on what would fit, for a model that was read and whose settings do not fit. Raises GeometryUnknown.
-
-    `target` is how the user named it: of a model of the catalogue, its other files are tried, too.
-    """
-    from launcher.models.catalogue_load import load_catalogue
-    from launcher.models.fit_advice import advise_fit
-    from launcher.models.geometry import read_geometry
-    from launcher.models.hub_model import find_named_entry
-    from launcher.models.smaller_model import find_smaller
-    from launcher.models.weights import read_weights
-
-    catalogue = load_catalogue()
-    entry = find_named_entry(target, catalogue)
-    criteria = PlanCriteria(entry.id if entry else None)
-    smaller = find_smaller(catalogue, situation, criteria)
-    weights = read_weights(source.model, read_geometry(source.model))
-    return advise_fit(
-        settings,
-        situation,
-        weights.expert_layers(mtp=settings.drafter.uses_head),
-        lambda candidate: estimate_by_formula(source, candidate),
-        smaller,
-    )
-
-
-async def compare_with_engine(
-    source: ModelSource, settings: PlanSettings, engine: Path | None, machine: MachineDescription | None = None
-) -> EngineComparison:
-    """Ask an engine for the memory of `settings`: the given engine, else the one that `serve` would start.
-
-    It uses a GPU if the backend of `settings` does, and on a `machine` whose backend is set to "cpu" it must not. The
-    formula is computed for the backend that the engine reports. Drafts from another file are left out, because the
-    engine is asked about one file only. Raises what `ask_engine` and `choose_build` raise.
-    """
-    from launcher.engine.engine_estimate import ask_engine, difference_percent
-    from launcher.engine.serve_options import ServeOptions
-    from launcher.engine.server.launch import choose_build, uses_gpu
-    from launcher.machine.machine import read_machine
-
-    if not (settings.drafter.is_in_model and settings.can_draft(head=source.model.has_mtp_head)):
-        settings = replace(settings, draft=0)
-    build = await choose_build(ServeOptions(Path(source.model.path), engine=engine))
-    gpu = settings.backend != "cpu"
-    no_gpu = machine is not None and machine.backend == "cpu"
-    if settings.moe_cache_mib and (no_gpu or not await uses_gpu(build, await asyncio.to_thread(read_machine))):
-        settings = replace(settings, moe_cache_mib=None)  # without a GPU the engine refuses it
-    answer = await ask_engine(
-        build,
-        source.parts,
-        settings,
-        gpu=gpu,
-        no_gpu=no_gpu,
-        embeddings=source.model.is_embedding,
-        reranking=source.model.is_reranker,
-    )
-    try:
-        formula = estimate_by_formula(
-            source, replace(settings, backend=answer.backend, gpus=max(len(answer.devices), 1))
-        )
-    except GeometryUnknown:
-        return EngineComparison(answer, None, None)
-    return EngineComparison(answer, formula, difference_percent(formula, answer))

@@ -70,7 +70,7 @@ class _LoadReading:
 
     def _record(self, lines: list[str], has_read_prompt: bool) -> None:
         # Imported here, because the import takes as long as the start of a small model, and would delay that.
-        from launcher.app.planning.planner import record_load_memory
+        from launcher.app.planning.load_memory import record_load_memory
 
         with suppress(Exception):
             self.is_recorded = record_load_memory(

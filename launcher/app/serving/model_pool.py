@@ -45,9 +45,12 @@ from launcher.engine.server.supervisor import Supervisor
 from launcher.engine.settings import Settings, change_settings, launched_settings
 from launcher.gateway.client_side import GateClientSide, GatewayAddress
 from launcher.gateway.request_log import RequestLog
+from launcher.models.geometry import read_geometry
+from launcher.models.memory import estimate_memory
 from launcher.models.server_settings import ROWS
+from launcher.models.weights import read_weights
 
-if TYPE_CHECKING:  # planning and numpy are imported where they are needed: most servers need neither
+if TYPE_CHECKING:  # planning is imported where it is needed: most servers do without
     from launcher.app.planning.start_settings import ResolvedStart
     from launcher.app.serving.servable_models import ServableModel
     from launcher.gateway.gate import Gate
@@ -1087,10 +1090,6 @@ def _estimate_mib(options: ServeOptions | None) -> int:
     """Return the MiB that a model takes by its memory estimate: weights, KV cache and buffers; 0 if unknown."""
     if options is None:
         return 0
-    from launcher.models.geometry import read_geometry
-    from launcher.models.memory import estimate_memory
-    from launcher.models.weights import read_weights
-
     try:
         header = check_model(replace(options, draft=0))
         options = replace(options, context=options.context or header.trained_context)

@@ -19,7 +19,11 @@ from launcher.engine.server import registry
 from launcher.engine.server.launch import Launch, api_model_name, read_draft_file
 from launcher.engine.server.state import ServerState
 from launcher.machine.gpus import read_gpu_states
+from launcher.models.geometry import read_geometry
+from launcher.models.gguf import read_model
+from launcher.models.memory import PlanSettings, estimate_memory
 from launcher.models.read_situation import ServerMemory
+from launcher.models.weights import read_weights
 
 if TYPE_CHECKING:
     from launcher.machine.gpu import GpuActivity
@@ -166,11 +170,6 @@ def _estimate_gpu_memory(
         return (0,) * len(overheads_mib)
     if not engine.loaded or not engine.formula_inputs:
         return None
-    from launcher.models.geometry import read_geometry
-    from launcher.models.gguf import read_model
-    from launcher.models.memory import PlanSettings, estimate_memory
-    from launcher.models.weights import read_weights
-
     inputs = engine.formula_inputs
     draft_file = inputs.get("draft_file")
     try:

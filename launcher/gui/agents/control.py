@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,6 +15,7 @@ from PySide6.QtCore import QObject, Signal, Slot
 
 from launcher.agents.program import FoundAgents, find_agents, find_program, read_version
 from launcher.base.errors import LauncherError, Superseded
+from launcher.gui.late import agent_session, agent_terminal
 from launcher.gui.start.flow import ServeAdapter, ServeRequest
 from launcher.gui.translation import tr
 from launcher.gui.window_settings import open_window_settings
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from launcher.agents.agent import Agent
     from launcher.agents.check import CheckedRequest, CheckVerdict
     from launcher.app.agent_session import AgentSession
-    from launcher.gui.bridge import Work
     from launcher.gui.controller import Controller
     from launcher.models.server_settings import Value
     from launcher.runtime import WorkHandle
@@ -197,10 +198,8 @@ class AgentControl(QObject):
     def find_agents(self) -> None:
         """Find out which agents are installed, and then what the chosen one would get."""
 
-        async def find_programs(_report: object) -> tuple[FoundAgents, tuple[str, ...]]:
-            from launcher.agents.terminal import list_terminals
-
-            return await asyncio.to_thread(find_agents), await asyncio.to_thread(list_terminals)
+        async def find_programs() -> tuple[FoundAgents, tuple[str, ...]]:
+            return await asyncio.to_thread(find_agents), await asyncio.to_thread(agent_terminal.list_terminals)
 
         self._bridge.run(find_programs, done=lambda found: self._show_found(*found))
 
@@ -238,18 +237,15 @@ class AgentControl(QObject):
         if self._reading is not None:
             self._reading.cancel()
 
-        async def read_chosen(_report: object) -> AgentSession:
-            return await self._read_session(agent, own)
-
-        self._reading = self._bridge.run(read_chosen, done=self._show_session, failed=self._show_reading_error)
+        self._reading = self._bridge.run(
+            self._read_session, agent, own, done=self._show_session, failed=self._show_reading_error
+        )
 
     async def _read_session(self, agent: Agent, own: tuple[str, str] | None) -> AgentSession:
         """Return what an agent would get. Runs on the core's thread."""
-        from launcher.app.agent_session import read_session
-
         session = self.controller.session if own is not None else None
         pid = session.supervisor.engine_pid if session is not None else None
-        return await read_session(agent, own, ending=(pid,) if pid else ())
+        return await agent_session.read_session(agent, own, ending=(pid,) if pid else ())
 
     def _show_session(self, session: AgentSession) -> None:
         self.session, self.reading_error = session, None
@@ -296,10 +292,7 @@ class AgentControl(QObject):
             return
         self._begin_activity(Activity.PREPARING)
 
-        async def read_needs(_report: object) -> AgentSession:
-            return await self._read_session(agent, own)
-
-        self._run(read_needs, lambda session: self._serve(session, ready))
+        self._run(partial(self._read_session, agent, own), lambda session: self._serve(session, ready))
 
     def _serve(self, session: AgentSession, ready: Callable[[str], object]) -> None:
         self._show_session(session)
@@ -321,12 +314,11 @@ class AgentControl(QObject):
         self._begin_activity(Activity.OPENING)
         is_checked = self.is_record_fresh and self.record is not None and self.record.verdict.ready
 
-        async def open_agent(_report: object) -> None:
-            from launcher.agents.terminal import open_terminal
+        async def open_agent() -> None:
             from launcher.base.own_command import own_command
 
             command = own_command("code", agent.name, "--url", url)
-            await asyncio.to_thread(open_terminal, command, folder, prompt, terminal)
+            await asyncio.to_thread(agent_terminal.open_terminal, command, folder, prompt, terminal)
 
         self._run(open_agent, lambda _: self._end_activity() if is_checked else self._check_server(url))
 
@@ -338,12 +330,11 @@ class AgentControl(QObject):
         self.requests = ()
         self._begin_activity(Activity.CHECKING)
 
-        async def send_checks(report: Callable[[object], None]) -> CheckVerdict:
-            from launcher.app.agent_session import check_running
-
-            return await check_running(agent, url, report)
-
-        self._run(send_checks, lambda verdict: self._keep_verdict(agent, verdict), reported=self._show_request)
+        self._run(
+            lambda report: agent_session.check_running(agent, url, report),
+            lambda verdict: self._keep_verdict(agent, verdict),
+            reported=self._show_request,
+        )
 
     def _show_request(self, request: CheckedRequest) -> None:
         self.requests = (*self.requests, request)
@@ -356,7 +347,7 @@ class AgentControl(QObject):
 
     def _run(
         self,
-        work: Work[_T],
+        work: Callable[..., Awaitable[_T]],
         done: Callable[[_T], object],
         reported: Callable[[CheckedRequest], object] | None = None,
     ) -> None:

@@ -14,6 +14,7 @@ from launcher.gui import theme
 from launcher.gui.agents.text import format_summary
 from launcher.gui.chat.highlight import CodeColours
 from launcher.gui.labels import set_tooltip
+from launcher.gui.late import agent_session
 from launcher.gui.translation import tr
 from launcher.gui.widgets import Card, ComboBox, Segmented
 from launcher.gui.widgets.blocks import make_button, make_caption
@@ -140,13 +141,13 @@ def _part_title(name: str) -> str:
 
 def _make_parts(session: AgentSession) -> dict[str, tuple[str, str]]:
     """Return the text and language of each part by its name."""
-    from launcher.app.agent_session import configure_session, format_environment
-
     agent = session.agent
-    configuration: AgentConfiguration = configure_session(agent, session.server, (agent.program,), _FOLDER)
+    configuration: AgentConfiguration = agent_session.configure_session(
+        agent, session.server, (agent.program,), _FOLDER
+    )
     parts = {
         _SUMMARY: (format_summary(configuration), "toml"),
-        _VARIABLES: ("\n".join(format_environment(configuration)), "bash"),
+        _VARIABLES: ("\n".join(agent_session.format_environment(configuration)), "bash"),
     }
     parts |= {str(path): (text.rstrip(), "json") for path, text in configuration.files.items()}
     if len(configuration.command) > 1:

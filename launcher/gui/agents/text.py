@@ -14,6 +14,7 @@ from launcher.agents.configuration import ContextTooSmall
 from launcher.base.errors import LauncherError, ModelMissing
 from launcher.gui.agents.control import Activity
 from launcher.gui.labels import UNKNOWN
+from launcher.gui.late import agent_checks
 from launcher.gui.translation import join_sentences, ntr, render, tr
 
 if TYPE_CHECKING:
@@ -182,17 +183,15 @@ def _describe_record(record: CheckRecord, agent: Agent, session: AgentSession | 
 
 def _find_fix(verdict: CheckVerdict, agent: Agent, session: AgentSession | None) -> tuple[Fix, str]:
     """Return the fix of the first fault that can be fixed here, and the text of its button."""
-    from launcher.agents.check import CheckFault
-
     slots = session.settings.get("slots") if session is not None else None
     for fault in verdict.faults:
-        if fault is CheckFault.PROMPT_READ_AGAIN and isinstance(slots, int) and slots < agent.slots:
+        if fault is agent_checks.CheckFault.PROMPT_READ_AGAIN and isinstance(slots, int) and slots < agent.slots:
             return Fix.MORE_SLOTS, ntr("Use 1 slot", "Use {n} slots", agent.slots)
-        if fault is CheckFault.NO_DRAFT_ACCEPTED and slots is not None:
+        if fault is agent_checks.CheckFault.NO_DRAFT_ACCEPTED and slots is not None:
             return Fix.NO_DRAFTS, tr("Turn MTP off")
-        if fault is CheckFault.TEMPLATE_REFUSES:
+        if fault is agent_checks.CheckFault.TEMPLATE_REFUSES:
             return Fix.RESTART, tr("Restart with a corrected template{seconds}", seconds="")
-        if fault in (CheckFault.NO_TOOL_CALL, CheckFault.TOOL_CALL_AS_TEXT):
+        if fault in (agent_checks.CheckFault.NO_TOOL_CALL, agent_checks.CheckFault.TOOL_CALL_AS_TEXT):
             return Fix.PLANS, tr("Show plans for agents")
     return Fix.CHECK, tr("Check again")
 

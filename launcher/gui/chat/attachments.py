@@ -1,7 +1,7 @@
 """Pictures and files of a question: read in the background, shown as tiles above the prompt and in the question."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from launcher.conversations.attachments import Attachment, AttachmentKind, read_
 from launcher.gui import theme
 from launcher.gui.chat.style import glyph_icon
 from launcher.gui.labels import ElidedLabel, Label
+from launcher.gui.late import catalogue_load, model_search, start_settings
 from launcher.gui.translation import render, tr
 from launcher.gui.widgets.flow import FlowLayout
 
@@ -312,16 +313,15 @@ class AttachmentBar(QWidget):
     def add_files(self, controller: "Controller", paths: Sequence[Path]) -> None:
         """Read files and add those that can be read; `failed` reports the others."""
         for path in paths:
-            self._read(controller, path.name, read_file(path))
+            self._read(controller, path.name, read_file, path)
 
     def add_image(self, controller: "Controller", image: QImage) -> None:
         """Add a pasted picture."""
         name = tr("Picture")
-        self._read(controller, name, asyncio.to_thread(encode_picture, image, name))
+        self._read(controller, name, encode_picture, image, name)
 
-    def _read(self, controller: "Controller", name: str, reading: Coroutine[Any, Any, Attachment]) -> None:
+    def _read(self, controller: "Controller", name: str, read: Callable[..., Any], *args: object) -> None:
         if len(self._files) >= _MOST_FILES:
-            reading.close()
             self.failed.emit(BadOption(message("A question can have {count} files.", count=_MOST_FILES)))
             return
         file = self._add(one_line(name, _SHOWN_NAME))
@@ -335,7 +335,7 @@ class AttachmentBar(QWidget):
                 self._remove(file)
                 self.failed.emit(error)
 
-        controller.bridge.run(lambda _report: reading, done=finish, failed=fail)
+        controller.bridge.run(read, *args, done=finish, failed=fail)
 
     def _add(self, name: str) -> _PendingFile:
         file = _PendingFile(AttachmentTile(name, tr("Reading …"), removable=True))
@@ -392,23 +392,18 @@ class ProjectorFinder(QObject):
         name = self._controller.served_name
 
         def find_file() -> Path:
-            from launcher.models.catalogue_load import load_catalogue
-            from launcher.models.locate import find_projector, select_model
-
-            return find_projector(select_model(name, load_catalogue()))
+            return model_search.find_projector(model_search.select_model(name, catalogue_load.load_catalogue()))
 
         self._controller.bridge.run(
-            lambda _report: asyncio.to_thread(find_file),
+            find_file,
             done=self.found.emit,
             failed=lambda error: self.missing.emit(render(error.title)),
         )
 
     def restart_with(self, projector: Path) -> None:
         """Load the running model again, with a projector."""
-        from launcher.app.planning.start_settings import ResolvedStart
-
         launch = self._controller.launch
         if launch is not None:
             options = replace(launch.options, mmproj=projector)
             name = self._controller.served_name
-            self._controller.start(name, start=ResolvedStart(name, options))
+            self._controller.start(name, start=start_settings.ResolvedStart(name, options))

@@ -10,6 +10,7 @@ from launcher.app import settings
 from launcher.app.settings_declared import KEEP
 from launcher.conversations.store import Conversations
 from launcher.conversations.writer import ConversationWriter
+from launcher.gui.late import engine_settings
 
 if TYPE_CHECKING:
     from launcher.engine.server.launch import Launch
@@ -114,7 +115,5 @@ def reply_settings(launch: "Launch | None", sampling: Mapping[str, object]) -> d
     """Return the settings of a reply as they are stored: server settings and chosen sampling values."""
     if launch is None:
         return dict(sampling)
-    from launcher.engine import settings
-
-    server_settings = {name: value for name, value in settings.launched_settings(launch).items() if value}
+    server_settings = {name: value for name, value in engine_settings.launched_settings(launch).items() if value}
     return {**server_settings, **sampling}

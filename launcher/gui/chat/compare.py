@@ -15,6 +15,7 @@ from launcher.gui.chat.reply import ReplyView
 from launcher.gui.chat.style import make_dense_button
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label
+from launcher.gui.late import engine_settings
 from launcher.gui.translation import join_sentences, mark, render, tr
 from launcher.gui.widgets import Segmented
 from launcher.gui.widgets.blocks import make_caption
@@ -151,8 +152,6 @@ class CompareBar(QFrame):
 
         Raises BadOption for an invalid value, or if no value is set.
         """
-        from launcher.engine.settings import parse_settings
-
         sampling: dict[str, Any] = {}
         for name, label, _ in _SAMPLING:
             text = self.fields[name].text().strip().replace(",", ".")
@@ -164,7 +163,7 @@ class CompareBar(QFrame):
         if self.thinking.value is not None:
             sampling["thinking"] = self.thinking.value
         texts = {name: self.fields[name].text().strip() for name, *_ in _SERVER_SETTINGS}
-        server_settings = parse_settings({name: text for name, text in texts.items() if text})
+        server_settings = engine_settings.parse_settings({name: text for name, text in texts.items() if text})
         if not sampling and not server_settings:
             raise BadOption(tr("B has the same settings as A."), tr("Change at least one setting for B."))
         return sampling, server_settings
@@ -428,7 +427,5 @@ def format_values(values: Mapping[str, Any]) -> str:
 def _running_values(launch: "Launch | None", names: "Mapping[str, Value]") -> "dict[str, Value]":
     if launch is None or not names:
         return {}
-    from launcher.engine.settings import launched_settings
-
-    running = {**launched_settings(launch), "ctx": launch.options.context}
+    running = {**engine_settings.launched_settings(launch), "ctx": launch.options.context}
     return {name: running[name] for name in names}  # type: ignore[misc]

@@ -31,6 +31,7 @@ from PySide6.QtWidgets import (
 )
 
 from launcher.base.errors import LauncherError
+from launcher.base.files import write_atomically
 from launcher.base.text import one_line
 from launcher.conversations.export import find_writer, make_file_name
 from launcher.conversations.records import ConversationSummary, SearchHit
@@ -298,8 +299,6 @@ class ConversationList(QWidget):
         """Write a conversation to a file, in the format of its suffix."""
 
         def write(conversations: Conversations) -> str:
-            from launcher.base.files import write_atomically
-
             try:
                 writer = find_writer(file)
                 write_atomically(file, writer(conversations.read_conversation(conversation_id)).encode())

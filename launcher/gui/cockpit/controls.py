@@ -29,6 +29,7 @@ from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.cockpit.stops import PlanStops
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label, escape_tooltip, set_tooltip
+from launcher.gui.late import engine_flags, engine_settings, pause_estimate
 from launcher.gui.translation import join_sentences, mark, ntr, render, tr
 from launcher.gui.widgets import Card, ComboBox, Segmented, SliderField
 from launcher.gui.widgets.blocks import make_button, make_caption
@@ -117,7 +118,7 @@ class AdvancedFields(QWidget):
         if not self._flags:
             self._count.setText(tr("Reading the flags of {engine} ...", engine=build.name))
         self._controller.bridge.run(
-            lambda _report: _read_flags(build),
+            lambda: engine_flags.read_flags(build),
             done=lambda flags: self._show_flags(build, flags),
             failed=self._show_error,
         )
@@ -171,12 +172,10 @@ class AdvancedFields(QWidget):
         self._flag_error.hide()
         if flag is None:
             return
-        from launcher.engine.builds.flags import SETTING_OF_FLAG
-
         value = flag.value_in(self._state.extra)
         default = tr("Default: {value}.", value=flag.default) if flag.default else ""
         texts = [flag.description, default]
-        if flag.name in SETTING_OF_FLAG:
+        if flag.name in engine_flags.SETTING_OF_FLAG:
             texts.append(tr("A slider above also sets this flag. The value here overrides it."))
         self._description.setText(" ".join(filter(None, texts)))
         editor: QComboBox | QLineEdit = self.value_choice if has_values else self.value_field
@@ -197,8 +196,6 @@ class AdvancedFields(QWidget):
         flag = self._flag
         if flag is None or value == (flag.value_in(self._state.extra) or _NOT_SET):
             return
-        from launcher.engine.settings import join_extra
-
         try:
             if value and flag.placeholder is not None:
                 flag.check_value(value)
@@ -207,22 +204,20 @@ class AdvancedFields(QWidget):
             self._flag_error.show()
             return
         self._flag_error.hide()
-        self._state.request_value("extra", join_extra(flag.set_in(self._state.extra, value or None)))
+        self._state.request_value("extra", engine_settings.join_extra(flag.set_in(self._state.extra, value or None)))
 
     @Slot()
     def _show_state(self) -> None:
         """Show the requested arguments, unless the user is typing them."""
         if not self.isVisible():
             return
-        from launcher.engine.settings import join_extra, split_extra
-
         state = self._state
         try:
-            differs = split_extra(self.extra_field.text()) != state.extra
+            differs = engine_settings.split_extra(self.extra_field.text()) != state.extra
         except LauncherError:  # the user is typing an argument with a quote that is still open
             differs = "extra" not in state.requested
         if differs:
-            self.extra_field.setText(join_extra(state.extra))
+            self.extra_field.setText(engine_settings.join_extra(state.extra))
         problem = state.problem_text if "extra" in state.requested else ""
         self._extra_note.setText(problem or tr("Passed after all other arguments, and overrides them."))
         self._list_flags()
@@ -234,12 +229,6 @@ def _flag_values(flag: "Flag") -> tuple[str, ...]:
     if flag.kind == "choice":
         return flag.choices
     return ("on", "off") if flag.off else ("on",)
-
-
-async def _read_flags(build: "EngineBuild") -> "tuple[Flag, ...]":
-    from launcher.engine.builds.flags import read_flags
-
-    return await read_flags(build)
 
 
 # The box of pending changes.
@@ -359,7 +348,7 @@ class ChangesBox(QFrame):
 
     @Slot()
     def _request_outlook(self) -> None:
-        self._controller.bridge.run(lambda _report: _foresee_handover(self._controller), done=self._record_outlook)
+        self._controller.bridge.run(_foresee_handover, self._controller, done=self._record_outlook)
 
     def _record_outlook(self, outlook: "HandoverOutlook | None") -> None:
         self._outlook = outlook
@@ -373,9 +362,9 @@ class ChangesBox(QFrame):
         self._outlook_label.setVisible(shows)
         self.drain_choice.setVisible(outlook is not None and bool(outlook.uncertain or outlook.ending))
         if preview is not None and outlook is not None:
-            from launcher.app.serving.pause_estimate import estimate_pause
-
-            self._outlook_label.setText(_describe_outlook(outlook, estimate_pause(preview, outlook), self.drain_s))
+            self._outlook_label.setText(
+                _describe_outlook(outlook, pause_estimate.estimate_pause(preview, outlook), self.drain_s)
+            )
 
 
 async def _foresee_handover(controller: Controller) -> "HandoverOutlook | None":

@@ -28,6 +28,7 @@ from launcher.gui.plots.panel import PlotPanel
 from launcher.gui.plots.quantities import GPU_NAMES, PLOTS, Plot, position_name
 from launcher.gui.plots.readout import ReadOut
 from launcher.gui.plots.row import find_reading
+from launcher.gui.plots.samples import Columns
 from launcher.gui.translation import render, tr
 from launcher.gui.widgets import Card
 from launcher.gui.widgets.blocks import make_caption
@@ -66,8 +67,6 @@ class Sparkline(QWidget):
 
     def find_points(self) -> list[list[QPointF]]:
         """Return the lines between gaps, in pixels."""
-        from launcher.gui.plots.samples import Columns
-
         samples, quantity = self._samples, self._plot.read_outs[0]
         if samples is None or not len(samples):
             return []

@@ -1,7 +1,7 @@
 """The Cockpit page: sliders, plots, requests, saved chats, chat and live values in layouts; notices above them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from launcher.base.action import ActionKind
 from launcher.base.errors import LauncherError, Superseded
 from launcher.base.text import make_visible
 from launcher.export.formats import FORMATS, Subject, render_export
@@ -33,6 +34,7 @@ from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.cockpit.welcome import Welcome
 from launcher.gui.controller import Controller
 from launcher.gui.labels import ElidedLabel, Label, display_path, set_tooltip
+from launcher.gui.late import fix_actions
 from launcher.gui.plots.panel import KeptPlots, PlotPanel
 from launcher.gui.translation import join_sentences, render, tr
 from launcher.gui.viewmodel import View, is_away, state_name
@@ -123,7 +125,8 @@ class CopyPanel(Card):
         self.copy_button.setEnabled(False)
         self.show()
         self._controller.bridge.run(
-            lambda _report: _render_recipe(*request),
+            _render_recipe,
+            *request,
             done=lambda text: self._show_text(request, text),
             failed=lambda error: self._show_error(request, error),
         )
@@ -159,8 +162,6 @@ class CopyPanel(Card):
 
 
 async def _render_recipe(kind: "str", with_key: bool, url: str | None) -> str:
-    from dataclasses import replace
-
     from launcher.app.models import recipes
 
     recipe = (await recipes.recipe_of_running(url, backend=None)).recipe
@@ -371,15 +372,12 @@ class NoticeArea(QWidget):
         """Return the button for a suggested fix, or None if only the user can do it."""
         if action is None:
             return None
-        from launcher.base.action import ActionKind
-        from launcher.engine.diagnosis.actions import restarts_server
-
         pages = {
             ActionKind.OTHER_MODEL: "start",
             ActionKind.OTHER_ENGINE_BUILD: "start",
             ActionKind.DOWNLOAD_AGAIN: "models",
         }
-        if restarts_server(action) or "link" in action.parameters:
+        if fix_actions.restarts_server(action) or "link" in action.parameters:
             return render(action.label), lambda: self._apply_fix(action)
         page = pages.get(action.kind)
         return (render(action.label), lambda: self._controller.show_page(page)) if page else None

@@ -13,9 +13,11 @@ from launcher.base.errors import LauncherError
 from launcher.base.text import one_line
 from launcher.engine.server.reread import Reread
 from launcher.gui import theme
+from launcher.gui.bridge import ReportProgress
 from launcher.gui.chat.style import glyph_icon, make_dense_button
 from launcher.gui.controller import Controller
 from launcher.gui.labels import UNKNOWN, ElidedLabel, set_tooltip
+from launcher.gui.late import failed_requests, running_servers
 from launcher.gui.service import CHAT_PURPOSE
 from launcher.gui.translation import mark, ntr, render, tr
 from launcher.gui.widgets import Card
@@ -80,10 +82,8 @@ class RequestFeed(QObject):
         if not address:
             return
 
-        async def follow(report: Any) -> None:  # noqa: ANN401 -- a callback as in bridge.Work
-            from launcher.app.serving.running_servers import read_requests
-
-            found = read_requests(f"http://{address}", count=_MOST_KEPT, follow=True, current=True)
+        async def follow(report: ReportProgress) -> None:
+            found = running_servers.read_requests(f"http://{address}", count=_MOST_KEPT, follow=True, current=True)
             async for record in found:
                 report(record)
 
@@ -336,9 +336,7 @@ def _explain_failure(record: Record) -> list[str]:
     """Return why a request failed: the message, and if it names a known cause, that and what to do."""
     if not record.get("message"):
         return []
-    from launcher.app.serving.failed_requests import diagnose_record
-
-    found = diagnose_record(record)
+    found = failed_requests.diagnose_record(record)
     cause = [] if found is None else [f"{render(found.title)} {render(found.hint)}"]
     return [*cause, record["message"]]
 

@@ -10,6 +10,7 @@ from PySide6.QtCore import QObject, QTimer, Signal, Slot
 
 from launcher.base.errors import BadOption, LauncherError
 from launcher.gui.controller import Controller
+from launcher.gui.late import engine_client, engine_settings, fix_actions, previews, tuned_match
 from launcher.gui.translation import tr
 
 if TYPE_CHECKING:
@@ -74,11 +75,13 @@ class SettingsState(QObject):
     @property
     def extra(self) -> tuple[str, ...]:
         """The requested extra arguments; the running ones while the text cannot be parsed."""
-        from launcher.engine.settings import split_extra
-
         running = self.previewer.basis.options.extra if self.previewer else ()
         try:
-            return split_extra(str(self.requested["extra"] or "")) if "extra" in self.requested else running
+            return (
+                engine_settings.split_extra(str(self.requested["extra"] or ""))
+                if "extra" in self.requested
+                else running
+            )
         except LauncherError:
             return running
 
@@ -179,7 +182,9 @@ class SettingsState(QObject):
         self._reading_launch = launch
         self._basis_read_s = time.monotonic()
         self._controller.bridge.run(
-            lambda _report: _make_previewer(self._controller, launch),
+            _make_previewer,
+            self._controller,
+            launch,
             done=lambda result: self._handle_previewer(launch, *result),
             failed=lambda error: self._handle_error(launch, error),
         )
@@ -209,7 +214,7 @@ class SettingsState(QObject):
         if self.preview is not None and self.problem is None:  # drop requests for values that run already
             self.requested = {change.name: change.new for change in self.preview.changes}
         if not same_settings:
-            self._controller.bridge.run(lambda _report: _warm_estimates(previewer))
+            self._controller.bridge.run(_warm_estimates, previewer)
 
     def _handle_error(self, launch: "Launch", error: LauncherError) -> None:
         self._reading_launch = None
@@ -225,9 +230,7 @@ class SettingsState(QObject):
     @Slot(object)
     def _handle_fix(self, action: "Action") -> None:
         """Discard the changes of a failed apply when a fix changes the settings instead."""
-        from launcher.engine.diagnosis.actions import changes_settings
-
-        if self._apply_failed and changes_settings(action):
+        if self._apply_failed and fix_actions.changes_settings(action):
             self._apply_failed = False
             self.revert_changes()
 
@@ -240,20 +243,16 @@ async def _make_previewer(
     controller: Controller, launch: "Launch"
 ) -> "tuple[Previewer, SamplingDefaults | None, TunedSettings | None]":
     """Read the machine's state, the server's sampling defaults and tuned settings, and preview the running settings."""
-    from launcher.app.planning.preview import Previewer, read_basis
-    from launcher.app.planning.tuned_match import find_settings_for_launch
-    from launcher.engine.server.client import read_sampling_defaults
-
     pid, log, defaults = None, [], None
     with suppress(LauncherError):  # the server has just been stopped
         if controller.session is not None:
             supervisor = controller.session.supervisor
             pid, log = supervisor.engine_pid, supervisor.log.last_lines()
-            defaults = await read_sampling_defaults(supervisor.client)
-    previewer = Previewer(await read_basis(launch, engine_pid=pid, log=log))
+            defaults = await engine_client.read_sampling_defaults(supervisor.client)
+    previewer = previews.Previewer(await previews.read_basis(launch, engine_pid=pid, log=log))
     with suppress(LauncherError):  # reported when the window makes the same preview
         previewer.preview({})  # the first takes 10 ms, in which the window would not paint
-    return previewer, defaults, await asyncio.to_thread(find_settings_for_launch, launch)
+    return previewer, defaults, await asyncio.to_thread(tuned_match.find_settings_for_launch, launch)
 
 
 async def _warm_estimates(previewer: "Previewer") -> None:

@@ -18,6 +18,8 @@ from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.cockpit.stop_button import StopButton
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label, set_tooltip
+from launcher.gui.late import model_stops
+from launcher.gui.start.flow import StartFlow
 from launcher.gui.start.text import settings_title, step_name, step_state
 from launcher.gui.translation import join_sentences, render, tr
 from launcher.gui.widgets.blocks import make_button, make_caption
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from launcher.app.planning.model_stops import ModelStop
     from launcher.app.planning.preview import Preview, Previewer
     from launcher.engine.server.launch import Launch
-    from launcher.gui.start.flow import StartFlow
     from launcher.monitor.reply import Reply
     from launcher.runtime import WorkHandle
 
@@ -187,7 +188,10 @@ class PlanStops(QWidget):
             self._planning = None
         if key:
             self._planning = self._controller.bridge.run(
-                lambda _report: _plan_stops(self._controller, launch, previewer),
+                _plan_stops,
+                self._controller,
+                launch,
+                previewer,
                 done=self._handle_stops,
                 failed=self._handle_error,
             )
@@ -282,8 +286,6 @@ class PlanStops(QWidget):
         if self._pending is None or self.is_starting:
             return
         if self._flow is None:
-            from launcher.gui.start.flow import StartFlow
-
             self._flow = StartFlow(self._controller, self)
             self._flow.started.connect(self._show_choice)
             self._flow.stepped.connect(self._show_step)
@@ -465,14 +467,12 @@ async def _plan_stops(
     controller: Controller, launch: "Launch | None", previewer: "Previewer | None"
 ) -> "tuple[ModelStop, ...]":
     """Make the plans, and preview them once: the first time takes too long for the window's thread."""
-    from launcher.app.planning.model_stops import plan_model_stops
-
     pid = None
     if launch is not None and controller.session is not None:
         with suppress(LauncherError):  # the server has just been stopped
             pid = controller.session.supervisor.engine_pid
     ending = () if pid is None else (pid,)  # the others go on, as for the preview of a change
-    stops = await plan_model_stops(controller.start_name, launch, ending=ending)
+    stops = await model_stops.plan_model_stops(controller.start_name, launch, ending=ending)
     for stop in stops:
         if launch is not None and previewer is not None and stop.is_loaded:
             with suppress(LauncherError):  # drafts need a file that is not loaded

@@ -6,9 +6,9 @@ After a start that failed or was stopped, the first button starts that model aga
 from PySide6.QtCore import Slot
 
 from launcher.base.errors import LauncherError
-from launcher.base.late import asyncio
 from launcher.base.text import one_line
 from launcher.gui.controller import Controller
+from launcher.gui.late import catalogue_load, last_start, model_search
 from launcher.gui.service import DEMO, name_model
 from launcher.gui.translation import tr
 from launcher.gui.viewmodel import View
@@ -36,7 +36,7 @@ class Welcome(EmptyState):
         """Find the last model, and offer it."""
         if self._finding is not None:
             self._finding.cancel()  # the earlier search might end after the new one, with an older answer
-        self._finding = self._controller.bridge.run(lambda _report: _find_last_model(), done=self._show_model)
+        self._finding = self._controller.bridge.run(_read_last_model, done=self._show_model)
 
     @Slot(object)
     def _show_view(self, view: View) -> None:
@@ -78,20 +78,12 @@ class Welcome(EmptyState):
         self.show_content(text, [(label, lambda: controller.start(model)), *buttons])
 
 
-async def _find_last_model() -> str | None:
-    """Return the name or path of the model that was served last, None without one that can be started again."""
-    return await asyncio.to_thread(_read_last_model)
-
-
 def _read_last_model() -> str | None:
-    from launcher.engine.server.last_start import load_last_model
-    from launcher.models.catalogue_load import load_catalogue
-    from launcher.models.locate import select_model
-
-    name = load_last_model()
+    """Return the name or path of the model that was served last, None without one that can be started again."""
+    name = last_start.load_last_model()
     if name is None or name == DEMO:
         return None
     try:
-        return name if select_model(name, load_catalogue()).path is not None else None
+        return name if model_search.select_model(name, catalogue_load.load_catalogue()).path is not None else None
     except (LauncherError, OSError):  # the file was deleted or renamed
         return None

@@ -25,9 +25,11 @@ from PySide6.QtWidgets import (
 )
 
 from launcher.base.errors import LauncherError
+from launcher.engine.server.logs import logs_dir
 from launcher.engine.server.state import SERVING, ServerState
 from launcher.gui import theme
 from launcher.gui.labels import Label, escape_tooltip
+from launcher.gui.late import bug_report, fix_actions, start_settings
 from launcher.gui.logs.lines import MOST_LINES, LogFilter, ParsedLine, format_timestamp, parse_log_line, thin_out
 from launcher.gui.logs.model import LogModel
 from launcher.gui.logs.sources import (
@@ -353,7 +355,7 @@ class LogsPage(QWidget):
         self._connect_signals()
         if controller.session is not None:
             session = controller.session
-            controller.bridge.run(lambda _report: read_earlier_lines(session), done=self._prepend_lines)
+            controller.bridge.run(read_earlier_lines, session, done=self._prepend_lines)
         elif kept is not None:
             self._prepend_lines(kept.own_lines)
         if kept is not None and kept.source.kind is not SourceKind.OURS:
@@ -370,9 +372,7 @@ class LogsPage(QWidget):
     def on_shown(self) -> None:
         """Resume showing lines and list the available sources."""
         self._update_pause()
-        self._controller.bridge.run(
-            lambda _report: find_sources(self._own_url()), done=self._show_sources, failed=self._show_error
-        )
+        self._controller.bridge.run(find_sources, self._own_url(), done=self._show_sources, failed=self._show_error)
 
     def on_hidden(self) -> None:
         """Collect lines without showing them."""
@@ -403,13 +403,15 @@ class LogsPage(QWidget):
         elif source.kind is SourceKind.FILE:
             path = Path(source.where)
             self._reading = run(
-                lambda _report: read_file(path),
+                read_file,
+                path,
                 done=lambda opened: self._show_file(source, opened),
                 failed=self._show_error,
             )
         else:
             self._reading = run(
-                lambda report: follow_server(source.where, report),
+                follow_server,
+                source.where,
                 reported=lambda lines: self._add_other_lines(source, lines),
                 done=lambda _none: self.banner.show_message(tr("This server has stopped."), "information"),
                 failed=self._show_error,
@@ -440,13 +442,10 @@ class LogsPage(QWidget):
         """Copy the text for a bug report."""
         texts = [line.text for line in self.lines.all_lines]
 
-        async def make_report(_report: object) -> str:
-            from launcher.app.bug_report import write_bug_report
-
-            return await write_bug_report(texts)
-
         self.report_button.setEnabled(False)
-        self._controller.bridge.run(make_report, done=self._show_copied, failed=self._show_error)
+        self._controller.bridge.run(
+            lambda: bug_report.write_bug_report(texts), done=self._show_copied, failed=self._show_error
+        )
 
     def _read_dropped(self, data: QMimeData) -> None:
         path = dropped_log(data)
@@ -574,10 +573,9 @@ class LogsPage(QWidget):
 
     def _first_possible_action(self, cause: FailureCause) -> Action | None:
         """Return the first action for the button: one that opens a link or restarts the server with a fix."""
-        from launcher.engine.diagnosis.actions import restarts_server
 
         def can_apply(action: Action) -> bool:
-            return bool(_https_link(action)) or (not cause.foreign and restarts_server(action))
+            return bool(_https_link(action)) or (not cause.foreign and fix_actions.restarts_server(action))
 
         return next(filter(can_apply, cause.actions), None)
 
@@ -588,7 +586,9 @@ class LogsPage(QWidget):
         elif cause is not None and cause.start is not None and self._controller.session is None:
             start = cause.start
             self._controller.bridge.run(
-                lambda _report: apply_fix(action, start),
+                apply_fix,
+                action,
+                start,
                 done=lambda options: self._start_model(start.model, options),
                 failed=self._show_error,
             )
@@ -598,9 +598,7 @@ class LogsPage(QWidget):
 
     def _start_model(self, model: str, options: ServeOptions) -> None:
         self._switch_to_own()
-        from launcher.app.planning.start_settings import ResolvedStart
-
-        self._controller.start(model, start=ResolvedStart(model, options))
+        self._controller.start(model, start=start_settings.ResolvedStart(model, options))
 
     def _switch_to_own(self) -> None:
         if self.source is not OWN_SERVER:
@@ -658,8 +656,6 @@ class LogsPage(QWidget):
         self.bar.search.selectAll()
 
     def _open_folder(self) -> None:
-        from launcher.engine.server.logs import logs_dir
-
         folder = Path(self.source.where).parent if self.source.kind is SourceKind.FILE else logs_dir()
         if not folder.is_dir():
             self.banner.show_message(tr("There is no log folder yet. The first start creates it."), "information")

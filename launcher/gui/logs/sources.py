@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.base.errors import BadOption, LauncherError, ServerNotFound
+from launcher.engine.server.logs import list_log_files
+from launcher.gui.late import fix_actions, last_start, log_diagnosis, log_reading, registry, running_servers
 from launcher.gui.logs.lines import MOST_LINES, ParsedLine, format_timestamp, parse_log_line
 
 if TYPE_CHECKING:
@@ -79,9 +81,6 @@ OWN_SERVER = LogSource(SourceKind.OURS)
 
 async def find_sources(own_url: str | None) -> tuple[LogSource, ...]:
     """Return the servers of this user's other programs, then the log files, newest first."""
-    from launcher.engine.server import registry
-    from launcher.engine.server.logs import list_log_files
-
     entries = await asyncio.to_thread(registry.list_entries)
     files = await asyncio.to_thread(list_log_files)
     servers = [LogSource(SourceKind.SERVER, each.url) for each in entries if each.url != own_url]
@@ -106,19 +105,15 @@ async def read_file(path: Path) -> OpenedLog:
 
 
 def _read_and_diagnose(path: Path) -> OpenedLog:
-    from launcher.engine.diagnosis.explain import diagnose_log
-    from launcher.engine.diagnosis.log_reading import read_log
-    from launcher.engine.server.last_start import load_last_start
-
     try:
-        text = read_log(path)
+        text = log_reading.read_log(path)
     except OSError as error:
         hint = "Choose a file that you may read."
         raise BadOption(f"{path} cannot be read: {error.strerror or error}.", hint, path=str(path)) from None
     lines = [parse_log_line(line) for line in text.splitlines()[-MOST_LINES:]]
-    last = load_last_start()
+    last = last_start.load_last_start()
     own_start = last if last is not None and path.absolute() == last.log else None
-    diagnosis = diagnose_log(text, exit_code=own_start.exit_code if own_start else None)
+    diagnosis = log_diagnosis.diagnose_log(text, exit_code=own_start.exit_code if own_start else None)
     if diagnosis is None:
         return OpenedLog(lines, None)
     cause = FailureCause(
@@ -137,12 +132,10 @@ def make_cause(error: LauncherError) -> FailureCause:
 
 async def follow_server(url: str, report: Callable[[list[ParsedLine]], object]) -> None:
     """Report the lines of another program's server as they come, until it ends."""
-    from launcher.app.serving.running_servers import follow_log
-
     lines: list[ParsedLine] = []
     reported_s = 0.0
     clock = asyncio.get_running_loop().time
-    stream = follow_log(url, lines=_EARLIER_LINES, follow=True)
+    stream = running_servers.follow_log(url, lines=_EARLIER_LINES, follow=True)
     next_line = asyncio.ensure_future(anext(stream, None))
     try:
         while True:
@@ -164,6 +157,4 @@ async def follow_server(url: str, report: Callable[[list[ParsedLine]], object]) 
 
 async def apply_fix(action: Action, start: RepeatableStart) -> ServeOptions:
     """Return the settings of a failed start, changed by an action. Raises ActionImpossible."""
-    from launcher.engine.diagnosis.actions import apply_action
-
-    return apply_action(action, start.options, context=start.context)
+    return fix_actions.apply_action(action, start.options, context=start.context)

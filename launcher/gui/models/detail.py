@@ -25,6 +25,7 @@ from launcher.gui.models.text import (
 )
 from launcher.gui.setting_text import format_context_length
 from launcher.gui.start.text import (
+    count_stopping_servers,
     evidence_text,
     memory_parts,
     memory_totals,
@@ -538,8 +539,6 @@ def beside_text(file: LibraryFile | None, running: str) -> str:
 
 def needs_text(needed_mib: int, situation: Situation, setting: PlanSettings) -> str:
     """Return as text how much of the free memory a plan needs."""
-    from launcher.gui.start.text import count_stopping_servers
-
     values = {"needed": f"{needed_mib:,}", "free": f"{situation.free_mib:,}", "context": f"{setting.context:,}"}
     mtp = render(setting.drafter.label(setting.draft))
     text = tr("Needs {needed} of {free} MiB free, with a context of {context} tokens, {mtp}.", mtp=mtp, **values)

@@ -17,7 +17,13 @@ from launcher.app.models.model_library import (
     LibraryModel,
     ModelShelf,
     find_recommended,
+    look_up,
     name_local,
+    plan_beside,
+    plan_files,
+    read_hub_model,
+    read_shelf,
+    search_hub,
 )
 from launcher.app.settings_declared import SEARCH_HUB, VALUE_OFF, VALUE_ON
 from launcher.base.errors import LauncherError, Superseded
@@ -25,6 +31,7 @@ from launcher.base.paths import find_existing_parent
 from launcher.fetch.hub_cache import is_hub_offline
 from launcher.gui import theme
 from launcher.gui.labels import Label
+from launcher.gui.late import added_places, hub_model, leftovers, library
 from launcher.gui.models.detail import DetailPanel
 from launcher.gui.models.downloads_bar import DownloadsBar
 from launcher.gui.models.folders import FoldersPanel
@@ -157,7 +164,6 @@ class ModelsPage(QWidget):
         """Read the models again. Cancels a read in progress."""
 
         async def read_models(report: object) -> None:
-            from launcher.app.models.model_library import read_shelf
             from launcher.app.planning.planner import MachineDescription
 
             assert callable(report)  # noqa: S101 -- for the type checker
@@ -223,7 +229,8 @@ class ModelsPage(QWidget):
         local = self._selected_local
         if local is not None:
             self._controller.bridge.run(
-                lambda _report: delete_model(local),
+                delete_model,
+                local,
                 done=lambda freed: self._show_deleted(name_local(local), freed),
                 failed=self._show_error,
             )
@@ -251,31 +258,25 @@ class ModelsPage(QWidget):
             return
         model, file = selected[0], selected[1]
 
-        async def look_up_file(_report: object) -> None:
-            from launcher.app.models.model_library import look_up
-
-            await look_up(model, file)
-
         self.details.look_up.setEnabled(False)
         self.banner.show_message(tr("Asking Hugging Face about {name} ...", name=model.name), "information")
         self._controller.bridge.run(
-            look_up_file, done=lambda _none: self._show_looked_up(model), failed=self._show_look_up_failure
+            look_up, model, file, done=lambda _none: self._show_looked_up(model), failed=self._show_look_up_failure
         )
 
     def show_hub_model(self, name: str) -> None:
         """Read the files of a model on the hub, by its name or link, and select it in the list."""
         situation = self.shelf.situation if self.shelf is not None else None
 
-        async def read_files(_report: object) -> LibraryModel:
-            from launcher.app.models.model_library import read_hub_model
-
-            return await read_hub_model(name, situation)
-
         self.hub_line.show_state(tr("Reading the files of {name} on Hugging Face ...", name=name))
         if self._searching is not None:
             self._searching.cancel()
         self._searching = self._controller.bridge.run(
-            read_files, done=self._show_hub_model, failed=lambda error: self._show_hub_failure(error, name)
+            read_hub_model,
+            name,
+            situation,
+            done=self._show_hub_model,
+            failed=lambda error: self._show_hub_failure(error, name),
         )
 
     # Files, folders and links.
@@ -298,12 +299,9 @@ class ModelsPage(QWidget):
     def add_place(self, path: Path) -> None:
         """Add a model folder, or list a single file."""
 
-        async def add_to_list(_report: object) -> tuple[bool, str]:
-            from launcher.models.added_places import add_place
-            from launcher.models.library import describe_store
-
-            is_new = await asyncio.to_thread(add_place, path)
-            described = await asyncio.to_thread(describe_store, path)
+        async def add_to_list() -> tuple[bool, str]:
+            is_new = await asyncio.to_thread(added_places.add_place, path)
+            described = await asyncio.to_thread(library.describe_store, path)
             return is_new, described[0] if described else ""
 
         self._path_to_select = path if path.suffix.lower() == ".gguf" else None
@@ -315,9 +313,7 @@ class ModelsPage(QWidget):
 
     def add_link(self, text: str) -> None:
         """Take a pasted link: show the files of a model on the hub, or ask for the checksum of another address."""
-        from launcher.models.hub_model import parse_hub_name
-
-        if parse_hub_name(text) is None:
+        if hub_model.parse_hub_name(text) is None:
             self._show_adding(shows=True)
             self.add_card.show_address(text)
         else:
@@ -617,7 +613,8 @@ class ModelsPage(QWidget):
             self._figures_reading.cancel()  # another row is selected now
         if local is not None:
             self._figures_reading = self._controller.bridge.run(
-                lambda _report: read_figures(local),
+                read_figures,
+                local,
                 done=lambda figures: self.details.show_figures(path, figures),
                 failed=self._show_error,
             )
@@ -676,13 +673,12 @@ class ModelsPage(QWidget):
         if self._beside_planning is not None:
             self._beside_planning.cancel()
 
-        async def plan_file(_report: object) -> LibraryFile:
-            from launcher.app.models.model_library import plan_beside
-
-            return await plan_beside(file, situation)
-
         self._beside_planning = self._controller.bridge.run(
-            plan_file, done=self._show_beside, failed=lambda _error: self._show_beside(LibraryFile(local=file.local))
+            plan_beside,
+            file,
+            situation,
+            done=self._show_beside,
+            failed=lambda _error: self._show_beside(LibraryFile(local=file.local)),
         )
         return self._beside
 
@@ -703,13 +699,12 @@ class ModelsPage(QWidget):
             return
         self._planning.add(model.key)
 
-        async def plan_model(_report: object) -> LibraryModel:
-            from launcher.app.models.model_library import plan_files
-
-            return await plan_files(model, situation)
-
         self._controller.bridge.run(
-            plan_model, done=self._replace_model, failed=lambda error: self._show_plan_failure(model.key, error)
+            plan_files,
+            model,
+            situation,
+            done=self._replace_model,
+            failed=lambda error: self._show_plan_failure(model.key, error),
         )
 
     def _replace_model(self, model: LibraryModel) -> None:
@@ -736,10 +731,8 @@ class ModelsPage(QWidget):
     @Slot()
     def _handle_search_entered(self) -> None:
         """Open the link or the name in the field; else go to the list."""
-        from launcher.models.hub_model import parse_hub_name
-
         text = self.search.text
-        if "/" in text and parse_hub_name(text) is not None:
+        if "/" in text and hub_model.parse_hub_name(text) is not None:
             self.show_hub_model(text)
         elif "://" in text:
             self.add_link(text)
@@ -795,16 +788,11 @@ class ModelsPage(QWidget):
     def _search_hub(self) -> None:
         text = self.search.text
 
-        async def search_words(_report: object) -> tuple[LibraryModel, ...]:
-            from launcher.app.models.model_library import search_hub
-
-            return await search_hub(text)
-
         self.hub_line.show_state(tr("Searching Hugging Face ..."))
         if self._searching is not None:
             self._searching.cancel()
         self._searching = self._controller.bridge.run(
-            search_words, done=self._show_found, failed=lambda error: self._show_hub_failure(error, "")
+            search_hub, text, done=self._show_found, failed=lambda error: self._show_hub_failure(error, "")
         )
 
     def _show_found(self, found: tuple[LibraryModel, ...]) -> None:
@@ -1003,21 +991,15 @@ class ModelsPage(QWidget):
             self.add_place(path)
 
     def _remove_folder(self, path: Path) -> None:
-        async def remove_from_list(_report: object) -> bool:
-            from launcher.models.added_places import remove_place
-
-            return await asyncio.to_thread(remove_place, path)
-
-        self._controller.bridge.run(remove_from_list, done=lambda _done: self.refresh(), failed=self._show_error)
+        self._controller.bridge.run(
+            lambda: added_places.remove_place(path), done=lambda _done: self.refresh(), failed=self._show_error
+        )
 
     def _remove_leftover(self, leftover: Leftover) -> None:
-        async def delete_leftover(_report: object) -> int:
-            from launcher.models.leftovers import remove_leftover
-
-            return await asyncio.to_thread(remove_leftover, leftover)
-
         self._controller.bridge.run(
-            delete_leftover, done=lambda freed: self._show_deleted(leftover.path.name, freed), failed=self._show_error
+            lambda: leftovers.remove_leftover(leftover),
+            done=lambda freed: self._show_deleted(leftover.path.name, freed),
+            failed=self._show_error,
         )
 
     def _open_folder(self, folder: Path) -> None:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from launcher.base.errors import LauncherError, ModelInUse
+from launcher.gui.late import last_start, library
 from launcher.gui.translation import render, tr
+from launcher.models.geometry import read_geometry
+from launcher.models.gguf import read_model
 
 if TYPE_CHECKING:
     from launcher.models.library import LocalModel
@@ -31,12 +34,7 @@ async def read_figures(local: LocalModel) -> FileFigures:
 
 
 def _read_figures(local: LocalModel) -> FileFigures:
-    from launcher.engine.server.last_start import load_last_uses
-    from launcher.models.geometry import read_geometry
-    from launcher.models.gguf import read_model
-    from launcher.models.library import list_hashes
-
-    hashes, used_s = list_hashes(local), load_last_uses().get(str(local.path))
+    hashes, used_s = library.list_hashes(local), last_start.load_last_uses().get(str(local.path))
     try:
         model = read_model(local.path)
     except (LauncherError, OSError) as error:
@@ -66,10 +64,9 @@ async def delete_model(local: LocalModel) -> int:
     Raises BadOption for files of other programs, ModelInUse while a server of ours uses the file, and OSError.
     """
     from launcher.engine.server.in_use import find_server_using
-    from launcher.models.library import check_removable, remove_model
 
-    check_removable(local)
+    library.check_removable(local)
     server = await asyncio.to_thread(find_server_using, local.record.paths)
     if server is not None:
         raise ModelInUse(tr("The server at {url} uses this file.", url=server.url), tr("Stop it first."))
-    return await asyncio.to_thread(remove_model, local)
+    return await asyncio.to_thread(library.remove_model, local)

@@ -11,6 +11,7 @@ from PySide6.QtCore import QObject, Signal
 
 from launcher.base.errors import LauncherError
 from launcher.base.progress import Progress
+from launcher.gui.late import download_jobs, downloads, queue_runner
 
 if TYPE_CHECKING:
     from launcher.fetch.jobs import AddedJob, Job, JobFailure, QueuePlace
@@ -55,7 +56,7 @@ class QueueController(QObject):
 
     def refresh(self) -> None:
         """Read the queue, and run it if a job is waiting."""
-        self._controller.bridge.run(lambda _report: _read_queue(), done=self._handle_snapshot, failed=self.failed.emit)
+        self._controller.bridge.run(_read_queue, done=self._handle_snapshot, failed=self.failed.emit)
 
     def run_queue(self) -> None:
         """Run the queue until the window closes."""
@@ -67,11 +68,9 @@ class QueueController(QObject):
     def add_download(self, target: str) -> None:
         """Append a download: ID:QUANT, REPO:FILE, or a URL, optionally followed by a space and its SHA-256."""
 
-        async def add_to_queue(_report: object) -> AddedJob:
-            from launcher.app.models.downloads import add_pull
-
+        async def add_to_queue() -> AddedJob:
             name, _, sha256 = target.partition(" ")
-            return await add_pull(name, sha256=sha256.strip() or None)
+            return await downloads.add_pull(name, sha256=sha256.strip() or None)
 
         if target not in self.adding:
             self.adding.append(target)
@@ -86,10 +85,7 @@ class QueueController(QObject):
         """Request a state for jobs: run, pause, cancel, or discard (cancel and delete the received data)."""
 
         def change() -> None:
-            from launcher.app.models.downloads import download_queue
-            from launcher.fetch.jobs import RequestedState
-
-            download_queue().request_state(RequestedState(state), *job_ids)
+            downloads.download_queue().request_state(download_jobs.RequestedState(state), *job_ids)
 
         self._change_queue(change)
 
@@ -97,9 +93,7 @@ class QueueController(QObject):
         """Move a job within the queue."""
 
         def change() -> None:
-            from launcher.app.models.downloads import download_queue
-
-            download_queue().move_job(job_id, place)
+            downloads.download_queue().move_job(job_id, place)
 
         self._change_queue(change)
 
@@ -107,14 +101,12 @@ class QueueController(QObject):
         """Remove finished, failed and cancelled jobs from the list."""
 
         def change() -> None:
-            from launcher.app.models.downloads import download_queue
-
-            download_queue().clear_ended(failed=True)
+            downloads.download_queue().clear_ended(failed=True)
 
         self._change_queue(change)
 
     def _change_queue(self, change: Callable[[], None]) -> None:
-        async def change_and_read(_report: object) -> QueueView:
+        async def change_and_read() -> QueueView:
             await asyncio.to_thread(change)
             return await _read_queue()
 
@@ -164,53 +156,36 @@ class QueueController(QObject):
 
 
 async def _read_queue() -> QueueView:
-    from launcher.app.models.downloads import download_queue
-
-    queue = await asyncio.to_thread(download_queue().read_snapshot)
+    queue = await asyncio.to_thread(downloads.download_queue().read_snapshot)
     return QueueView(queue.jobs.jobs, queue.progress_by_id, queue.jobs.hold)
 
 
 async def _run_queue(report: Callable[[object], object]) -> None:
     """Run waiting jobs and report the whole queue after each change."""
-    from launcher.app.models.downloads import download_queue
-    from launcher.fetch.queue_runner import (
-        JobAdded,
-        JobChanged,
-        JobFailed,
-        JobFinished,
-        JobProgressed,
-        JobRemoved,
-        QueueEvent,
-        QueueHeld,
-        QueueNotice,
-        QueueReordered,
-        QueueRunner,
-    )
-
     jobs: dict[int, Job] = {}
     progress_by_id: dict[int, Progress] = {}
     order: list[int] = []
     blocked_by: JobFailure | None = None
     totals: QueueTotals | None = None
 
-    def handle_event(event: QueueEvent) -> None:
+    def handle_event(event: queue_runner.QueueEvent) -> None:
         nonlocal blocked_by, totals, order
         finished = None
         match event:
-            case QueueNotice(text):
+            case queue_runner.QueueNotice(text):
                 report(text)
                 return
-            case JobAdded(job) | JobChanged(job) | JobFailed(job, _):
+            case queue_runner.JobAdded(job) | queue_runner.JobChanged(job) | queue_runner.JobFailed(job, _):
                 jobs[job.id] = job
-            case JobFinished(job):
+            case queue_runner.JobFinished(job):
                 jobs[job.id] = finished = job
-            case JobProgressed(job, progress, new_totals):
+            case queue_runner.JobProgressed(job, progress, new_totals):
                 jobs[job.id], progress_by_id[job.id], totals = job, progress, new_totals
-            case JobRemoved(job):
+            case queue_runner.JobRemoved(job):
                 jobs.pop(job.id, None)
-            case QueueReordered(ids):
+            case queue_runner.QueueReordered(ids):
                 order = list(ids)
-            case QueueHeld(reason):
+            case queue_runner.QueueHeld(reason):
                 blocked_by = reason
         positions = {job_id: position for position, job_id in enumerate(order)}
         shown = sorted(jobs.values(), key=lambda job: positions.get(job.id, len(positions)))
@@ -218,4 +193,4 @@ async def _run_queue(report: Callable[[object], object]) -> None:
         running_progress = {job_id: progress_by_id[job_id] for job_id in running if job_id in progress_by_id}
         report((QueueView(tuple(shown), running_progress, blocked_by, totals), finished))
 
-    await QueueRunner(download_queue(), handle_event).run()
+    await queue_runner.QueueRunner(downloads.download_queue(), handle_event).run()

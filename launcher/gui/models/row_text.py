@@ -13,6 +13,7 @@ from launcher.gui.models.text import file_state, format_date, format_size, job_p
 from launcher.gui.setting_text import format_context_length
 from launcher.gui.translation import render, tr
 from launcher.gui.viewmodel import state_name
+from launcher.models.memory import ENCODER_MIB
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -188,8 +189,6 @@ def speed_range(plan: Plan) -> str:
 
 def pictures_mib(plan: Plan) -> int | None:
     """Return the MiB that a model takes in addition once it reads pictures; None if the projector's size is unknown."""
-    from launcher.models.memory import ENCODER_MIB
-
     projector = plan.entry.projector
     if projector is None or not projector.expected_bytes:
         return None

@@ -13,6 +13,7 @@ from PySide6.QtWidgets import QHBoxLayout, QLineEdit, QPushButton, QSizePolicy, 
 from launcher.app.models.model_library import place_of_model
 from launcher.gui import theme
 from launcher.gui.labels import Label
+from launcher.gui.late import hub_model
 from launcher.gui.translation import tr
 from launcher.gui.widgets import Card, ComboBox, Segmented
 from launcher.gui.widgets.blocks import ButtonAction, make_button, make_caption
@@ -251,9 +252,7 @@ class AddCard(Card):
     @staticmethod
     def _is_foreign(text: str) -> bool:
         """Return whether a text is the address of a file that is not on the hub."""
-        from launcher.models.hub_model import parse_hub_name
-
-        return "://" in text and parse_hub_name(text.split()[0]) is None
+        return "://" in text and hub_model.parse_hub_name(text.split()[0]) is None
 
     def _press_default(self) -> None:
         if self._text:

@@ -10,6 +10,7 @@ from PySide6.QtCore import QObject, Signal
 
 from launcher.app.models.model_library import name_local
 from launcher.base.errors import LauncherError
+from launcher.gui.late import library
 from launcher.gui.translation import tr
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ class Verification(QObject):
         """Verify a file."""
 
         async def verify_file(report: Callable[[object], None]) -> tuple[VerifiedFile, ...]:
-            from launcher.models.library import verify_model
-
             reported_s = started_s = time.monotonic()
 
             def on_bytes(done: int) -> None:
@@ -53,7 +52,7 @@ class Verification(QObject):
                     reported_s = now_s
                     report((done, done / (now_s - started_s)))
 
-            return await verify_model(local, on_bytes)
+            return await library.verify_model(local, on_bytes)
 
         def emit_progress(progress: tuple[int, float]) -> None:
             if local is self.local:

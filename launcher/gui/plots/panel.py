@@ -17,12 +17,14 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QPushButton, QVBoxLayo
 from launcher.base.errors import LauncherError
 from launcher.gui import theme
 from launcher.gui.labels import set_tooltip
+from launcher.gui.late import chart_drawing, plot_export
 from launcher.gui.plots.asides import PlotState
 from launcher.gui.plots.marks import MarkLog
 from launcher.gui.plots.quantities import GPU_NAMES, PLOTS, Plot, read_values
 from launcher.gui.plots.readout import ElidedText
 from launcher.gui.plots.references import RateReferences
 from launcher.gui.plots.row import PlotRow
+from launcher.gui.plots.samples import Columns, Samples
 from launcher.gui.plots.span import TimeSpan
 from launcher.gui.translation import render, tr
 from launcher.gui.widgets import ComboBox
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from launcher.gui.bridge import Bridge
     from launcher.gui.controller import Controller
     from launcher.gui.plots.export import PlotTable
-    from launcher.gui.plots.samples import Columns, Samples
     from launcher.gui.viewmodel import View
     from launcher.monitor.monitor import MonitorSnapshot
 
@@ -242,9 +243,7 @@ def unused_export_path(suffix: str, folder: Path | None = None) -> Path:
 
 def save_table(bridge: Bridge, table: PlotTable, path: Path, on_end: Callable[[str, Path | None], object]) -> None:
     """Write a CSV file. `on_end` gets a message, and the path if it was written."""
-    from launcher.gui.plots.export import write_csv
-
-    _save_file(bridge, lambda: write_csv(table, path), path, on_end)
+    _save_file(bridge, lambda: plot_export.write_csv(table, path), path, on_end)
 
 
 def save_picture(bridge: Bridge, picture: QImage, path: Path, on_end: Callable[[str, Path | None], object]) -> None:
@@ -260,7 +259,7 @@ def save_picture(bridge: Bridge, picture: QImage, path: Path, on_end: Callable[[
 def _save_file(
     bridge: Bridge, write: Callable[[], None], path: Path, on_end: Callable[[str, Path | None], object]
 ) -> None:
-    async def write_file(_report: object) -> None:
+    async def write_file() -> None:
         try:
             await asyncio.to_thread(write)
         except OSError as error:
@@ -424,8 +423,6 @@ class PlotPanel(QWidget):
     def load_samples(self) -> Samples:
         """Return the samples. Loads NumPy for them the first time, which takes 0.1 s."""
         if self.samples is None:
-            from launcher.gui.plots.samples import Samples
-
             self.samples = Samples() if self._kept_samples is None else self._kept_samples
             unstored, self._unstored = self._unstored, []
             self._store(self.samples, unstored)
@@ -480,8 +477,6 @@ class PlotPanel(QWidget):
         samples = self.samples
         if samples is None:
             return
-        from launcher.gui.plots.samples import Columns
-
         self._stale = False
         self._drawn_s = samples.newest_s
         self.drawings += 1
@@ -550,12 +545,10 @@ class PlotPanel(QWidget):
         """Load the plot library once and put the charts into the rows."""
         if self._attached:
             return
-        from launcher.gui.plots.chart import ChartWidget
-
         self._attaching = self._attached = True
         self.load_samples()
         for row in self.rows.values():
-            chart = ChartWidget(row.plot, row.least_height)
+            chart = chart_drawing.ChartWidget(row.plot, row.least_height)
             row.attach_chart(chart)
             chart.overlay.hovered.connect(lambda share, row=row: self.read_at(row, share))
             chart.overlay.pointer_left.connect(lambda: self.read_at(None))
@@ -667,10 +660,8 @@ class PlotPanel(QWidget):
         if self.samples is None or not len(self.samples):
             self.head.show_notice(tr("There is nothing to export yet."))
             return
-        from launcher.gui.plots.export import copy_table
-
         start_s, end_s = self.span.start_s, self.span.end_s
-        table = copy_table(self.samples, start_s, end_s, self.marks.between(start_s, end_s))
+        table = plot_export.copy_table(self.samples, start_s, end_s, self.marks.between(start_s, end_s))
         save_table(self._controller.bridge, table, unused_export_path("csv", folder), self._show_saved)
 
     def export_png(self, folder: Path | None = None) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, Signal
 
+from launcher.gui.late import measured_tunes, speed_limits
 from launcher.gui.plots.row import Reference
 from launcher.gui.translation import tr
 from launcher.machine.gpu import Reading
@@ -65,8 +66,8 @@ class RateReferences(QObject):
                 self.set_baseline(rate)
 
         run = self._controller.bridge.run
-        run(lambda _report: _read_limit(launch), done=show_limit)
-        run(lambda _report: _read_baseline(launch), done=show_baseline, failed=_ignore_error)
+        run(_read_limit, launch, done=show_limit)
+        run(_read_baseline, launch, done=show_baseline, failed=_ignore_error)
 
 
 def _ignore_error(_error: object) -> None:
@@ -74,12 +75,8 @@ def _ignore_error(_error: object) -> None:
 
 
 async def _read_baseline(launch: Launch) -> float | None:
-    from launcher.app.measuring.tuner import find_rate_without_mtp
-
-    return await asyncio.to_thread(find_rate_without_mtp, launch)
+    return await asyncio.to_thread(measured_tunes.find_rate_without_mtp, launch)
 
 
 async def _read_limit(launch: Launch) -> Reading:
-    from launcher.app.measuring.speed_limit import find_speed_limit
-
-    return await asyncio.to_thread(find_speed_limit, launch)
+    return await asyncio.to_thread(speed_limits.find_speed_limit, launch)

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from math import ceil, floor
 from typing import TYPE_CHECKING
 
+import numpy as np
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
 from launcher.gui import theme
 from launcher.gui.labels import UNKNOWN, set_tooltip
+from launcher.gui.late import chart_drawing, overlays
 from launcher.gui.plots.quantities import Plot, Quantity
 from launcher.gui.plots.readout import ElidedText, ReadOut
 from launcher.gui.translation import render, tr
@@ -20,7 +22,6 @@ from launcher.machine.gpu import Reading
 if TYPE_CHECKING:
     from launcher.gui.plots.chart import ChartWidget
     from launcher.gui.plots.marks import Mark
-    from launcher.gui.plots.overlay import Dot, LineLabel
     from launcher.gui.plots.samples import Columns, Floats, Samples
     from launcher.gui.plots.span import TimeSpan
 
@@ -174,8 +175,6 @@ class PlotRow(QWidget):
         chart = self.chart
         if chart is None or not chart.isVisible():
             return
-        from launcher.gui.plots.overlay import Dot
-
         part = samples.slice_between(span.start_s, span.end_s)
         pixel_columns = group_samples(chart.columns)
         curves = [curve for curve in self.plot.curves if _is_shown(curve, samples)]
@@ -197,7 +196,7 @@ class PlotRow(QWidget):
         for name, values in drawn.items():
             for at in pixel_columns.find_isolated(values):
                 share, y = span.share_at(float(pixel_columns.times[at])), self._height_share(float(values[at]))
-                dots.append(Dot(share, y, colours[name], radius=_ISOLATED_DOT_PX))
+                dots.append(overlays.Dot(share, y, colours[name], radius=_ISOLATED_DOT_PX))
         overlay.dots = dots
         references = self.references if limit is None else (*self.references, limit)
         overlay.labels = (*map(self._reference_label, references), *(() if is_idle else labels))
@@ -212,8 +211,6 @@ class PlotRow(QWidget):
 
     def _find_range(self, drawn: Sequence[Floats], limit: Reference | None) -> tuple[float, float]:
         """Return the ends of the axis for the values in sight. See Plot."""
-        import numpy as np
-
         from launcher.gui.plots.axes import round_up_nicely
 
         plot = self.plot
@@ -233,30 +230,27 @@ class PlotRow(QWidget):
     def _height_share(self, value: float) -> float:
         return (value - self.bottom) / (self.top - self.bottom)
 
-    def _reference_label(self, reference: Reference) -> LineLabel:
-        from launcher.gui.plots.overlay import LineLabel
-
+    def _reference_label(self, reference: Reference) -> overlays.LineLabel:
         above = reference.value > self.top
         text = tr("{text}, above", text=reference.text) if above else reference.text
-        return LineLabel(self._height_share(reference.value), text, line="dotted" if reference.dotted else "dashed")
+        return overlays.LineLabel(
+            self._height_share(reference.value), text, line="dotted" if reference.dotted else "dashed"
+        )
 
-    def _newest_dots(self, samples: Samples, span: TimeSpan) -> tuple[list[Dot], list[LineLabel]]:
+    def _newest_dots(self, samples: Samples, span: TimeSpan) -> tuple[list[overlays.Dot], list[overlays.LineLabel]]:
         """Return a dot at each curve's newest value, and the text at the line's end."""
-        from launcher.gui.plots.chart import curve_colour
-        from launcher.gui.plots.overlay import Dot, LineLabel
-
         dots, labels = [], []
         for curve in self.plot.curves:
             last = samples.last_known(curve.name)
             if curve.name not in self._drawn_names or last is None or last[1] > span.length_s:
                 continue
-            y, colour = self._height_share(last[0] * curve.scale), curve_colour(curve).name()
-            dots.append(Dot(span.share_at(samples.newest_s - last[1]), y, colour))
+            y, colour = self._height_share(last[0] * curve.scale), chart_drawing.curve_colour(curve).name()
+            dots.append(overlays.Dot(span.share_at(samples.newest_s - last[1]), y, colour))
             value = curve.format_value(last[0])
             text = tr(curve.label, value=value, n=curve.draft_position) if curve.label else self._aside
             if text and last[1] < _LABEL_AGE_S:
                 is_main = bool(curve.label) and curve is self.plot.read_outs[0]
-                labels.append(LineLabel(y, text, colour, bold=is_main))
+                labels.append(overlays.LineLabel(y, text, colour, bold=is_main))
         return dots, labels
 
     def show_values_at(self, samples: Samples, span: TimeSpan, index: int | None, header: Sequence[str]) -> str:
@@ -269,9 +263,6 @@ class PlotRow(QWidget):
                 overlay.hover = None
                 overlay.update()
             return ""
-        from launcher.gui.plots.chart import curve_colour
-        from launcher.gui.plots.overlay import Dot, Hover, HoverRow
-
         x = span.share_at(samples.time_at(index)[0])
         rows, dots, by_position = [], [], []
         for curve in (*reversed(self.plot.curves), *self.plot.cursor_only):
@@ -279,17 +270,17 @@ class PlotRow(QWidget):
                 continue
             value = samples.value_at(curve.name, index)
             is_drawn = curve.name in self._drawn_names
-            colour = curve_colour(curve).name()
+            colour = chart_drawing.curve_colour(curve).name()
             if value is not None and is_drawn:
-                dots.append(Dot(x, self._height_share(value * curve.scale), colour, radius=_CURSOR_DOT_PX))
+                dots.append(overlays.Dot(x, self._height_share(value * curve.scale), colour, radius=_CURSOR_DOT_PX))
             if not curve.draft_position:
                 text = UNKNOWN if value is None else f"{curve.format_value(value)} {tr(curve.unit)}"
-                rows.append(HoverRow(colour if is_drawn else None, tr(curve.title), text))
+                rows.append(overlays.HoverRow(colour if is_drawn else None, tr(curve.title), text))
             elif value is not None:
                 by_position.append(curve.format_value(value))
         if by_position:
-            rows.append(HoverRow(None, tr("By position"), " · ".join(by_position) + " %"))
-        overlay.hover = Hover(x, tuple(header), tuple(rows), tuple(dots))
+            rows.append(overlays.HoverRow(None, tr("By position"), " · ".join(by_position) + " %"))
+        overlay.hover = overlays.Hover(x, tuple(header), tuple(rows), tuple(dots))
         overlay.update()
         return ", ".join(f"{row.name} {row.value}" for row in rows)
 

@@ -117,11 +117,12 @@ class SettingsPage(QWidget):
         """Read all settings: the file may have been edited."""
         run = self._controller.bridge.run
         run(
-            lambda _report: asyncio.to_thread(_explain_errors, settings.read_app_settings),
+            _explain_errors,
+            settings.read_app_settings,
             done=self._show_settings,
             failed=self._show_error,
         )
-        run(lambda _report: asyncio.to_thread(settings.hub_token_source), done=self._show_token)
+        run(settings.hub_token_source, done=self._show_token)
 
     def show_setting(self, name: str) -> None:
         """Show the section of a setting, scrolled to it."""
@@ -189,9 +190,7 @@ class SettingsPage(QWidget):
 
     def _write(self, work: Callable[[], SettingState]) -> None:
         self.banner.clear()
-        self._controller.bridge.run(
-            lambda _report: self._write_in_order(work), done=self._show_changed, failed=self._show_refusal
-        )
+        self._controller.bridge.run(self._write_in_order, work, done=self._show_changed, failed=self._show_refusal)
 
     async def _write_in_order(self, work: Callable[[], SettingState]) -> SettingState:
         async with self._write_lock:

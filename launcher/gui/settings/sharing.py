@@ -1,6 +1,7 @@
 """Card for sharing the server with the network: first a warning, then the addresses."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -119,7 +120,7 @@ class SharingCard(Card):
         if shared and port.isdecimal():
             encrypted = self._controller.encrypted
             self._controller.bridge.run(
-                lambda _report: _read_addresses(int(port), encrypted=encrypted), done=self._show_addresses
+                partial(_read_addresses, int(port), encrypted=encrypted), done=self._show_addresses
             )
         else:
             self.addresses.setText("")

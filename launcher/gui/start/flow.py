@@ -11,7 +11,8 @@ from launcher.app.first.first_steps import StepProgress
 from launcher.base.errors import LauncherError, Superseded
 from launcher.base.late import asyncio
 from launcher.engine.server.state import ServerState
-from launcher.gui.start import queries
+from launcher.gui.late import first_checks, first_start, start_planning
+from launcher.gui.service import DEMO
 
 if TYPE_CHECKING:
     from launcher.app.first.first_checks import FirstStartRequest, StartSurvey
@@ -53,8 +54,6 @@ async def run_first_start(
     Reports StepProgress, and a ServeRequest when the server has to be started. `read_session` returns the session that
     started it.
     """
-    from launcher.app.first.first_start import perform_first_start
-
     loop = asyncio.get_running_loop()
 
     async def serve(start: ResolvedStart, on_status: OnStatus) -> SendRequest:
@@ -82,7 +81,7 @@ async def run_first_start(
         assert session is not None  # noqa: S101 -- it has started the server
         return session.send_request
 
-    return await perform_first_start(request, serve, report)
+    return await first_start.perform_first_start(request, serve, report)
 
 
 class ServeAdapter(QObject):
@@ -192,7 +191,7 @@ class StartFlow(QObject):
             self._planning.cancel()
         known = None if again else self._computer
         self._planning = self._bridge.run(
-            lambda report: queries.read_and_plan(request, report, known),
+            lambda report: start_planning.read_and_plan(request, known, report),
             done=self._handle_result,
             failed=self._handle_read_failure,
             reported=self.phase_changed.emit,
@@ -200,14 +199,14 @@ class StartFlow(QObject):
 
     def read_headers(self, plans: Sequence[Plan], *, done: Callable[[LauncherError | None], object]) -> None:
         """Read the headers of files on the hub, and then call `done` with the first error or None."""
-        self._bridge.run(lambda _report: queries.read_headers(plans), done=done, failed=self.failed.emit)
+        self._bridge.run(lambda: start_planning.read_headers(plans), done=done, failed=self.failed.emit)
 
     def survey_plan(self, plan: Plan | None) -> None:
         """Find out which parts of a plan are already on this computer; None stands for the demo."""
         if self._surveying is not None:
             self._surveying.cancel()
         self._surveying = self._bridge.run(
-            lambda _report: queries.survey_plan(plan), done=self._handle_survey, failed=self.failed.emit
+            lambda: start_planning.survey_plan(plan), done=self._handle_survey, failed=self.failed.emit
         )
 
     def ask_engine(self, plan: Plan) -> None:
@@ -215,7 +214,7 @@ class StartFlow(QObject):
         if self._engine_query is not None:
             self._engine_query.cancel()
         self._engine_query = self._bridge.run(
-            lambda _report: queries.ask_engine(plan), done=self.answered.emit, failed=self.answered.emit
+            lambda: start_planning.ask_engine(plan), done=self.answered.emit, failed=self.answered.emit
         )
 
     def start_plan(self, plan: Plan | None, own_settings: KeptPlan | None = None) -> None:
@@ -224,10 +223,11 @@ class StartFlow(QObject):
             return
 
         async def run_steps(report: Callable[[object], None]) -> Reply | None:
-            from launcher.app.first.first_checks import FirstStartRequest, make_first_start_request
-            from launcher.engine.demo import DEMO
-
-            request = make_first_start_request(plan, own_settings) if plan is not None else FirstStartRequest(DEMO)
+            request = (
+                first_checks.make_first_start_request(plan, own_settings)
+                if plan is not None
+                else first_checks.FirstStartRequest(DEMO)
+            )
             return await run_first_start(request, report, lambda: self._controller.session)
 
         self._starting = self._bridge.run(
@@ -254,11 +254,9 @@ class StartFlow(QObject):
         self.failed.emit(error)
 
     def _handle_survey(self, survey: StartSurvey) -> None:
-        from launcher.app.first.first_start import initial_steps
-
         self._surveying = None
         self.needs_network.emit(survey.needs_network)
-        self.surveyed.emit(initial_steps(survey))
+        self.surveyed.emit(first_start.initial_steps(survey))
 
     def _handle_report(self, report: object) -> None:
         if isinstance(report, ServeRequest):

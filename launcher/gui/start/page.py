@@ -9,6 +9,7 @@ from PySide6.QtGui import QGuiApplication, QResizeEvent
 from PySide6.QtWidgets import (
     QBoxLayout,
     QComboBox,
+    QFileDialog,
     QGridLayout,
     QLineEdit,
     QVBoxLayout,
@@ -119,8 +120,6 @@ class StartPage(QWidget):
 
     def choose_file(self) -> None:
         """Let the user choose a model file, and plan for it."""
-        from PySide6.QtWidgets import QFileDialog  # imported late: the first paint does not need it
-
         kinds = f"{tr('Models')} (*.gguf);;{tr('All files')} (*)"
         self.plan_named(QFileDialog.getOpenFileName(self, tr("Choose a model"), "", kinds)[0])
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from launcher.base.errors import LauncherError
 from launcher.gui.duration import format_duration
 from launcher.gui.labels import UNKNOWN
+from launcher.gui.late import measured_tunes, trial_views
 from launcher.gui.translation import chosen_language, join_sentences, ntr, render, tr
+from launcher.gui.tune.cards import WORKLOADS
 from launcher.gui.tune.view_data import VerdictText, WorkloadAnswer
 from launcher.models.drafters import drafter_in, drafter_of
 
@@ -108,19 +110,15 @@ def failed_card(error: LauncherError) -> VerdictText:
 
 def saving_text(view: "TuneView") -> str:
     """Return what is being stored: reading a large model's file for its SHA-256 takes a while."""
-    from launcher.gui.tune.trial_views import describe_settings
-
     return tr(
         "Saving {settings} for {model}. Its file is read once, for its SHA-256.",
-        settings=describe_settings((view.verdict or {}).get("settings", {}), {}),
+        settings=trial_views.describe_settings((view.verdict or {}).get("settings", {}), {}),
         model=file_name(view.model),
     )
 
 
 def verdict_card(view: "TuneView", buttons: "Sequence[ButtonAction]", *, saved: bool = False) -> VerdictText:
     """Return the card of a verdict."""
-    from launcher.app.measuring.tuner import changes_answers
-
     verdict = view.verdict or {}
     runs = ntr("1 reply", "{n} replies", len(view.runs))
     if view.waited_s >= 1:
@@ -132,19 +130,19 @@ def verdict_card(view: "TuneView", buttons: "Sequence[ButtonAction]", *, saved: 
     detail = tr("Why: {because}", because=render(reason)) if reason else ""
     if not likely and (verdict.get("speedup") is not None or verdict.get("gain") is not None):
         detail = join_sentences(detail, tr("All ranges together hold with 95 % confidence."))
-    meaning = "attention" if verdict["mtp"] == "undecided" or changes_answers(verdict) else "good"
+    meaning = "attention" if verdict["mtp"] == "undecided" or measured_tunes.changes_answers(verdict) else "good"
     answers = [workload_answer(each, view.baseline) for each in verdict.get("workloads") or ()]
     return VerdictText(verdict_sentence(verdict, view.workload), kicker, detail, meaning, buttons, answers)
 
 
 def workload_answer(answer: Mapping[str, Any], baseline: Mapping[str, Any]) -> WorkloadAnswer:
     """Return the answer for one of several workloads (a PartAnswer as JSON) as texts."""
-    from launcher.gui.tune.trial_views import describe_settings
-
     title = workload_title(str(answer["workload"]))
     settings = tr("not clear yet")
     if answer["mtp"] != "undecided":
-        settings = describe_settings(answer["settings"], baseline) if drafter_in(answer).drafts else tr("MTP off")
+        settings = (
+            trial_views.describe_settings(answer["settings"], baseline) if drafter_in(answer).drafts else tr("MTP off")
+        )
     low, high, likely = (answer.get(key) for key in ("ci_low", "ci_high", "likely"))
     change = UNKNOWN if low is None or high is None else f"{_percent_change(low)} … {_percent_change(high)}"
     chance = UNKNOWN if likely is None else tr("over 99 %") if likely > 0.99 else f"{100 * likely:.0f} %"
@@ -157,8 +155,6 @@ def verdict_sentence(verdict: Mapping[str, Any], workload: str) -> str:
     English is as the tuner wrote it. For other languages the sentence is made from the figures, because the tuner joins
     it from parts in the order of English.
     """
-    from launcher.gui.tune.trial_views import describe_settings
-
     ratio, low, high = verdict.get("speedup"), verdict.get("ci_low"), verdict.get("ci_high")
     if chosen_language() == "en" or ratio is None or low is None or high is None:
         return render(str(verdict.get("overall") or verdict["sentence"]))
@@ -179,7 +175,7 @@ def verdict_sentence(verdict: Mapping[str, Any], workload: str) -> str:
         sentence = f"{tr('Likely ({chance} %):', chance=int(100 * verdict['likely']))} {sentence}"
     if not gain or gain["estimate"] == ratio:
         return sentence
-    settings = describe_settings(verdict["settings"], {})
+    settings = trial_views.describe_settings(verdict["settings"], {})
     bounds = {"low": _percent_change(gain["low"]), "high": _percent_change(gain["high"])}
     more = tr("{settings}: {low} to {high} compared with MTP off so far.", settings=settings, **bounds)
     return join_sentences(sentence, more)
@@ -187,8 +183,6 @@ def verdict_sentence(verdict: Mapping[str, Any], workload: str) -> str:
 
 def workload_title(name: str) -> str:
     """Return the title of a workload by its name, or those of several with commas between."""
-    from launcher.gui.tune.cards import WORKLOADS
-
     titles = {each.name: tr(each.title) for each in WORKLOADS}
     return ", ".join(titles.get(each, each) for each in name.split(", "))
 
@@ -204,9 +198,7 @@ def unfinished_card(view: "TuneView", reason: str) -> VerdictText:
 
 def keep_label(view: "TuneView") -> str:
     """Return the label of the button that keeps the recommended settings."""
-    from launcher.app.measuring.tuner import changes_answers
-
-    if changes_answers(view.verdict or {}):
+    if measured_tunes.changes_answers(view.verdict or {}):
         return tr("Use these settings although the answers change")
     draft = int((view.verdict or {}).get("draft", 0))
     if drafter_of(draft).drafts:

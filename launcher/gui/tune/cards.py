@@ -29,10 +29,13 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from launcher.app import settings
 from launcher.app.settings_declared import ADVICE
+from launcher.base.paths import explain_os_error
 from launcher.base.units import format_figure
 from launcher.gui import theme
 from launcher.gui.labels import UNKNOWN, Label, set_tooltip
+from launcher.gui.late import report_export, tune_history, tuned_match, use_counting
 from launcher.gui.translation import mark, render, tr
 from launcher.gui.tune.tune_control import current_options
 from launcher.gui.tune.view_data import StepPart, TrialRow, VerdictText, WorkloadAnswer
@@ -102,10 +105,7 @@ class TunedSettingsCard(Card):
         """Read the tuned settings and the advice."""
         session, model = self._controller.session, self._controller.served_name
 
-        async def read_state(_report: object) -> TunedState:
-            return await _read_state(session, model)
-
-        self._controller.bridge.run(read_state, done=self.show_state, failed=self._show_error)
+        self._controller.bridge.run(_read_state, session, model, done=self.show_state, failed=self._show_error)
 
     def _show_error(self, error: LauncherError) -> None:
         """Show why reading failed."""
@@ -168,15 +168,11 @@ def _advice_text(advice: Advice) -> str:
 
 async def _read_state(session: ServingSession | None, model: str) -> TunedState:
     """Read the state for the running model, else the last served one, else the demo. Wakes no GPU."""
-    from launcher.app import settings
-    from launcher.app.planning.tuned_match import find_tuned_match
-    from launcher.app.serving.use_counting import find_advice
-
     _, options = await current_options(session, model)
     launch = None if session is None or session.is_idle else session.supervisor.launch
-    advice = await asyncio.to_thread(find_advice, launch) if launch is not None else None
+    advice = await asyncio.to_thread(use_counting.find_advice, launch) if launch is not None else None
     counts_use = bool(await asyncio.to_thread(settings.stored_value, ADVICE))
-    return TunedState(await find_tuned_match(options, wake=False), advice, counts_use)
+    return TunedState(await tuned_match.find_tuned_match(options, wake=False), advice, counts_use)
 
 
 # Earlier tunes on this computer: choose one to show it; the shown one can be exported.
@@ -232,9 +228,7 @@ class HistoryCard(Card):
 
     def refresh(self) -> None:
         """Read the list."""
-        self._controller.bridge.run(
-            lambda _report: asyncio.to_thread(_list_tunes), done=self._show_rows, failed=self._show_error
-        )
+        self._controller.bridge.run(_list_tunes, done=self._show_rows, failed=self._show_error)
 
     def export_tune(self, session_id: str) -> None:
         """Let the user choose a file and export a tune to it."""
@@ -245,7 +239,7 @@ class HistoryCard(Card):
             if not path.suffix:
                 suffix = kind[kind.rfind(".") : -1]  # .md of "Markdown (*.md)"
                 path = path.with_suffix(suffix)
-            self._controller.bridge.run(lambda _report: asyncio.to_thread(_export_session, session_id, path))
+            self._controller.bridge.run(_export_session, session_id, path)
 
     def _show_rows(self, rows: Sequence[Summary], problem: str = "") -> None:
         self._model.show_rows(rows)
@@ -262,32 +256,23 @@ class HistoryCard(Card):
     def _load_row(self, row: int) -> None:
         if 0 <= row < len(self.rows):
             session_id = self.rows[row].id
-            self._controller.bridge.run(
-                lambda _report: asyncio.to_thread(_load_session, session_id), done=self.chosen.emit
-            )
+            self._controller.bridge.run(_load_session, session_id, done=self.chosen.emit)
 
 
 def _list_tunes() -> tuple[Summary, ...]:
-    from launcher.tuning.history import History, history_file
-
-    if not history_file().exists():
+    if not tune_history.history_file().exists():
         return ()
-    with History() as history:
+    with tune_history.History() as history:
         return history.find_sessions(kind="tune", most=_MOST_TUNES)
 
 
 def _load_session(session_id: str) -> Session:
-    from launcher.tuning.history import History
-
-    with History() as history:
+    with tune_history.History() as history:
         return history.load(session_id)
 
 
 def _export_session(session_id: str, path: Path) -> None:
-    from launcher.base.paths import explain_os_error
-    from launcher.tuning.report_export import writer_for
-
-    text = writer_for(path)(_load_session(session_id))
+    text = report_export.writer_for(path)(_load_session(session_id))
     try:
         path.write_bytes(text.encode())
     except OSError as error:

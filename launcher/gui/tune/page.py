@@ -12,6 +12,7 @@ from launcher.base.errors import LauncherError
 from launcher.gui import theme
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label, set_tooltip
+from launcher.gui.late import trial_views, tuner, workloads
 from launcher.gui.translation import join_sentences, ntr, render, tr
 from launcher.gui.tune import card_text
 from launcher.gui.tune.cards import (
@@ -26,7 +27,7 @@ from launcher.gui.tune.cards import (
     describe_faults,
 )
 from launcher.gui.tune.draft_plot import DraftPlot
-from launcher.gui.tune.tune_control import TuneControl
+from launcher.gui.tune.tune_control import TuneControl, view_of_session
 from launcher.gui.tune.view_data import OWN_WORKLOAD, TrialRow, TuneRequest, VerdictText
 from launcher.gui.widgets import Card, ComboBox, PageHead, SliderField
 from launcher.gui.widgets.scrolling import make_scroll_area
@@ -164,8 +165,6 @@ class TunePage(QWidget):
 
     def show_tune(self, view: "TuneView") -> None:
         """Show a tune's results so far."""
-        from launcher.gui.tune import trial_views
-
         self._view = view
         self.show_rows(trial_views.trial_rows(view))
         self.plot.show_curves(trial_views.rate_curves(view))
@@ -220,9 +219,9 @@ class TunePage(QWidget):
 
     def _show_amounts(self) -> None:
         """Show the number of prompts of each workload. Known once a plan was made."""
-        from launcher.tuning.workloads import shipped_workloads
-
-        amounts = {each.name: ntr("1 prompt", "{n} prompts", len(each.prompts)) for each in shipped_workloads()}
+        amounts = {
+            each.name: ntr("1 prompt", "{n} prompts", len(each.prompts)) for each in workloads.shipped_workloads()
+        }
         self.workloads.show_amounts({**amounts, "mine": card_text.file_name(self._prompt_file) or tr("none yet")})
 
     def _show_plan(self, prepared: "PreparedTune") -> None:
@@ -235,11 +234,9 @@ class TunePage(QWidget):
         self._show_amounts()
 
     def _show_trial(self, planned: "TrialPlanned") -> None:
-        from launcher.gui.tune.trial_views import describe_settings
-
         self._trial = planned
         if (view := self._running_view) is not None:
-            label = describe_settings(planned.settings, view.baseline)
+            label = trial_views.describe_settings(planned.settings, view.baseline)
             trials = max(self._planned_trials, planned.number + 1)
             kicker, sentence, detail = card_text.trial_texts(planned, label, trials)
             if self._answer:
@@ -253,19 +250,17 @@ class TunePage(QWidget):
 
     def _show_delay(self, event: "QuietAwaited | QuietEnded | ClientsAwaited | AnswersCompared") -> None:
         """Show a wait for other programs or clients and its end, and the check of the answers after the last trial."""
-        from launcher.tuning.tuner import AnswersCompared, ClientsAwaited, QuietAwaited
-
         view = self._running_view
-        if view is None or (isinstance(event, ClientsAwaited) and view.verdict is not None):
+        if view is None or (isinstance(event, tuner.ClientsAwaited) and view.verdict is not None):
             return
-        if isinstance(event, QuietAwaited):
+        if isinstance(event, tuner.QuietAwaited):
             kicker, sentence, detail = card_text.waiting_texts(event)
             if self._answer:
                 sentence, detail = self._answer, join_sentences(sentence, detail)
             self.verdict.show_texts(kicker, sentence, detail)
-        elif isinstance(event, ClientsAwaited) and not event.is_over:
+        elif isinstance(event, tuner.ClientsAwaited) and not event.is_over:
             self.verdict.show_texts(*card_text.clients_texts(view))
-        elif isinstance(event, AnswersCompared):
+        elif isinstance(event, tuner.AnswersCompared):
             self.verdict.show_verdict(card_text.compared_card(view, event, [(tr("Skip"), self._pause)]))
         elif self._trial is not None:
             self._show_trial(self._trial)
@@ -373,8 +368,6 @@ class TunePage(QWidget):
         """Show a tune from the history, unless one is running."""
         if self.tuning.running:
             return
-        from launcher.gui.tune.tune_control import view_of_session
-
         view = view_of_session(session)
         self._session_id = session.id
         self.export.setEnabled(True)

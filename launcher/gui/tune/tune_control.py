@@ -11,6 +11,20 @@ from PySide6.QtCore import QObject, Signal
 
 from launcher.base.codec import to_json
 from launcher.base.errors import LauncherError, Superseded
+from launcher.gui.late import (
+    agent_tasks,
+    borrowed_session,
+    last_start,
+    measured_tunes,
+    registry,
+    saved_tunes,
+    start_settings,
+    trial_views,
+    tune_goals,
+    tuner,
+    tuner_space,
+    workloads,
+)
 from launcher.gui.service import DEMO
 from launcher.gui.tune.view_data import OWN_WORKLOAD, TuneRequest
 
@@ -76,7 +90,7 @@ class TuneControl(QObject):
 
     def read_last(self) -> None:
         """Read the last tune."""
-        self._controller.bridge.run(lambda _report: asyncio.to_thread(_read_saved_tune), done=self._handle_last)
+        self._controller.bridge.run(_read_saved_tune, done=self._handle_last)
 
     def _handle_last(self, saved: SavedTune | None) -> None:
         if not self.running:
@@ -90,10 +104,9 @@ class TuneControl(QObject):
             self._planning.cancel()
         session, model = self._controller.session, self._controller.served_name
 
-        async def prepare_tune(_report: object) -> PreparedTune:
-            return await _prepare_tune(session, model, request)
-
-        self._planning = self._controller.bridge.run(prepare_tune, done=self.planned.emit, failed=lambda _: None)
+        self._planning = self._controller.bridge.run(
+            _prepare_tune, session, model, request, done=self.planned.emit, failed=lambda _: None
+        )
 
     def start_tune(self, request: TuneRequest | None, *, more_minutes: float = 0.0, when_idle: bool = False) -> None:
         """Start a tune or, with None, continue the last one with some more minutes of budget.
@@ -109,8 +122,6 @@ class TuneControl(QObject):
         model_path = self._model_path
 
         async def measure_settings(session: ServingSession, model: str, report: Callable[[object], None]) -> Any:  # noqa: ANN401 -- a Verdict
-            from launcher.app.measuring.tuner import run_tune
-
             saved = await asyncio.to_thread(_read_saved_tune, model_path) if request is None else None
             if saved is not None:
                 saved = replace(saved, budget_s=saved.budget_s + 60 * more_minutes)
@@ -118,7 +129,7 @@ class TuneControl(QObject):
             report(prepared)
             if when_idle and not session.is_idle:
                 return await _tune_when_idle(session, prepared, report, saved)
-            return await run_tune(session, prepared, report, resume=saved)
+            return await measured_tunes.run_tune(session, prepared, report, resume=saved)
 
         self._running_tune = self._controller.run_measurement(
             measure_settings,
@@ -159,13 +170,11 @@ class TuneControl(QObject):
         model_path = self._model_path
 
         async def serve_found(session: ServingSession, _model: str, _report: object) -> None:
-            from launcher.app.measuring.tuner import serve_early_answer, serve_winner
-
             saved = await asyncio.to_thread(_read_saved_tune, model_path)
             if saved is not None and settings is not None:
-                await serve_early_answer(session, saved.model, saved.options, settings)
+                await measured_tunes.serve_early_answer(session, saved.model, saved.options, settings)
             elif saved is not None and saved.verdict is not None:  # an ended tune, whose answers were judged
-                await serve_winner(session, saved.model, saved.options, saved.verdict["settings"])
+                await measured_tunes.serve_winner(session, saved.model, saved.options, saved.verdict["settings"])
 
         self._controller.run_measurement(
             serve_found,
@@ -206,48 +215,31 @@ class TuneControl(QObject):
         path_to_delete = self._model_path if self._view is not None and self._view.trials else None
 
         def delete_saved() -> None:
-            from launcher.app.measuring.saved_tunes import delete_tune
-
             if path_to_delete is not None:
-                delete_tune(path_to_delete)
+                saved_tunes.delete_tune(path_to_delete)
 
         self._view = None
-        self._controller.bridge.run(
-            lambda _report: asyncio.to_thread(delete_saved), done=lambda _: self.last_read.emit(None)
-        )
+        self._controller.bridge.run(delete_saved, done=lambda _: self.last_read.emit(None))
 
     def _handle_event(self, event: object) -> None:
-        from launcher.app.measuring.tuner_space import PreparedTune
-        from launcher.tuning.tuner import (
-            AnswersCompared,
-            ClientsAwaited,
-            Predicted,
-            QuietAwaited,
-            QuietEnded,
-            TrialFailed,
-            TrialMeasured,
-            TrialPlanned,
-            VerdictReached,
-        )
-
         match event:
-            case PreparedTune():
+            case tuner_space.PreparedTune():
                 self._view, self._model_path = _view_of_prepared(event), event.options.model
                 self.planned.emit(event)
                 self.changed.emit(self._view)
-            case ClientsAwaited(waited_s):
+            case tuner.ClientsAwaited(waited_s):
                 self._change_view(waited_s=waited_s)
                 self.delayed.emit(event)
-            case TrialPlanned():
+            case tuner.TrialPlanned():
                 self.trial_planned.emit(event)
-            case QuietAwaited() | QuietEnded() | AnswersCompared():
+            case tuner.QuietAwaited() | tuner.QuietEnded() | tuner.AnswersCompared():
                 self.delayed.emit(event)
-            case TrialMeasured(state=state) | TrialFailed(state=state):
+            case tuner.TrialMeasured(state=state) | tuner.TrialFailed(state=state):
                 self._change_view(trials=state.trials)
-            case Predicted():
+            case tuner.Predicted():
                 self._change_view(forecasts=event.forecasts, other_settings=_without_draft(event.settings))
                 self.answered.emit(event)
-            case VerdictReached():
+            case tuner.VerdictReached():
                 self._change_view(
                     trials=event.state.trials,
                     forecasts=event.verdict.forecasts,
@@ -265,54 +257,40 @@ async def _tune_when_idle(
     session: ServingSession, prepared: PreparedTune, report: Callable[[object], None], saved: SavedTune | None
 ) -> Verdict:
     """Tune on the server of `session` while no client uses it; then restore its settings."""
-    from launcher.app.measuring.tuner import run_tune_when_idle
-    from launcher.app.serving.borrowed_session import borrow_server
-    from launcher.engine.server.registry import find_server
-    from launcher.tuning.tuner import ClientsAwaited
-
-    entry = await asyncio.to_thread(find_server, session.supervisor.endpoint.url)
+    entry = await asyncio.to_thread(registry.find_server, session.supervisor.endpoint.url)
     with session.monitor.pause_traffic_reports():
-        async with borrow_server(entry) as borrowed:
+        async with borrowed_session.borrow_server(entry) as borrowed:
             borrowed.check_model(prepared.options)
-            verdict = await run_tune_when_idle(borrowed, prepared, report, resume=saved)
-            report(ClientsAwaited(borrowed.waited_s, is_over=True))
+            verdict = await measured_tunes.run_tune_when_idle(borrowed, prepared, report, resume=saved)
+            report(tuner.ClientsAwaited(borrowed.waited_s, is_over=True))
             return verdict
 
 
 def _read_saved_tune(model: Path | None = None) -> SavedTune | None:
     """Return the last tune of a model file, or of any if None. Another program may have tuned another file since."""
-    from launcher.app.measuring.saved_tunes import load_tune
-
-    return load_tune(model)
+    return saved_tunes.load_tune(model)
 
 
 async def current_options(session: ServingSession | None, model: str) -> tuple[str, ServeOptions]:
     """Return the running model, else the last served one, else the demo; and its actual or resolved settings."""
-    from launcher.app.planning.start_settings import resolve_start
-    from launcher.engine.server.last_start import load_last_model
-
     options = None if session is None or session.is_idle else session.supervisor.options
     if options is not None and model:
         return model, options
-    last_model = await asyncio.to_thread(load_last_model)
+    last_model = await asyncio.to_thread(last_start.load_last_model)
     model = last_model or DEMO
-    return model, (await resolve_start(model, use_tuned=False)).options
+    return model, (await start_settings.resolve_start(model, use_tuned=False)).options
 
 
 async def _prepare_tune(
     session: ServingSession | None, model: str, request: TuneRequest, saved: SavedTune | None = None
 ) -> PreparedTune:
     """Prepare a tune of the running model, else the last served one, else the demo; or a stored tune."""
-    from launcher.app.measuring.tuner_space import prepare_tune
-    from launcher.tuning.agent_tasks import DEFAULT_AGENT, find_shape, task_goal, task_workload
-    from launcher.tuning.goal import Aim, Goal
-
     engine_pid: int | None = None
     engine_log: list[str] = []
     if session is not None and not session.is_idle:
         engine_pid, engine_log = session.supervisor.engine_pid, session.supervisor.log.last_lines()
     if saved is not None:
-        return await prepare_tune(
+        return await tuner_space.prepare_tune(
             saved.model,
             saved.options,
             saved.workload,
@@ -323,32 +301,34 @@ async def _prepare_tune(
             log=engine_log,
         )
     model, options = await current_options(session, model)
-    aim = Aim(request.aim)
-    goal, budget_s = Goal(aim), 60.0 * request.minutes
-    if aim is Aim.TASK:
-        shape = find_shape(DEFAULT_AGENT)
-        goal, workload = task_goal(shape), task_workload(shape)
+    aim = tune_goals.Aim(request.aim)
+    goal, budget_s = tune_goals.Goal(aim), 60.0 * request.minutes
+    if aim is tune_goals.Aim.TASK:
+        shape = agent_tasks.find_shape(agent_tasks.DEFAULT_AGENT)
+        goal, workload = agent_tasks.task_goal(shape), agent_tasks.task_workload(shape)
     else:
         workload = await asyncio.to_thread(_load_requested, request)
-    return await prepare_tune(model, options, workload, goal, budget_s, engine_pid=engine_pid, log=engine_log)
+    return await tuner_space.prepare_tune(
+        model, options, workload, goal, budget_s, engine_pid=engine_pid, log=engine_log
+    )
 
 
 def _load_requested(request: TuneRequest) -> Workload:
     """Return the workloads of a request, joined. Raises BadOption and WorkloadUnusable."""
-    from launcher.tuning.workloads import join_workloads, load_workload, read_workload_file
-
     names = request.workload.split(",")
     if request.file and OWN_WORKLOAD not in names:
         names = [OWN_WORKLOAD]
-    chosen = [read_workload_file(Path(request.file)) if name == OWN_WORKLOAD else load_workload(name) for name in names]
-    return chosen[0] if len(chosen) == 1 else join_workloads(chosen)
+    chosen = [
+        workloads.read_workload_file(Path(request.file)) if name == OWN_WORKLOAD else workloads.load_workload(name)
+        for name in names
+    ]
+    return chosen[0] if len(chosen) == 1 else workloads.join_workloads(chosen)
 
 
-def _view_of_prepared(prepared: PreparedTune) -> TuneView:
+def _view_of_prepared(prepared: PreparedTune) -> trial_views.TuneView:
     from launcher.gui.tune.card_text import workload_title
-    from launcher.gui.tune.trial_views import TuneView
 
-    return TuneView(
+    return trial_views.TuneView(
         prepared.model,
         workload_title(prepared.workload.name),
         prepared.goal,
@@ -357,38 +337,35 @@ def _view_of_prepared(prepared: PreparedTune) -> TuneView:
     )
 
 
-def _view_of_saved(saved: SavedTune) -> TuneView:
+def _view_of_saved(saved: SavedTune) -> trial_views.TuneView:
     from launcher.gui.tune.card_text import workload_title
-    from launcher.gui.tune.trial_views import TuneView, read_forecasts
 
     verdict = saved.verdict
-    return TuneView(
+    return trial_views.TuneView(
         saved.model,
         workload_title(saved.workload.name),
         saved.goal,
         saved.space.baseline,
         saved.state.trials,
-        read_forecasts(verdict) if verdict else (),
+        trial_views.read_forecasts(verdict) if verdict else (),
         _without_draft(verdict["shown"]) if verdict else {},
         verdict,
     )
 
 
-def view_of_session(session: Session) -> TuneView:
+def view_of_session(session: Session) -> trial_views.TuneView:
     """Return the display data of a tune from the history."""
     from launcher.gui.tune.card_text import workload_title
-    from launcher.gui.tune.trial_views import TuneView, group_trials, read_forecasts
-    from launcher.tuning.goal import Aim, Goal
 
     result = session.result
     ended = "mtp" in result
-    return TuneView(
+    return trial_views.TuneView(
         session.environment.model.name,
         workload_title(session.workload),
-        Goal(Aim(result.get("goal", "speed"))),
+        tune_goals.Goal(tune_goals.Aim(result.get("goal", "speed"))),
         session.settings,
-        group_trials(session.runs),
-        read_forecasts(result) if ended else (),
+        trial_views.group_trials(session.runs),
+        trial_views.read_forecasts(result) if ended else (),
         _without_draft(result.get("shown", {})),
         result if ended else None,
     )

@@ -11,13 +11,9 @@ from typing import Any
 
 import pytest
 
-from launcher.app.planning.planner import (
-    MachineDescription,
-    _must_ask_engine,
-    compare_with_engine,
-    read_situation,
-    read_source,
-)
+from launcher.app.planning.engine_answer import compare_with_engine
+from launcher.app.planning.model_source import read_source
+from launcher.app.planning.planner import MachineDescription, _must_ask_engine, read_situation
 from launcher.base.errors import EngineFailed
 from launcher.engine.builds.build import EngineBuild
 from launcher.engine.builds.probe import probe_engine

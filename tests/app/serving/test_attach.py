@@ -12,7 +12,8 @@ import pytest
 from launcher.app.serving.attach import AttachedServer, attach_server
 from launcher.base import http
 from launcher.base.errors import BadOption, LauncherError, ProxyUnusable, Refused, ServerNotFound, Unreachable
-from launcher.cli import agent_check
+from launcher.cli.agent_check import run
+from launcher.cli.options.agent_check import configure
 from launcher.engine.server.address import parse_address
 from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.state import ServerState
@@ -406,13 +407,13 @@ class TestRouters:
 
     async def test_agent_check_names_the_model_in_each_request(self) -> None:
         parser = argparse.ArgumentParser()
-        agent_check.configure(parser)
+        configure(parser)
         answer = {"choices": [{"finish_reason": "stop", "message": {"role": "assistant", "content": "ok"}}]}
         routes = router_routes(large="loaded", small="loaded") | {"/v1/chat/completions": reply(answer)}
         async with serve_answers(routes) as (url, seen):
             with pytest.raises(BadOption, match=r"Loaded: large, small\. Others: none"):
-                await agent_check.run(parser.parse_args(["--url", url]))
-            await agent_check.run(parser.parse_args(["--url", url, "--model", "small"]))
+                await run(parser.parse_args(["--url", url]))
+            await run(parser.parse_args(["--url", url, "--model", "small"]))
         posted = [head for head in seen if head.startswith(b"POST /v1/chat/completions")]
         assert len(posted) >= 3
         assert {sent_model([head]) for head in posted} == {"small"}

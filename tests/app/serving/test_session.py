@@ -323,7 +323,7 @@ async def test_the_memory_of_a_load_is_read_again_after_its_first_full_ubatch(
         readings.append((pid, has_read_prompt, replaces_last))
         return True
 
-    monkeypatch.setattr("launcher.app.planning.planner.record_load_memory", record)
+    monkeypatch.setattr("launcher.app.planning.load_memory.record_load_memory", record)
     monkeypatch.setattr("launcher.app.serving.load_recording.BUILT_IN", "another")  # the built-in engine uses no GPU
     short, long = ("Hi", "What is a draft? " * 40)
 
