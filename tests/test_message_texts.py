@@ -89,6 +89,22 @@ def flattened_messages(tree: ast.Module) -> Iterator[ast.AST]:
                     yield node
 
 
+def names_outside_brackets(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield each fact that one face has no name for, and that stands outside of [brackets] in its message."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and name_of(node.func) == "message" and node.args:
+            always = re.sub(r"\[[^\[\]]*\{[^\[\]]*\]", "", text_of(node.args[0]) or "")
+            for fact in node.keywords:
+                given = fact.value.args if isinstance(fact.value, ast.Call) else []
+                makes_name = isinstance(fact.value, ast.Call) and name_of(fact.value.func) in (
+                    "FaceName",
+                    "command_name",
+                )
+                lacks_one = len(given) == 1 or (given and isinstance(given[0], ast.Constant) and given[0].value is None)
+                if makes_name and lacks_one and f"{{{fact.arg}}}" in always:
+                    yield fact.value
+
+
 def list_core_files() -> list[Path]:
     files = [path for path in SOURCE.rglob("*.py") if path.relative_to(SOURCE).parts[0] not in FACES]
     return [path for path in sorted(files) if path.relative_to(SOURCE).as_posix() not in OTHER_TEXTS]
@@ -113,6 +129,29 @@ def test_no_message_is_made_plain_text_in_the_core() -> None:
         each for path in files for each in describe_places(flattened_messages(ast.parse(path.read_text("utf-8"))), path)
     ]
     assert not lost, "\n".join(lost)
+
+
+def test_a_name_that_one_face_lacks_stands_in_brackets() -> None:
+    files = sorted(SOURCE.rglob("*.py"))
+    found = [
+        each
+        for path in files
+        for each in describe_places(names_outside_brackets(ast.parse(path.read_text("utf-8"))), path)
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ('message("Stop it[: {command}].", command=command_name("stop"))', 0),
+        ('message("Stop it: {command}.", command=command_name("stop"))', 1),
+        ('message("See {command}.", command=command_name("logs", mark("Logs")))', 0),
+        ('message("It is on {page}.", page=FaceName(None, mark("Logs")))', 1),
+    ],
+)
+def test_a_name_outside_of_brackets_is_found(source: str, count: int) -> None:
+    assert len(list(names_outside_brackets(ast.parse(source)))) == count
 
 
 @pytest.mark.parametrize(
