@@ -27,6 +27,13 @@ def test_the_version_option_imports_few_modules() -> None:
     assert not {"asyncio", "pydantic", "psutil", "httpx", "platformdirs", "aiohttp", "cryptography"} & loaded
 
 
+def test_help_and_completion_load_nothing_that_a_verb_runs() -> None:
+    loaded = modules_after("import launcher.cli.main as m; m.build_full_parser()")
+    assert "launcher.cli.options.serve" in loaded
+    assert not {"asyncio", "pydantic", "psutil", "httpx", "sqlite3"} & loaded
+    assert not {name for name in loaded if name.startswith(("launcher.app", "launcher.tuning", "launcher.gateway"))}
+
+
 def test_a_plan_for_a_described_card_loads_few_modules() -> None:
     code = (
         "import sys; from launcher.entry import run; sys.argv[1:] = ['plan', '--gpu-memory', '24', '--json']\n"

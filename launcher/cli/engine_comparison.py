@@ -8,7 +8,7 @@ from launcher.base.codec import JsonView, to_json
 from launcher.base.errors import LauncherError
 
 if TYPE_CHECKING:
-    from launcher.app.planning.engine_answer import EngineComparison
+    from launcher.app.planning.planner import EngineComparison
     from launcher.models.memory import MemoryEstimate
 
 _MIB = 2**20

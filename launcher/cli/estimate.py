@@ -11,8 +11,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.app.planning import engine_answer, model_source, planner
-from launcher.app.planning.engine_answer import EngineComparison
+from launcher.app.planning import model_source, planner
+from launcher.app.planning.planner import EngineComparison
 from launcher.base.codec import to_json
 from launcher.base.errors import EngineMissing, GeometryUnknown, LauncherError, ModelBroken
 from launcher.base.paths import expand_user, explain_os_error
@@ -140,6 +140,8 @@ async def _ask_engine(
 
     Raises EngineMissing if the engine that the user named is missing.
     """
+    from launcher.app.planning import engine_answer  # imported late: it takes as long as the rest of an estimate
+
     try:
         return await engine_answer.compare_with_engine(source, setting, engine, machine)
     except LauncherError as error:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from launcher import __version__
@@ -166,7 +165,8 @@ async def _run_verb(options: argparse.Namespace) -> int:
     """Run a verb and print its result, unless it printed all itself. Returns the exit code."""
     from launcher.cli.output import print_result
 
-    outcome = await resolve_name(options.run)(options)
+    module, _, name = options.run.partition(":")
+    outcome = await getattr(importlib.import_module(module), name)(options)
     return outcome if isinstance(outcome, int) else print_result(outcome, as_json=options.json)
 
 

@@ -30,8 +30,7 @@ from launcher.models.situation import MEMORY_VIEW
 from launcher.models.speed import comparable_rate, describe_forecast, describe_reading, describe_run
 
 if TYPE_CHECKING:
-    from launcher.app.planning.engine_answer import EngineComparison
-    from launcher.app.planning.planner import MachineDescription, PlannedEngine
+    from launcher.app.planning.planner import EngineComparison, MachineDescription, PlannedEngine
     from launcher.app.planning.start_settings import KeptPlan
     from launcher.models.catalogue import Catalogue
     from launcher.models.file_kinds import OtherFile

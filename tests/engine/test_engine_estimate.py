@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.planning.engine_answer import EngineComparison, compare_with_engine
+from launcher.app.planning.engine_answer import compare_with_engine
 from launcher.app.planning.model_source import ModelSource, estimate_by_formula, read_source
+from launcher.app.planning.planner import EngineComparison
 from launcher.base.errors import EngineFailed, EngineUnsuitable, GeometryUnknown, LauncherError
 from launcher.engine.builds.build import EngineBuild
 from launcher.engine.builds.probe import probe_engine

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from launcher.app.planning.model_source import ModelSource, estimate_by_formula
-from launcher.app.planning.planner import MachineDescription
+from launcher.app.planning.planner import EngineComparison, MachineDescription
 from launcher.base.errors import (
     GeometryUnknown,
 )
@@ -17,31 +16,6 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.launch import choose_build, uses_gpu
 from launcher.machine.machine import read_machine
 from launcher.models.memory import PlanSettings
-
-if TYPE_CHECKING:
-    from launcher.engine.engine_estimate import EngineEstimate
-    from launcher.models.memory import MemoryEstimate
-
-
-FLAGGED_PERCENT = 3.0
-"""A formula that differs by more is marked as wrong, and only the engine's figures count."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineComparison:
-    """An engine's own memory figures and the formula's for the same backend, and their difference in percent.
-
-    `formula` and `difference_percent` are None for a model without a formula.
-    """
-
-    engine: EngineEstimate
-    formula: MemoryEstimate | None
-    difference_percent: float | None
-
-    @property
-    def flagged(self) -> bool:
-        """True if the difference is so large that only the engine's figures count."""
-        return self.difference_percent is not None and abs(self.difference_percent) > FLAGGED_PERCENT
 
 
 async def compare_with_engine(

@@ -25,9 +25,8 @@ from launcher.models.plan import Plan, PlanCriteria, Status, estimate_argument, 
 from launcher.models.speed import forecast_reading
 
 if TYPE_CHECKING:
-    from launcher.app.planning.engine_answer import EngineComparison
     from launcher.app.planning.model_source import ModelSource
-    from launcher.app.planning.planner import MachineDescription
+    from launcher.app.planning.planner import EngineComparison, MachineDescription
     from launcher.engine.engine_estimate import EngineEstimate
     from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
     from launcher.models.locate import ModelSelection

@@ -28,8 +28,8 @@ from launcher.models.server_settings import ROWS, to_fields
 from launcher.models.situation import Situation, describe_machine, describe_unified_machine
 
 if TYPE_CHECKING:
-    from launcher.app.planning.engine_answer import EngineComparison
     from launcher.engine.builds.build import Device, EngineBuild
+    from launcher.engine.engine_estimate import EngineEstimate
     from launcher.engine.server.own_memory import RunningEngine
     from launcher.machine.machine import Machine
     from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry
@@ -37,9 +37,12 @@ if TYPE_CHECKING:
     from launcher.models.compute_buffers import Backend
     from launcher.models.gguf import GgufModel
     from launcher.models.locate import ModelSelection
+    from launcher.models.memory import MemoryEstimate
     from launcher.models.plan import UnplannedFile
     from launcher.models.read_situation import ServerMemory
 
+FLAGGED_PERCENT = 3.0
+"""A formula that differs by more is marked as wrong, and only the engine's figures count."""
 _MIB, _GIB = 2**20, 2**30
 
 
@@ -64,6 +67,23 @@ class MachineDescription:
     backend: Backend | None = None
     wake: bool = False
     rpc: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineComparison:
+    """An engine's own memory figures and the formula's for the same backend, and their difference in percent.
+
+    `formula` and `difference_percent` are None for a model without a formula.
+    """
+
+    engine: EngineEstimate
+    formula: MemoryEstimate | None
+    difference_percent: float | None
+
+    @property
+    def flagged(self) -> bool:
+        """True if the difference is so large that only the engine's figures count."""
+        return self.difference_percent is not None and abs(self.difference_percent) > FLAGGED_PERCENT
 
 
 async def read_situation(

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from launcher.base.errors import LauncherError
 
 if TYPE_CHECKING:
-    from launcher.app.planning.engine_answer import EngineComparison
-    from launcher.app.planning.planner import MachineDescription
+    from launcher.app.planning.planner import EngineComparison, MachineDescription
     from launcher.app.planning.start_settings import KeptPlan
     from launcher.machine.advice import MachineAdvice
     from launcher.machine.backend import BackendChoice

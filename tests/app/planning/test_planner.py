@@ -107,7 +107,7 @@ async def test_an_engine_estimates_a_model_file_without_the_draft_settings(
         settings.append(setting)
         raise EngineFailed("Enough.")
 
-    monkeypatch.setattr("launcher.engine.engine_estimate.ask_engine", note_settings)
+    monkeypatch.setattr("launcher.app.planning.engine_answer.ask_engine", note_settings)
     wanted = PlanSettings(context=4_096, draft=3, draft_model_bytes=GIB, backend="cpu")
     with pytest.raises(EngineFailed):
         await compare_with_engine(read_source(str(path)), wanted, None)
