@@ -221,7 +221,7 @@ async def test_loads_by_requests_are_recorded_like_that_of_the_first_model(
         readings.append((pid, has_read_prompt, replaces_last))
         return True
 
-    monkeypatch.setattr("launcher.app.planning.planner.record_load_memory", record)
+    monkeypatch.setattr("launcher.app.planning.load_memory.record_load_memory", record)
     monkeypatch.setattr("launcher.app.serving.load_recording.BUILT_IN", "another")  # the built-in engine uses no GPU
     await demo_server.ask_well("second")
     second = demo_server.pool.supervisors_beside["second"]
