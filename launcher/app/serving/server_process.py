@@ -3,20 +3,20 @@
 There is one for each user. Other windows find it by its entry in the runtime folder. session_host.py is the process.
 """
 
-import json
 import os
 import subprocess
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
-from typing import Self
 
 import psutil
 
 import launcher
+from launcher.base.codec import decode_json
 from launcher.base.control import ControlAddress
 from launcher.base.errors import EngineFailed, LauncherError
 from launcher.base.files import make_private_folder, open_private_file
@@ -54,18 +54,10 @@ class ProcessEntry:
     control: str
     control_token: str = field(repr=False)
 
-    @classmethod
-    def from_json(cls, text: bytes) -> Self:
-        """Return the entry that `to_json` has written. Raises an error of PARSE_ERRORS for anything else."""
-        values = json.loads(text)
-        pid, created_s = int(values["pid"]), float(values["created_s"])
-        if pid <= 0:
+    def __post_init__(self) -> None:
+        """Raise ValueError for the entry of no process."""
+        if self.pid <= 0:
             raise ValueError("its pid is that of no process")
-        return cls(pid, created_s, *(str(values[name]) for name in ("version", "control", "control_token")))
-
-    def to_json(self) -> str:
-        """Return the entry as one line of JSON."""
-        return json.dumps(asdict(self))
 
     @property
     def address(self) -> ControlAddress:
@@ -79,7 +71,7 @@ class ProcessEntry:
 
 
 _FILE: KeptFile[ProcessEntry | None] = KeptFile(
-    "The entry of the server process", ProcessEntry.from_json, lambda: None, private=True, recreatable=True
+    "The entry of the server process", partial(decode_json, ProcessEntry), lambda: None, private=True, recreatable=True
 )
 
 
@@ -152,7 +144,7 @@ def _start_process(idle_limit_s: float) -> tuple[ProcessEntry, Popen[bytes]]:
     hurry.start()
     try:
         with process.stdout:
-            return ProcessEntry.from_json(process.stdout.readline()), process
+            return decode_json(ProcessEntry, process.stdout.readline()), process
     except PARSE_ERRORS as error:
         process.wait()
         raise EngineFailed(

@@ -21,6 +21,7 @@ from launcher.app.serving.owner_stream import OwnerStream
 from launcher.app.serving.server_process import ProcessEntry, entry_file
 from launcher.app.serving.session import ServerSession
 from launcher.app.serving.use_counting import UseCounting
+from launcher.base.codec import encode_json
 from launcher.base.files import make_private_folder, write_atomically
 from launcher.base.identity import ProcessId
 from launcher.base.paths import runtime_dir
@@ -72,7 +73,7 @@ class SessionHost:
         )
         try:
             make_private_folder(runtime_dir())
-            write_atomically(entry_file(), self._entry.to_json().encode())
+            write_atomically(entry_file(), encode_json(self._entry))
         except OSError as error:
             _log.warning("%s cannot be written, so no other window finds this server: %s", entry_file(), error)
         return self._entry
@@ -106,7 +107,7 @@ class SessionHost:
         """Remove the entry, and stop the server."""
         if self._entry is not None:
             with suppress(OSError):
-                if entry_file().read_text() == self._entry.to_json():
+                if entry_file().read_bytes() == encode_json(self._entry):
                     entry_file().unlink()
         await self.session.stop()
         await self._counting.close()
@@ -182,7 +183,7 @@ async def host_session(idle_limit_s: float) -> None:
             asyncio.get_running_loop().add_signal_handler(number, waiting.cancel)
     entry = await host.listen()
     try:
-        sys.stdout.write(entry.to_json() + "\n")
+        sys.stdout.write(encode_json(entry).decode() + "\n")
         sys.stdout.flush()
         # The window reads only this line and closes the pipe, so printing anything more would fail.
         devnull = os.open(os.devnull, os.O_WRONLY)
