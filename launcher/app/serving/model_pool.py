@@ -342,12 +342,17 @@ class ModelPool:
 
     async def start_model(
         self, model: PooledModel, options: ServeOptions, *, again: bool = False, drain_s: float = 0.0
-    ) -> None:
-        """Load a model, or restart it with other options, and record its load. See Supervisor.become."""
+    ) -> asyncio.Future[None]:
+        """Load a model, or restart it with other options; return the task that records the load.
+
+        Clients of the model wait for the load, and need not wait for the record. See Supervisor.become.
+        """
         await model.load(options, again=again, drain_s=drain_s)
         seconds = model.load_timer.take_seconds()
         model.load_s = seconds or model.load_s
-        await self._recorder.record_load(model.supervisor, seconds)
+        recording = asyncio.ensure_future(self._recorder.record_load(model.supervisor, seconds))
+        self._hold_task(recording)
+        return recording
 
     def change_keys(self, endpoint: Endpoint) -> None:
         """Use the API keys of `endpoint`, which has the same address, for requests to any model."""

@@ -434,7 +434,7 @@ class ServerSession(ServingSession):
                     self.monitor.watch_server(pool.main.supervisor)
                 await pool.prepare_main(options.model)
             self._check_not_superseded(change_number)
-            await pool.start_model(pool.main, options, again=request.again, drain_s=request.drain_s)
+            recording = await pool.start_model(pool.main, options, again=request.again, drain_s=request.drain_s)
         except BaseException:
             await self._clean_up_shielded()
             raise
@@ -443,6 +443,7 @@ class ServerSession(ServingSession):
                 self._hides_lost_port = False  # the server keeps this port from now on
         if self._published is not None:  # other commands must find the server as soon as it is ready
             await asyncio.to_thread(self._published.registration.wait_written, _PUBLISH_TIMEOUT_S)
+        await asyncio.wait([recording])
 
     def _check_not_superseded(self, change_number: int) -> None:
         """Raise Superseded if a start or stop was requested after the one with this number."""

@@ -349,9 +349,12 @@ class SessionControl:
         loan = self._current_loan
         if loan is None:
             raise _superseded_error()
-        loan.change_count += 1
-        start = self._session.start(StartRequest(options, again=True, drain_s=_LOAN_DRAIN_S))
-        await asyncio.shield(self.run_to_end(start))
+
+        async def restart() -> None:
+            loan.change_count += 1  # together with the session's own count
+            await self._session.start(StartRequest(options, again=True, drain_s=_LOAN_DRAIN_S))
+
+        await asyncio.shield(self.run_to_end(restart()))
         yield {"engine_pid": self._session.supervisor.engine_pid}
 
     async def _give_back(self, *, keep: bool) -> AsyncGenerator[Any]:

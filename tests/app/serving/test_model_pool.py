@@ -224,6 +224,7 @@ async def test_loads_by_requests_are_recorded_like_that_of_the_first_model(
     monkeypatch.setattr("launcher.app.planning.load_memory.record_load_memory", record)
     monkeypatch.setattr("launcher.app.serving.load_recording.BUILT_IN", "another")  # the built-in engine uses no GPU
     await demo_server.ask_well("second")
+    await asyncio.gather(*demo_server.pool._tasks)
     second = demo_server.pool.supervisors_beside["second"]
     assert second.launch is not None
     assert readings == [(second.engine_pid, False, False)]
