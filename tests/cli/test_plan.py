@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.cli.machine_options import BACKENDS, INTENTS
+from launcher.cli.options.machine_options import BACKENDS, INTENTS
 from launcher.models.compute_buffers import Backend
 from launcher.models.preset import Intent
 from tests import forked

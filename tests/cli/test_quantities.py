@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from launcher.cli.machine_options import add_machine_options, add_setting_options
 from launcher.cli.main import main
+from launcher.cli.options.machine_options import add_machine_options, add_setting_options
 from launcher.cli.quantities import parse_gib, parse_mib, parse_tokens
 
 

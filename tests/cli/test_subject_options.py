@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli.machine_options import add_engine_option
 from launcher.cli.measured_subject import resolve_model_and_options
+from launcher.cli.options.machine_options import add_engine_option
+from launcher.cli.options.subject_options import add_model_argument, add_start_options
 from launcher.cli.progress import Reporter
-from launcher.cli.subject_options import add_model_argument, add_start_options
 from launcher.engine.builds.probe import probe_engine
 from launcher.engine.settings import save_model_settings
 from launcher.models.gguf import read_model

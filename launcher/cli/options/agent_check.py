@@ -3,7 +3,7 @@
 import argparse
 
 from launcher.agents.agent import list_names
-from launcher.cli.key_options import add_key_options
+from launcher.cli.options.key_options import add_key_options
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -2,7 +2,7 @@
 
 import argparse
 
-from launcher.cli.key_options import add_key_options
+from launcher.cli.options.key_options import add_key_options
 from launcher.cli.quantities import parse_number, parse_rounds
 
 DEFAULT_WORKLOAD = "mixed"

@@ -2,10 +2,10 @@
 
 import argparse
 
-from launcher.cli.key_options import add_key_options
-from launcher.cli.machine_options import add_engine_option
+from launcher.cli.options.key_options import add_key_options
+from launcher.cli.options.machine_options import add_engine_option
+from launcher.cli.options.subject_options import add_model_argument, add_price_options, add_start_options
 from launcher.cli.quantities import parse_minutes, parse_number, parse_rounds
-from launcher.cli.subject_options import add_model_argument, add_price_options, add_start_options
 
 DEFAULT_PRECISION_PERCENT, DEFAULT_BUDGET_MIN = 3.0, 5.0
 

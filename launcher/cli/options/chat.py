@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from launcher.cli.key_options import add_key_options
+from launcher.cli.options.key_options import add_key_options
 from launcher.cli.quantities import parse_int, parse_number
 
 _FROM_PIPE = "\0"

@@ -3,8 +3,8 @@
 import argparse
 
 from launcher.agents.agent import list_names
-from launcher.cli.key_options import add_key_options
-from launcher.cli.machine_options import add_engine_option, add_setting_option
+from launcher.cli.options.key_options import add_key_options
+from launcher.cli.options.machine_options import add_engine_option, add_setting_option
 from launcher.models.server_settings import ROWS
 
 

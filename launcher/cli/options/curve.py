@@ -2,8 +2,8 @@
 
 import argparse
 
+from launcher.cli.options.subject_options import add_chart_option, add_price_options, add_subject_options
 from launcher.cli.quantities import parse_int, parse_rounds, parse_tokens
-from launcher.cli.subject_options import add_chart_option, add_price_options, add_subject_options
 
 _DEFAULT_ROUNDS = 3
 DEFAULT_PLACES: tuple[int, ...] = ()

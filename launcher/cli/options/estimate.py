@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from launcher.cli.machine_options import add_machine_options, add_setting_options
+from launcher.cli.options.machine_options import add_machine_options, add_setting_options
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import get_args
 
-from launcher.cli.machine_options import INTENTS, add_machine_options, add_setting_options
+from launcher.cli.options.machine_options import INTENTS, add_machine_options, add_setting_options
 from launcher.cli.output import add_extra_arguments
 from launcher.cli.quantities import parse_int
 from launcher.export.formats import FORMATS, Shell

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.cli.subject_options import add_set_option
+from launcher.cli.options.subject_options import add_set_option
 
 ACTIONS = {
     "list": "show the model files on this machine",

@@ -2,7 +2,7 @@
 
 import argparse
 
-from launcher.cli.machine_options import INTENTS, add_machine_options, add_setting_options
+from launcher.cli.options.machine_options import INTENTS, add_machine_options, add_setting_options
 from launcher.cli.output import add_extra_arguments
 
 

@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from launcher.cli.machine_options import add_engine_option
+from launcher.cli.options.machine_options import add_engine_option
+from launcher.cli.options.subject_options import add_start_options
 from launcher.cli.quantities import parse_minutes
-from launcher.cli.subject_options import add_start_options
 
 _DEFAULT_MINUTES = 10.0
 _DEMO = "demo"

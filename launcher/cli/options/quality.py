@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from launcher.cli.machine_options import add_engine_option
+from launcher.cli.options.machine_options import add_engine_option
+from launcher.cli.options.subject_options import add_model_argument, add_start_options
 from launcher.cli.quantities import parse_count, parse_int, parse_tokens
-from launcher.cli.subject_options import add_model_argument, add_start_options
 
 _DEFAULT_TOKENS, _DEFAULT_FILL = 400, 2_000
 """Those of tuning.quality, which is not imported, because that would slow down --help; a test compares them."""

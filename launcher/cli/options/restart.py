@@ -2,8 +2,8 @@
 
 import argparse
 
+from launcher.cli.options.subject_options import add_set_option
 from launcher.cli.quantities import parse_seconds
-from launcher.cli.subject_options import add_set_option
 from launcher.models.server_settings import ROWS
 
 

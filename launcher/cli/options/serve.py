@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from launcher.cli.machine_options import add_engine_option, add_setting_option
+from launcher.cli.options.machine_options import add_engine_option, add_setting_option
 from launcher.cli.output import add_extra_arguments
 from launcher.cli.quantities import parse_int, parse_mib, parse_rpc_workers
 from launcher.models.server_settings import ROWS

@@ -2,9 +2,9 @@
 
 import argparse
 
-from launcher.cli.machine_options import add_engine_option
+from launcher.cli.options.machine_options import add_engine_option
+from launcher.cli.options.subject_options import add_chart_option, add_model_argument
 from launcher.cli.quantities import parse_minutes, parse_tokens
-from launcher.cli.subject_options import add_chart_option, add_model_argument
 from launcher.models.server_settings import VARIED
 
 DEFAULT_BUDGET_MIN = 10.0

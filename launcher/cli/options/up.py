@@ -2,7 +2,7 @@
 
 import argparse
 
-from launcher.cli.machine_options import INTENTS
+from launcher.cli.options.machine_options import INTENTS
 from launcher.cli.quantities import parse_int
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from launcher.base.errors import BadOption
-from launcher.cli.machine_options import add_engine_option
+from launcher.cli.options.machine_options import add_engine_option
 from launcher.cli.quantities import parse_number, parse_pair
 from launcher.models.server_settings import ROWS
 
