@@ -1,4 +1,4 @@
-"""Steps shared by `bench`, `tune`, `curve` and `endure`. The model that they measure is the subject."""
+"""Steps that `bench`, `tune`, `curve`, `endure`, `prove` and `quality` share. The model that they measure is the subject."""
 
 from __future__ import annotations
 
