@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from launcher.cli import error_dialog, gui
-from launcher.machine import surroundings
 
 PLATFORM = "QT_QPA_PLATFORM"
 
@@ -33,7 +32,7 @@ def displays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 def read_chosen_platform(monkeypatch: pytest.MonkeyPatch, wsl: int | None) -> str | None:
     """Return the platform that is set for Qt when the window is opened, on this version of WSL."""
-    monkeypatch.setattr(surroundings, "wsl_version", lambda: wsl)
+    monkeypatch.setattr(gui, "wsl_version", lambda: wsl)
     received: list[str | None] = []
 
     def open_window(_: argparse.Namespace) -> int:

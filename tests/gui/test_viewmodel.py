@@ -6,6 +6,7 @@ from launcher.base.errors import EngineFailed, ModelHasNoHead
 from launcher.base.messages import message
 from launcher.engine.server.state import ModelsChanged, ModelStatus, ServerState, ServerStatus
 from launcher.gui.viewmodel import Inputs, View, ViewModel, derive_view
+from launcher.models.drafters import NO_MTP
 
 
 @pytest.mark.parametrize("state", list(ServerState))
@@ -53,10 +54,10 @@ def test_the_demo_is_offered_until_a_model_was_served() -> None:
 
 
 def test_a_missing_head_offers_a_start_without_mtp() -> None:
-    hint = message("Start it with --draft 0.", window="Start it without MTP.")
+    hint = message("Start it with {no_mtp}.", no_mtp=NO_MTP)
     failed = Inputs(status=ServerStatus(ServerState.FAILED, error=ModelHasNoHead("No head.", hint)), model="m")
     assert derive_view(failed).offers_start_without_mtp
-    assert derive_view(failed).problem == "No head. Start it without MTP."
+    assert derive_view(failed).problem == "No head. Start it with MTP off."
     other = Inputs(status=ServerStatus(ServerState.FAILED, error=EngineFailed("It broke.", "Do this.")), model="m")
     assert not derive_view(other).offers_start_without_mtp
     assert derive_view(other).problem == "It broke. Do this."
