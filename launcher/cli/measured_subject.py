@@ -1,4 +1,4 @@
-"""Steps that `bench`, `tune`, `curve`, `endure`, `prove` and `quality` share. The model that they measure is the subject."""
+"""Steps shared by the verbs that measure a model, the subject: bench, tune, curve, endure, prove, quality."""
 
 from __future__ import annotations
 
