@@ -33,8 +33,11 @@ class PageSpec(NamedTuple):
     needs: tuple[str, ...] = ()
 
     def import_modules(self) -> Iterator[str]:
-        """Import the page's module and its `needs`, unless they are loaded. Yields the name of each one imported."""
-        for name in (self.factory.partition(":")[0], *self.needs):
+        """Import the page's `needs` and its module, unless they are loaded. Yields the name of each one imported.
+
+        The module comes last, because it imports some of the others: so no step takes as long as both.
+        """
+        for name in (*self.needs, self.factory.partition(":")[0]):
             if name not in sys.modules:
                 import_module(name)
                 yield name
