@@ -222,9 +222,10 @@ def _as_fact(value: object) -> str | int | float | FaceName | None:
 
 
 def _render_fact(fact: object, translations: Translations) -> Any:  # noqa: ANN401 -- numbers stay numbers
-    if isinstance(fact, FaceName) and isinstance(fact.window, str) and not isinstance(fact.window, Message):
-        return translate_name(translations, fact.window)
-    fact = fact.window if isinstance(fact, FaceName) else fact
+    if isinstance(fact, FaceName):
+        fact = fact.window
+        if isinstance(fact, str) and not isinstance(fact, Message):
+            return translate_name(translations, fact)
     return fact.render(translations) if isinstance(fact, Message) else fact
 
 
