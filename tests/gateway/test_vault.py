@@ -1,0 +1,244 @@
+"""The vault: what it finds for a request, what it gives back, and what it deletes."""
+
+import os
+import random
+import struct
+import subprocess
+import sys
+from array import array
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.gateway import vault
+from launcher.gateway.slot_file import SlotFile, keep_checkpoints, read_slot_file
+from launcher.gateway.vault import BLOCK_BYTES, SavedState, StateVault, hash_request
+
+pytestmark = pytest.mark.usefixtures("home")
+GIB = 1 << 30
+
+
+def write_slot(
+    path: Path, tokens: int = 100, content: bytes = b"state" * 40, places: tuple[int, ...] = (), rest: bytes = b""
+) -> SlotFile:
+    """Write a slot's file in the engine's format, and return what is read of it."""
+    packed = array("i", [-1, 1, tokens, *range(tokens)])
+    data = struct.pack("<4sII", b"qsgg", 3, len(packed)) + packed.tobytes() + content
+    if places:
+        data += b"SCKP" + struct.pack("<II", 1, len(places))
+        for place in places:
+            parts = (bytes([place % 256]) * 64, b"draft" * 3, b"")
+            data += struct.pack("<qii", place, 0, place) + b"".join(
+                struct.pack("<Q", len(each)) + each for each in parts
+            )
+    path.write_bytes(data + rest)
+    return read_slot_file(path)
+
+
+def make_state(name: str = "one", text: bytes = b"x" * 10 * BLOCK_BYTES, **changes: object) -> SavedState:
+    chain, characters = hash_request([text])
+    values: dict[str, object] = {
+        "name": name, "kind": "kind", "model": "demo", "client": "agent", "purpose": "conversation",
+        "chain": chain, "opening": text[:20], "characters": characters, "prompt_tokens": 2_500, "tokens": 0, "checkpoints": (), "goes_back": True, "size": 0,
+        "digest": b"", "read_s": 3.0, "saved_s": vault.time.time(), "used_s": vault.time.time(), "uses": 0,
+    }  # fmt: skip
+    return SavedState(**(values | changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[StateVault]:
+    opened = StateVault(tmp_path / "states", lambda: (GIB, 30.0))
+    yield opened
+    opened.close()
+
+
+def keep(into: StateVault, folder: Path, state: SavedState, **slot: object) -> SavedState:
+    path = folder / f"{state.name}.bin"
+    saved = fill_state(state, write_slot(path, **slot))  # type: ignore[arg-type]
+    assert into.keep_file(path, saved)
+    assert not path.exists()
+    return saved
+
+
+def fill_state(state: SavedState, held: SlotFile) -> SavedState:
+    return replace(state, size=held.size, digest=held.digest, tokens=len(held.tokens or ()))
+
+
+def test_all_parts_of_a_slot_file_are_read_and_checkpoints_that_no_turn_needs_are_removed(tmp_path: Path) -> None:
+    drafter = b"SDFT" + struct.pack("<IQ", 1, 3) + b"own"
+    held = write_slot(tmp_path / "slot", 70, places=(10, 40, 60), rest=drafter)
+    assert held.tokens is not None
+    assert held.tokens.tolist() == list(range(70))
+    assert [each.tokens for each in held.checkpoints] == [10, 40, 60]
+    shorter = keep_checkpoints(tmp_path / "slot", held, held.checkpoints[-2:])
+    assert [each.tokens for each in shorter.checkpoints] == [40, 60]
+    assert shorter.size < held.size
+    assert (tmp_path / "slot").read_bytes().endswith(drafter)
+    assert shorter.digest != held.digest
+    assert [each.tokens for each in keep_checkpoints(tmp_path / "slot", shorter, ()).checkpoints] == []
+
+
+def test_bytes_of_a_state_that_look_like_checkpoints_are_none(tmp_path: Path) -> None:
+    held = write_slot(tmp_path / "slot", content=b"SCKP" + struct.pack("<II", 1, 2) + b"state" * 9, places=(50,))
+    assert [each.tokens for each in held.checkpoints] == [50]
+
+
+def test_no_damage_to_a_slot_file_breaks_its_reading(tmp_path: Path) -> None:
+    path, rng = tmp_path / "slot", random.Random(4)
+    whole = write_slot(path, places=(10, 60))
+    data = path.read_bytes()
+    for _ in range(500):
+        changed = bytearray(data)
+        for _ in range(rng.randrange(1, 4)):
+            changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+        path.write_bytes(changed[: rng.choice([len(data), rng.randrange(len(data))])])
+        assert read_slot_file(path).digest != whole.digest or path.read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "expected"),
+    [
+        (b"x" * 10 * BLOCK_BYTES + b"and more" * 400, {}, 2_500),
+        (b"x" * 4 * BLOCK_BYTES + b"y" * 6 * BLOCK_BYTES, {}, 1_000),
+        (b"y" + b"x" * 10 * BLOCK_BYTES, {}, 0),
+        (b"x" * 12 * BLOCK_BYTES, {"goes_back": False, "checkpoints": (2_000, 2_490)}, 2_490),
+        (b"x" * 9 * BLOCK_BYTES, {"goes_back": False, "checkpoints": (2_000, 2_490)}, 2_000),
+        (b"x" * 4 * BLOCK_BYTES, {"goes_back": False, "checkpoints": (2_000, 2_490)}, 0),
+    ],
+)
+def test_a_state_is_worth_what_the_engine_need_not_read(text: bytes, changes: dict[str, object], expected: int) -> None:
+    assert make_state(**changes).count_reusable(hash_request([text])[0]) == expected
+
+
+def test_the_state_that_saves_most_is_found_and_no_state_of_another_kind(kept: StateVault, tmp_path: Path) -> None:
+    keep(kept, tmp_path, make_state("short", b"x" * 4 * BLOCK_BYTES, prompt_tokens=1_000))
+    long = keep(kept, tmp_path, make_state("long", b"x" * 8 * BLOCK_BYTES + b"y" * 2048, prompt_tokens=2_500))
+    keep(kept, tmp_path, make_state("other", b"x" * 20 * BLOCK_BYTES, kind="other quant"))
+    chain, _ = hash_request([b"x" * 8 * BLOCK_BYTES + b"z" * 4096])
+    found = kept.find_state("kind", chain)
+    assert found is not None
+    assert (found[0].name, found[1]) == (long.name, 2_000)
+    assert kept.find_state("third", chain) is None
+
+
+def test_a_longer_state_of_a_conversation_takes_the_place_of_the_shorter(kept: StateVault, tmp_path: Path) -> None:
+    first = keep(kept, tmp_path, make_state("first", b"x" * 10 * BLOCK_BYTES))
+    keep(kept, tmp_path, make_state("branch", b"x" * 9 * BLOCK_BYTES + b"z" * 2048))
+    keep(kept, tmp_path, make_state("second", b"x" * 14 * BLOCK_BYTES))
+    assert {each.name for each in kept.list_states()} == {"branch", "second"}
+    assert not kept.path_of(first).exists()
+
+
+def test_a_file_is_lent_whole_or_not_at_all(kept: StateVault, tmp_path: Path) -> None:
+    rng = random.Random(7)
+    for number in range(60):
+        state = keep(kept, tmp_path, make_state(f"state{number}", rng.randbytes(9 * BLOCK_BYTES)))
+        path, lent = kept.path_of(state), tmp_path / "lent"
+        data = path.read_bytes()
+        assert kept.lend_file(state, lent)
+        assert lent.read_bytes() == data
+        changed = bytearray(data)
+        match number % 4:
+            case 0:
+                changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+            case 1:
+                del changed[rng.randrange(len(changed)) :]
+            case 2:
+                changed += b"\0"
+            case 3:
+                text = rng.randbytes(9 * BLOCK_BYTES)
+                other = keep(kept, tmp_path, make_state(f"other{number}", text), content=b"other")
+                changed = bytearray(kept.path_of(other).read_bytes())
+        lent.unlink()  # a link: the vault's own file is to be changed alone
+        path.write_bytes(changed)
+        assert not kept.lend_file(state, lent)
+        assert not lent.exists()
+        assert state.name not in {each.name for each in kept.list_states()}
+
+
+def test_what_saves_least_per_byte_goes_first(tmp_path: Path) -> None:
+    limit = GIB
+    small = StateVault(tmp_path / "states", lambda: (limit, 30.0))
+    day_s = 86_400.0
+    now_s = vault.time.time()
+    for name, read_s, age in (("slow", 30.0, 0), ("quick", 1.0, 0), ("stale", 30.0, 29), ("usual", 8.0, 1)):
+        used_s = now_s - age * day_s
+        keep(
+            small, tmp_path, make_state(name, name.encode() * 4096, read_s=read_s, used_s=used_s), content=b"s" * 5_000
+        )
+    limit = 12_000
+    small.make_room()
+    assert {each.name for each in small.list_states()} == {"slow", "usual"}
+    assert {path.stem for path in small.folder.glob("*.state")} == {"slow", "usual"}
+    small.close()
+
+
+def test_a_state_that_was_not_used_for_long_and_a_file_that_no_row_lists_are_deleted(
+    kept: StateVault, tmp_path: Path
+) -> None:
+    keep(kept, tmp_path, make_state("old", used_s=vault.time.time() - 31 * 86_400))
+    fresh, stray = kept.folder / "fresh.state", kept.folder / "stray.state"
+    fresh.write_bytes(b"another server is about to list it")
+    stray.write_bytes(b"left by a crash")
+    os.utime(stray, (0, 0))
+    kept.make_room()
+    assert kept.list_states() == []
+    assert [path.name for path in kept.folder.glob("*.state")] == ["fresh.state"]
+
+
+def test_no_more_is_written_in_a_day_than_the_disk_should_bear(tmp_path: Path) -> None:
+    tight = StateVault(tmp_path / "states", lambda: (8_000, 30.0))
+    for number in range(4):
+        path = tmp_path / "slot"
+        held = write_slot(path, content=b"s" * 6_000)
+        state = make_state(f"state{number}", bytes([number]) * 9 * BLOCK_BYTES)
+        assert tight.keep_file(path, fill_state(state, held)) is (number < 3)
+    assert tight.read_use().written_today == 3 * held.size
+    assert tight.read_use().states == 1
+    tight.close()
+
+
+def test_nothing_is_kept_with_a_limit_of_zero(tmp_path: Path) -> None:
+    off = StateVault(tmp_path / "states", lambda: (0, 30.0))
+    path = tmp_path / "slot"
+    assert not off.keep_file(path, fill_state(make_state(), write_slot(path)))
+    off.close()
+
+
+def test_a_folder_that_cannot_be_used_keeps_nothing_and_says_why(tmp_path: Path) -> None:
+    (tmp_path / "states").write_text("a file in the way")
+    blocked = StateVault(tmp_path / "states", lambda: (GIB, 30.0))
+    path = tmp_path / "slot"
+    assert not blocked.keep_file(path, fill_state(make_state(), write_slot(path)))
+    assert blocked.find_state("kind", hash_request([b"x" * 9_000])[0]) is None
+    assert blocked.problem
+
+
+_WRITER = """
+import sys
+from pathlib import Path
+from tests.gateway.test_vault import BLOCK_BYTES, StateVault, fill_state, make_state, write_slot
+folder, who = Path(sys.argv[1]), sys.argv[2]
+into = StateVault(folder / "states", lambda: (60_000, 30.0))
+for number in range(8):
+    path = folder / f"{who}-{number}.bin"
+    held = write_slot(path, content=who.encode() * 2_000)
+    state = fill_state(make_state(f"{who}{number}", f"{who}{number}".encode() * BLOCK_BYTES), held)
+    assert into.keep_file(path, state), into.problem
+    found = into.find_state("kind", state.chain)
+    if found is not None and into.lend_file(found[0], folder / f"{who}.lent"):
+        assert (folder / f"{who}.lent").read_bytes().endswith(found[0].name[:1].encode() * 2_000)
+"""
+
+
+def test_several_servers_share_a_vault(tmp_path: Path) -> None:
+    writers = [subprocess.Popen([sys.executable, "-c", _WRITER, str(tmp_path), who]) for who in "abc"]
+    assert [each.wait(120) for each in writers] == [0, 0, 0]
+    shared = StateVault(tmp_path / "states", lambda: (60_000, 30.0))
+    states = shared.list_states()
+    assert 0 < sum(each.size for each in states) <= 60_000
+    assert shared.verify() == []
+    assert {path.stem for path in shared.folder.glob("*.state")} == {each.name for each in states}
+    shared.close()
