@@ -14,6 +14,8 @@ from launcher.app import settings_file
 from launcher.app.settings_declared import (
     ALLOWED_NAMES,
     AT_LOGIN,
+    CACHE_DAYS,
+    CACHE_DISK,
     CONNECTIONS,
     DOWNLOAD_LIMIT,
     LANGUAGE,
@@ -35,13 +37,14 @@ from launcher.app.settings_declared import (
 from launcher.app.settings_file import AppSettingValue
 from launcher.base.errors import BadOption
 from launcher.base.messages import join_messages, message, suggest_names
-from launcher.base.paths import data_dir, expand_user
+from launcher.base.paths import cache_dir, data_dir, expand_user
 
 if TYPE_CHECKING:
     import argparse
 
     from launcher.app.autostart import Autostart
     from launcher.fetch.transfer import TransferSettings
+    from launcher.gateway.vault import StateVault
 
 DRAIN_S = 30.0
 """The longest time that running replies get to finish before a restart, if the setting APPLY is "finish"."""
@@ -181,6 +184,19 @@ def stored_value(name: str) -> AppSettingValue:
 def read_allowed_names() -> frozenset[str]:
     """Return the host names, and the origins of web pages, that the user allows beside those of this computer."""
     return frozenset(str(stored_value(ALLOWED_NAMES)).lower().split())
+
+
+def read_cache_limits() -> tuple[int, float]:
+    """Return the most bytes of conversations that are kept on disk, and the days to keep one."""
+    values = _stored_values(CACHE_DISK, CACHE_DAYS)
+    return int(values[CACHE_DISK]) << 30, float(values[CACHE_DAYS])
+
+
+def open_vault() -> "StateVault":
+    """Return the vault of conversations on disk, which its user closes."""
+    from launcher.gateway.vault import StateVault
+
+    return StateVault(cache_dir() / "states", read_cache_limits)
 
 
 def transfer_settings() -> "TransferSettings":

@@ -71,6 +71,7 @@ TEMPERATURE, TOP_K, TOP_P, MIN_P = "chat.temperature", "chat.top_k", "chat.top_p
 MAX_TOKENS, THINKING, SYSTEM_PROMPT = "chat.max_tokens", "chat.thinking", "chat.system_prompt"
 KEEP = "chat.keep"
 WEEKLY_CHECK = "updates.weekly"
+CACHE_DISK, CACHE_DAYS = "cache.disk", "cache.keep_days"
 VALUE_SYSTEM, VALUE_SERVER, VALUE_NONE, VALUE_ON, VALUE_OFF = "system", "server", "none", "on", "off"
 VALUE_ASK, VALUE_TRAY, VALUE_QUIT = "ask", "tray", "quit"
 VALUE_FINISH, VALUE_CANCEL = "finish", "cancel"
@@ -272,6 +273,32 @@ SETTINGS = (
         "text",
         "",
         most=2_000,
+    ),
+    Setting(
+        CACHE_DISK,
+        mark("Server"),
+        mark("Conversations on disk"),
+        mark("What a model has read is kept when it is unloaded, so that it need not be read again. 0 keeps nothing."),
+        "number",
+        20,
+        "now",
+        least=0,
+        most=2_000,
+        step=5,
+        unit="GiB",
+    ),
+    Setting(
+        CACHE_DAYS,
+        mark("Server"),
+        mark("Keep conversations for"),
+        mark("A conversation that was not used for so long is deleted from the disk."),
+        "number",
+        30,
+        "now",
+        least=1,
+        most=365,
+        step=1,
+        unit="days",
     ),
     Setting(
         ADVICE,

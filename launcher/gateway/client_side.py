@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from launcher.gateway.gate import Gate, HandoverReport
     from launcher.gateway.gateway import Gateway
     from launcher.gateway.model_router import ModelRouter
+    from launcher.gateway.vault import StateVault
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 256
 """Connections that the system accepts for us while the HTTP server is not loaded yet."""
 _REPLY_LIMIT = Flag(("--n-predict", "--predict", "-n"), "N")
+_ADAPTERS = ("--lora", "--control-vector")
 _STOPPED = "The server is being stopped"
 
 
@@ -104,6 +106,7 @@ class GateClientSide:
             state_key=await asyncio.to_thread(lambda: launch.state_key),
             reply_limit=_find_reply_limit(launch.options.extra),
             model=launch.options.model,
+            keeps_states=not any(each.startswith(_ADAPTERS) for each in launch.options.extra),
         )
         await self.gate.resume_requests(link)
 
@@ -136,11 +139,14 @@ class GatewayAddress:
         *,
         encrypted: bool = False,
         read_allowed: Callable[[], Collection[str]] = tuple,
+        open_vault: "Callable[[], StateVault | None]" = lambda: None,
     ) -> None:
         """Claim the address; `request_log` gets all requests. If `encrypted`, other computers must use TLS.
 
-        `read_allowed` returns the further names and origins that the user allows. Raises PortBusy.
+        `read_allowed` returns the further names and origins that the user allows, `open_vault` the vault of
+        conversations on disk. Raises PortBusy.
         """
+        self._open_vault = open_vault
         self._own_slots = cache_dir() / "slots" / str(endpoint.port)
         for other in self._own_slots.parent.glob(f"{endpoint.port}-*"):  # slots of other models, which a crash has left
             _clear_folder(other)
@@ -186,11 +192,17 @@ class GatewayAddress:
         await asyncio.to_thread(_load_modules)
         from launcher.gateway.access import Access
         from launcher.gateway.gateway import Gateway
+        from launcher.gateway.state_keeper import StateKeeper
 
         endpoint = self._endpoint
         names = list_own_names() if endpoint.shared else frozenset()
         access = Access(endpoint.keys, names, read_allowed=self._read_allowed)
-        self._gateway = gateway = Gateway(access, self._request_log.note_exchange, self._metrics.format_text)
+        self._gateway = gateway = Gateway(
+            access,
+            self._request_log.note_exchange,
+            self._metrics.format_text,
+            lambda: StateKeeper(self._open_vault()),
+        )
         if self._first is not None:
             self._first.take_gate(gateway.gate)
         gateway.router = self.router or gateway.router

@@ -23,7 +23,7 @@ from launcher.gateway.exchange import (
     begins_word,
 )
 from launcher.gateway.frames import ReplyPart
-from launcher.gateway.saved_slots import SavedSlot
+from launcher.gateway.state_keeper import SavedSlot
 
 _MODES = ("reasoning_content", "content")
 """The fields of an assistant's message that a template may continue."""

@@ -24,7 +24,8 @@ class EngineLink:
 
     `slots` is how many requests it works on at once. `slot_folder` is where it saves slots, None if it cannot.
     `state_key` is the same for engines that can restore each other's slots. `reply_limit` is the most tokens of a reply
-    whose request names no limit, None without one. `model` is the model's file.
+    whose request names no limit, None without one. `model` is the model's file. `keeps_states` is False where a state
+    may not fit later: adapters can be weighed anew at any time.
     """
 
     url: str
@@ -34,6 +35,7 @@ class EngineLink:
     state_key: str
     reply_limit: int | None = None
     model: Path | None = None
+    keeps_states: bool = True
 
     async def open_reply(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b""
@@ -56,9 +58,11 @@ class EngineLink:
         except TimeoutError as error:
             raise EngineLost from error
 
-    async def request_json(self, path: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+    async def request_json(
+        self, path: str, body: Mapping[str, Any], *, limit_s: float = _OWN_REQUESTS_S
+    ) -> tuple[int, dict[str, Any]]:
         """Send a request of the gateway's own; return the status and the JSON object. Raises EngineLost."""
-        status, reply = await self._fetch("POST", path, _OWN_REQUESTS_S, json.dumps(body).encode())
+        status, reply = await self._fetch("POST", path, limit_s, json.dumps(body).encode())
         try:
             data = json.loads(reply) if reply.strip() else None
         except ValueError as error:
@@ -87,6 +91,15 @@ class EngineLink:
         except (EngineLost, ValueError, LookupError, TypeError):
             return {}
         return entry if isinstance(entry, dict) else {}
+
+    async def read_slots(self) -> list[dict[str, Any]]:
+        """Return what the engine says of its slots; nothing if it does not tell. Raises EngineLost."""
+        status, reply = await self._fetch("GET", "/slots", _HEALTH_S)
+        try:
+            slots = json.loads(reply) if status == 200 else []
+        except ValueError as error:
+            raise EngineLost from error
+        return [each for each in slots if isinstance(each, dict) and isinstance(each.get("id"), int)]
 
     async def read_page_file(self, path: str, headers: Mapping[str, str]) -> tuple[int, Mapping[str, str], bytes]:
         """Ask for a file of the engine's web page, without the key; return status, headers and content.

@@ -172,6 +172,11 @@ class ReplyFigures:
     accepted: int | None = None
     reading_speed: float | None = None
     """Tokens/s at which the engine read the prompt, if it read enough of it to tell."""
+    restored_tokens: int | None = None
+    """Tokens that were to come from a state on disk. It took `restored_s` seconds to restore, and reading the tokens
+    would have taken about `spared_s`."""
+    restored_s: float | None = None
+    spared_s: float | None = None
 
     def add_progress(self, progress: Mapping[str, Any]) -> None:
         """Take the counts of the prompt from the engine's first progress report of a request, and the speed from all.
@@ -237,8 +242,9 @@ class Exchange:
 
     `body` is the request's JSON object, None if it has none, `raw` the bytes as they came. `key_name` and `user_agent`
     say who sent it. `served_by` is the name of the model that answers, None if there is only one. One that `gives_way`
-    is a measurement's, and ends as soon as a client sends a request. Times are by time.time(), `gaps_s` the pauses that
-    handovers made in the stream. `handovers` counts those that have sent the request on to another engine.
+    is a measurement's, and ends as soon as a client sends a request. One that `may_be_kept` may be kept on disk. Times
+    are by time.time(), `gaps_s` the pauses that handovers made in the stream. `handovers` counts those that have sent
+    the request on to another engine.
     """
 
     path: str
@@ -248,6 +254,7 @@ class Exchange:
     user_agent: str = ""
     served_by: str | None = None
     gives_way: bool = False
+    may_be_kept: bool = True
     number: int = field(default_factory=lambda: next(_numbers))
     state: ExchangeState = ExchangeState.WAITING
     started: float = field(default_factory=time.time)

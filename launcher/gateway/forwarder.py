@@ -87,6 +87,7 @@ class Forwarder:
     `is_broken_off` is whether its engine was lost within the reply; `continue_broken_reply` then goes on with the
     reply. `link` is the engine that it was last sent to, `model` that engine's model file. `refused` gets the refusal
     with which it is to end early. `taken_up` is cleared while an engine has its slot, but has not begun with it.
+    `slot` is the one that has its conversation, None if the engine is to choose.
     `has_turn` is whether it has a turn in the engine, `waits_for_client` whether the client has to take a part of the
     reply before the engine is heard any further. `headers` are those that the response has besides the engine's.
     """
@@ -100,6 +101,7 @@ class Forwarder:
         self.refused: asyncio.Future[Refusal] = asyncio.get_running_loop().create_future()
         self.taken_up = asyncio.Event()
         self.taken_up.set()
+        self.slot: int | None = None
         self.has_turn = self.waits_for_client = False
         self._request, self._headers = request, headers
         self._response: web.StreamResponse | None = None
@@ -301,7 +303,10 @@ class Forwarder:
 
     def _request_body(self) -> bytes:
         body = self.exchange.body
-        progress = {"return_progress": True} if self._asks_progress else {}
+        progress: dict[str, object] = {"return_progress": True} if self._asks_progress else {}
+        if self.slot is not None and self.continuation is None and body is not None:
+            fields = {**body, **progress, "id_slot": self.slot}
+            return json.dumps(fields).encode()
         if self.continuation is not None:
             slot = {"id_slot": -1 if self.continuation.slot is None else self.continuation.slot}
             return json.dumps({**self.continuation.request, **slot, **progress}).encode()

@@ -19,7 +19,7 @@ from launcher.gateway.engine_connection import EngineLost, EngineUnreached
 from launcher.gateway.engine_link import EngineLink
 from launcher.gateway.exchange import DrainReason, Exchange, ExchangeState, HandoverOutlook, Prospect, RequestFailure
 from launcher.gateway.forwarder import ClientGone, Forwarder, RepeatDiffers
-from launcher.gateway.saved_slots import SavedSlot, delete_slots, restore_slots, save_slots
+from launcher.gateway.state_keeper import SavedSlot, StateKeeper, delete_slots
 from launcher.gateway.turns import TurnRecalled, Turns
 
 _FIRST_COMMENT_S, _COMMENT_S = 1.0, 2.0
@@ -33,6 +33,9 @@ _NOT_NOW, _NOT_SUPPORTED = (429, 503), 501
 """HTTP statuses of an engine that will answer later, and of one that was not started for such requests."""
 _TAKEN_UP_S = 5.0
 """Seconds that an engine has at most to begin with replies whose slots it has, before it gets other requests."""
+_KEEP_AFTER_S, _KEEP_AT_END_S = 10.0, 10.0
+"""Seconds without a request after which conversations are kept on disk, and seconds for it before an engine is stopped.
+"""
 _FORESEE_S = 2.0
 """Time limit in seconds for the outlook that users see before a restart. Rendering a long prompt takes milliseconds."""
 _CUT_OFF = "The server was stopped or restarted before the reply was complete"
@@ -114,11 +117,15 @@ class Gate:
     or ends, `on_use` whenever any request begins or ends. Belongs to one asyncio loop.
     """
 
-    def __init__(self, on_exchange: Callable[[Exchange], None] | None = None) -> None:
+    def __init__(
+        self, on_exchange: Callable[[Exchange], None] | None = None, keeper: StateKeeper | None = None
+    ) -> None:
         self.report: HandoverReport | None = None
         self.failed_replies = FailedReplies()
         self.on_use: Callable[[], None] = lambda: None
         self._on_exchange = on_exchange
+        self._keeper = keeper or StateKeeper()
+        self._keeping: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self._link: EngineLink | None = None
         self._lost_link: EngineLink | None = None
         self._loss_reason = ""
@@ -140,8 +147,10 @@ class Gate:
         self._pausing: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
 
-    def close(self) -> None:
-        """Delete saved slots. All requests must have ended."""
+    async def close(self) -> None:
+        """Delete saved slots, and wait until what is kept on disk is there. All requests must have ended."""
+        self._stop_keeping()
+        await self._keeper.close()
         delete_slots([*self._saved, *(self._set_aside or ())])
 
     # The engine's side: a supervisor calls these.
@@ -222,7 +231,7 @@ class Gate:
         async with self._slots_lock:  # a request may be restoring them just now
             self._saved = await self._take_slots(link)
         if not same_model:
-            delete_slots(self._saved)
+            self._keeper.keep_saved(self._saved)
             self._saved = []
         self._saving_s = time.monotonic() - began_s
         left = [*self._saved]
@@ -253,7 +262,7 @@ class Gate:
     async def _take_slots(self, link: EngineLink) -> list[SavedSlot]:
         """Return the clients' saved slots: those that were set aside, else as the engine has them now."""
         aside, self._set_aside = self._set_aside, None
-        return await save_slots(link) if aside is None else aside
+        return await self._keeper.save_slots(link) if aside is None else aside
 
     async def _prepare_slots(self, link: EngineLink, forwarder: Forwarder) -> None:
         """Save the clients' slots before a measurement uses the engine, and restore them before a client uses it again.
@@ -263,12 +272,45 @@ class Gate:
         async with self._slots_lock:
             gives_way = forwarder.exchange.gives_way
             if gives_way is (self._set_aside is not None):
-                return
-            if gives_way:
-                self._set_aside = await save_slots(link)
+                pass
+            elif gives_way:
+                self._set_aside = await self._keeper.save_slots(link)
                 forwarder.check_refused()
             else:
-                await restore_slots(link, await self._take_slots(link))
+                await self._keeper.restore_slots(link, await self._take_slots(link))
+            forwarder.slot = None
+            if not gives_way and not forwarder.has_delivered and forwarder.continuation is None:
+                forwarder.slot = await self._keeper.restore_for(link, forwarder.exchange)
+
+    def _keep_later(self) -> None:
+        """Have the conversations in the slots kept on disk once no request has come for a while."""
+        self._stop_keeping()
+        if not self._forwarders and self._link is not None:
+            self._keeping = asyncio.get_running_loop().call_later(_KEEP_AFTER_S, self._begin_keeping)
+
+    def _begin_keeping(self) -> None:
+        self._keeping = asyncio.ensure_future(self._keep_while_idle())
+
+    async def _keep_while_idle(self) -> None:
+        await self._keep_slots(self._is_idle)
+        if self._link is not None and self._is_idle():
+            await self._keeper.prepare_prompt(self._link, self._slots_lock, self._is_idle)
+
+    def _is_idle(self) -> bool:
+        return not self._forwarders and self._engine_ready.is_set() and self._set_aside is None
+
+    def _stop_keeping(self) -> None:
+        if isinstance(self._keeping, asyncio.TimerHandle):
+            self._keeping.cancel()
+
+    async def _keep_slots(self, may_go_on: Callable[[], bool]) -> None:
+        link = self._link
+
+        def may_keep() -> bool:
+            return self._link is link and self._set_aside is None and may_go_on()
+
+        if link is not None:
+            await self._keeper.keep_slots(link, self._slots_lock, may_keep)
 
     async def _leave_slots(self, forwarder: Forwarder) -> bool:
         """Wait until the engine has begun with the replies whose slots were restored; return whether it may go on.
@@ -383,7 +425,7 @@ class Gate:
     async def resume_requests(self, link: EngineLink) -> None:
         """Send the held requests to a new engine that is ready, and accept others."""
         began_s = time.monotonic()
-        restored = await restore_slots(link, self._saved)
+        restored = await self._keeper.restore_slots(link, self._saved)
         if restored and len(restored) == len(self._saved):
             seconds = self._saving_s + time.monotonic() - began_s
             self._slot_speed = sum(slot.size for slot in self._saved) / seconds
@@ -426,6 +468,10 @@ class Gate:
                 forwarder.exchange.end = "cut"
                 forwarder.cut()
         await self._wait_until_left(running, _WORD_S)
+        until_s = time.monotonic() + _KEEP_AT_END_S
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(asyncio.get_running_loop().time() + _KEEP_AT_END_S):
+                await self._keep_slots(lambda: time.monotonic() < until_s)
         self._link = None
 
     # The clients' side.
@@ -553,6 +599,8 @@ class Gate:
             self._ended_parts += exchange.parts
             self._ended_requests += exchange.path in GENERATING_PATHS
             self._reading_speed = exchange.figures.reading_speed or self._reading_speed
+            self._keeper.note_end(exchange, self._reading_speed)
+            self._keep_later()
             self._note_change(exchange)
             self.on_use()
         return forwarder.response

@@ -29,6 +29,7 @@ from launcher.gateway.exchange import Exchange, ExchangeState, RequestFailure
 from launcher.gateway.gate import Gate, refuse_measurement
 from launcher.gateway.model_router import ModelRouter, OneModelRouter
 from launcher.gateway.request_metrics import CONTENT_TYPE
+from launcher.gateway.state_keeper import StateKeeper
 from launcher.gateway.system_text import add_system_text
 from launcher.gateway.turns import MOST_WAITING, refuse_waiting
 
@@ -47,7 +48,7 @@ class Gateway:
     `gate` is the gate of the model that the server was started with; `open_gate` makes further ones. `router` finds the
     gate for a request; a server that can load several models replaces it. Belongs to one asyncio loop. `on_exchange` is
     called whenever a request for a reply begins, is paused or ends. `own_metrics` returns the gateway's part of
-    /metrics, which follows the engine's part.
+    /metrics, which follows the engine's part. `make_keeper` makes what keeps a model's conversations on disk.
     """
 
     def __init__(
@@ -55,8 +56,10 @@ class Gateway:
         access: Access,
         on_exchange: Callable[[Exchange], None] | None = None,
         own_metrics: Callable[[], str] | None = None,
+        make_keeper: Callable[[], StateKeeper] = StateKeeper,
     ) -> None:
         self.access = access
+        self._make_keeper = make_keeper
         self._own_metrics = own_metrics
         self._on_exchange = on_exchange
         self.gate = self.open_gate()
@@ -109,7 +112,7 @@ class Gateway:
 
     def open_gate(self) -> Gate:
         """Return the gate of a further model."""
-        return Gate(self._on_exchange)
+        return Gate(self._on_exchange, self._make_keeper())
 
     async def close(self) -> None:
         """Stop listening, end all requests and delete saved slots."""
@@ -117,7 +120,7 @@ class Gateway:
         if self._runner is not None:
             await self._runner.cleanup()
         for gate in self.router.gates:
-            gate.close()
+            await gate.close()
 
     def set_keys(self, keys: Mapping[str, str]) -> None:
         """Accept these keys from now on. Requests with a key whose name is gone end, even within a reply."""
@@ -185,6 +188,7 @@ class Gateway:
                 user_agent=request.headers.get("User-Agent", ""),
                 served_by=route.model,
                 gives_way=key_name == MEASUREMENT,
+                may_be_kept="no-store" not in request.headers.get("Cache-Control", "").lower(),
             )
             self._give_way(exchange)
             return await route.gate.serve_exchange(request, exchange, headers, route.ready)

@@ -111,7 +111,28 @@ class PromptMemory:
 
 
 def _split_prompt(body: Mapping[str, Any]) -> Iterator[_Part]:
-    """Yield the parts of a prompt in the order in which chat templates write them: tools, system, messages."""
+    """Yield the parts of a prompt in the order in which chat templates write them."""
+    for label, part, text in _encode_parts(body):
+        is_header = isinstance(part, dict) and str(part.get("text")).startswith(BILLING_HEADER)
+        yield _Part(BILLING_HEADER if is_header else label, blake2b(text, digest_size=8).digest(), len(text))
+
+
+def encode_prompt(body: Mapping[str, Any]) -> tuple[list[bytes], bytes]:
+    """Return the texts of a prompt's parts in the order in which chat templates write them: tools, system, messages.
+
+    The second value is a hash of all up to the first question.
+    """
+    texts, opening, has_question = [], blake2b(digest_size=8), False
+    for label, _, text in _encode_parts(body):
+        texts.append(text)
+        if not has_question:
+            opening.update(text)
+        has_question = has_question or label.startswith("user")
+    return texts, opening.digest()
+
+
+def _encode_parts(body: Mapping[str, Any]) -> Iterator[tuple[str, Any, bytes]]:
+    """Yield each part of a prompt with its label and its text."""
     for name in ("tools", "system", "instructions", "messages", "input", "prompt"):
         content = body.get(name)
         if not content:
@@ -119,10 +140,7 @@ def _split_prompt(body: Mapping[str, Any]) -> Iterator[_Part]:
         each_apart = isinstance(content, list) and name != "tools"
         for number, part in enumerate(content if each_apart else [content], 1):
             label = part.get("role", name) if isinstance(part, dict) else name
-            text = _encode(part).encode("utf-8", "replace")
-            is_header = isinstance(part, dict) and str(part.get("text")).startswith(BILLING_HEADER)
-            label = BILLING_HEADER if is_header else f"{label} {number}"
-            yield _Part(label, blake2b(text, digest_size=8).digest(), len(text))
+            yield f"{label} {number}", part, _encode(part).encode("utf-8", "replace")
 
 
 def _count_same_start(earlier: _Prompt, prompt: _Prompt) -> int:

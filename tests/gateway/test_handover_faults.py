@@ -22,9 +22,8 @@ from launcher.base.files import make_private_folder
 from launcher.base.paths import cache_dir
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.state import ServerState
-from launcher.gateway import gate
 from launcher.gateway.engine_link import EngineLink
-from launcher.gateway.saved_slots import SavedSlot, restore_slots
+from launcher.gateway.state_keeper import SavedSlot, StateKeeper
 from tests.gateway.test_handover import (
     ReadReply,
     change_settings,
@@ -156,12 +155,14 @@ async def test_an_unsuitable_slot_file_is_not_restored_and_the_stream_goes_on(
     spoils: list[Callable[[SavedSlot], SavedSlot]] = [cut_file, flip_bit, remove_file, call_other_quant, lambda it: it]
     found: list[set[int]] = []
 
-    async def restore_spoilt(link: EngineLink, saved: list[SavedSlot]) -> set[int]:
-        found.append(await restore_slots(link, [spoils[len(found)](slot) for slot in saved]))
+    restore_slots = StateKeeper.restore_slots
+
+    async def restore_spoilt(self: StateKeeper, link: EngineLink, saved: list[SavedSlot]) -> set[int]:
+        found.append(await restore_slots(self, link, [spoils[len(found)](slot) for slot in saved]))
         return found[-1]
 
     async with serve_model(options) as (session, client):
-        monkeypatch.setattr(gate, "restore_slots", restore_spoilt)
+        monkeypatch.setattr(StateKeeper, "restore_slots", restore_spoilt)
         cut, reading = await begin_stream(client)
         for number in range(len(spoils)):
             await change_settings(session, draft=1 + number % 2)

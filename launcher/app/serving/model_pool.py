@@ -396,7 +396,7 @@ class ModelPool:
         await self._end_replies()
         await asyncio.wait([self._closing])
         for model in self._models[1:]:
-            model.gate.close()
+            await model.gate.close()
         del self._models[1:]
         self._closing = None
 

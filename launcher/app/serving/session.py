@@ -522,8 +522,13 @@ class ServerSession(ServingSession):
         try:
             address = None
             if not self._direct:
-                allowed = settings.read_allowed_names
-                address = GatewayAddress(endpoint, self.request_log, encrypted=encrypted, read_allowed=allowed)
+                address = GatewayAddress(
+                    endpoint,
+                    self.request_log,
+                    encrypted=encrypted,
+                    read_allowed=settings.read_allowed_names,
+                    open_vault=settings.open_vault,
+                )
         except LauncherError:
             await published.withdraw()
             raise

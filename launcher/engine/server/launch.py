@@ -69,7 +69,9 @@ class Launch:
         """
         model = self.options.model.stat()
         kind = [str(self.options.model), model.st_size, model.st_mtime_ns, *self.build.command, self.build.version]
-        kind += [self.options.kv, self.options.no_gpu, *self.options.extra]
+        # A slot's file names the caches of its engine: one for each slot, or one for all.
+        caches = 1 if self.options.kv_unified else self.options.slots or 1
+        kind += [self.options.kv, self.options.no_gpu, caches, *self.options.extra]
         return hashlib.sha256(repr(kind).encode()).hexdigest()
 
     @property

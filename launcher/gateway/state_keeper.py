@@ -1,0 +1,485 @@
+"""Keeps the conversations in an engine's slots on disk, and brings them back before their next request is sent."""
+
+import asyncio
+import logging
+import math
+import shutil
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from launcher.gateway.engine_connection import EngineLost
+from launcher.gateway.engine_link import EngineLink
+from launcher.gateway.exchange import STREAM_PATHS, Exchange
+from launcher.gateway.prompt_memory import encode_prompt
+from launcher.gateway.slot_file import SlotFile, digest_file, keep_checkpoints, read_slot_file
+from launcher.gateway.slot_folder import SLOT_FILES, clear_slot_folder
+from launcher.gateway.vault import BLOCK_BYTES, HASH_BYTES, SavedState, StateVault, count_common, hash_request
+
+_log = logging.getLogger(__name__)
+_REMEMBERED = 64
+_LEAST_TOKENS = 1_024
+"""Fewest tokens of a conversation that is kept."""
+_LEAST_BYTES = 4 * BLOCK_BYTES
+"""Fewest bytes of a request that is looked up."""
+_MOST_BYTES = 4 << 20
+_LEAST_GAIN_S = 0.5
+_GAIN = 1.5
+"""A state is restored where reading would take this many times as long as the file, and `_LEAST_GAIN_S` longer."""
+_FIRST_BYTES_S = 1e9
+"""Bytes of a state that are read from disk and restored in a second, until that was measured."""
+_USUAL_SPEED = 1_000.0
+"""Tokens/s at which prompts are read, until that was measured."""
+_KEPT_CHECKPOINTS = 2
+"""Checkpoints that are kept, the last ones: where the last reply began, and where the last question did."""
+_EXTRA_TOKENS = 16
+"""Most tokens that a slot may have more than its request and the reply that was counted: a client may have left."""
+_LEAST_FREE = 2
+"""Free disk space that is needed to save a further slot, as a multiple of the last slot's file."""
+_CONVERSATION, _PROMPT = "conversation", "prompt"
+"""What a state is for: the next turn of a conversation, or whatever begins with the same prompt."""
+_MARGIN_TOKENS = 320
+"""Tokens that a shared beginning is cut short by: a third conversation may part from the first two a little earlier,
+as chains compare whole blocks."""
+_COMPARED, _MOST_TRIES = 12, 3
+"""Conversations, those that were used last, whose beginnings are compared, and how often one is read ahead."""
+_LONGEST_READING_S, _POLL_S = 600.0, 0.1
+_LEFT_OUT = ("lora", "control_vector")
+
+
+@dataclass(frozen=True, slots=True)
+class AskedPrompt:
+    """A request that an engine has answered, and what its slot has now. Without a chain it must not be kept.
+
+    The slot has at most `tokens` tokens, at least `prompt_tokens`.
+    """
+
+    chain: bytes
+    opening: bytes
+    characters: int
+    prompt_tokens: int
+    tokens: float
+    read_s: float
+    client: str
+    model: str
+
+    def fits_slot(self, tokens: int) -> bool:
+        """Return whether a slot with this many tokens may be this request's."""
+        return self.prompt_tokens <= tokens <= self.tokens + _EXTRA_TOKENS
+
+
+@dataclass(frozen=True, slots=True)
+class SavedSlot:
+    """A slot in a file, with the request that led to it where that is known."""
+
+    number: int
+    path: Path
+    held: SlotFile
+    state_key: str
+    asked: AskedPrompt | None
+
+    @property
+    def tokens(self) -> list[int] | None:
+        """The conversation's tokens, None if it has images."""
+        return None if self.held.tokens is None else self.held.tokens.tolist()
+
+    @property
+    def size(self) -> int:
+        """The bytes of the file."""
+        return self.held.size
+
+
+class StateKeeper:
+    """Keeps the states of one model's slots in a vault. Belongs to one asyncio loop.
+
+    Where a caller holds a lock, requests wait for it: only the engine's own work is done under it. Files are read and
+    kept in the background.
+    """
+
+    def __init__(
+        self, vault: StateVault | None = None, *, least_tokens: int = _LEAST_TOKENS, least_gain_s: float = _LEAST_GAIN_S
+    ) -> None:
+        self._vault = vault
+        self._least_tokens, self._least_gain_s = least_tokens, least_gain_s
+        self._live: deque[AskedPrompt] = deque(maxlen=_REMEMBERED)
+        self._placed: deque[AskedPrompt] = deque(maxlen=_REMEMBERED)
+        self._hashed: dict[int, tuple[bytes, bytes, int]] = {}
+        self._kept_tasks: dict[int, int] = {}
+        self._restored: dict[int, SavedState] = {}
+        self._read_ahead: Counter[bytes] = Counter()
+        self._background: set[asyncio.Task[None]] = set()
+        self._bytes_s = _FIRST_BYTES_S
+        self._bytes_per_token = 0.0
+
+    async def close(self) -> None:
+        """Wait until what was saved is kept, and close the vault."""
+        await asyncio.gather(*self._background, return_exceptions=True)
+        if self._vault is not None:
+            await asyncio.to_thread(self._vault.close)
+
+    def begin_engine(self, restored: Collection[SavedSlot] = ()) -> None:
+        """Record that another engine serves, which knows no conversation but those in `restored` slots."""
+        self._live.clear()
+        self._kept_tasks.clear()
+        self._live.extend(each.asked for each in restored if each.asked is not None)
+
+    def note_end(self, exchange: Exchange, reading_speed: float | None) -> None:
+        """Record a request that has ended, whose conversation is in a slot now."""
+        chain, opening, characters = self._hashed.pop(exchange.number, (b"", b"", 0))
+        restored, figures = self._restored.pop(exchange.number, None), exchange.figures
+        if restored is not None and self._vault is not None and figures.reused_tokens == 0:
+            # The engine found other tokens in it.
+            asyncio.get_running_loop().run_in_executor(None, self._vault.drop_state, restored)
+        written: float = exchange.text.piece_count if figures.reply_tokens is None else figures.reply_tokens
+        if figures.prompt_tokens is None or exchange.has_failed:
+            chain, written = b"", math.inf  # whatever its slot has now must not be taken for another request's
+        prompt_tokens = figures.prompt_tokens or 0
+        self._live.append(
+            AskedPrompt(
+                chain,
+                opening,
+                characters,
+                prompt_tokens,
+                prompt_tokens + written,
+                prompt_tokens / (figures.reading_speed or reading_speed or _USUAL_SPEED),
+                exchange.user_agent,
+                exchange.served_by or exchange.model or "",
+            )
+        )
+
+    async def restore_for(self, link: EngineLink, exchange: Exchange) -> int | None:
+        """Restore the state that saves most for a request, and return its slot; None if none is worth it.
+
+        The caller holds the lock.
+        """
+        body, vault = exchange.body, self._vault
+        if (
+            vault is None
+            or body is None
+            or exchange.path not in STREAM_PATHS
+            or not (exchange.may_be_kept and link.keeps_states)
+            or not _LEAST_BYTES <= len(exchange.raw) <= _MOST_BYTES
+            or any(name in body for name in _LEFT_OUT)
+        ):
+            return None
+        texts, opening = encode_prompt(body)
+        chain, size = hash_request(texts)
+        self._hashed[exchange.number] = chain, opening, size
+        if link.slot_folder is None or body.get("cache_prompt") is False:
+            return None
+        found = await asyncio.to_thread(vault.find_state, link.state_key, chain)
+        if found is None:
+            return None
+        state, tokens = found
+        cost_s, spared_s = state.size / self._bytes_s, state.read_s * tokens / state.prompt_tokens
+        if spared_s < _GAIN * cost_s + self._least_gain_s:
+            return None
+        with suppress(EngineLost, OSError):
+            slots = await link.read_slots()
+            known = max((count_common(each.chain, chain) for each in self._list_live(slots)), default=0)
+            if known >= count_common(state.chain, chain):
+                return None
+            began_s = time.monotonic()
+            number = await self._restore_state(link, vault, state, slots)
+            if number is not None:
+                self._restored[exchange.number] = state
+                exchange.figures.restored_tokens, exchange.figures.spared_s = tokens, spared_s
+                exchange.figures.restored_s = time.monotonic() - began_s
+            return number
+        return None
+
+    def _list_live(self, slots: Collection[dict[str, Any]]) -> list[AskedPrompt]:
+        """Return the requests whose conversations may still be in these slots."""
+        counts = [each["n_prompt_tokens"] for each in slots if isinstance(each.get("n_prompt_tokens"), int)]
+        return [asked for asked in self._live if any(map(asked.fits_slot, counts))]
+
+    async def _restore_state(
+        self, link: EngineLink, vault: StateVault, state: SavedState, slots: Sequence[dict[str, Any]]
+    ) -> int | None:
+        """Restore a state, and return its slot; one that the engine refuses is deleted. Raises EngineLost, OSError."""
+        number = await self._empty_slot(link, slots)
+        if number is None or link.slot_folder is None:
+            return None
+        began_s = time.monotonic()
+        path = link.slot_folder / f"slot-lent-{number}.bin"
+        try:
+            if not await asyncio.to_thread(vault.lend_file, state, path):
+                return None
+            status, data = await link.request_json(f"/slots/{number}?action=restore", {"filename": path.name})
+        except EngineLost:  # perhaps because of this file: no other engine is asked
+            await asyncio.to_thread(vault.drop_state, state)
+            raise
+        finally:
+            _delete_file(path)
+        if status != 200 or data.get("n_restored") != state.tokens:
+            await asyncio.to_thread(vault.drop_state, state)
+            return None
+        self._bytes_s = state.size / max(time.monotonic() - began_s, 1e-3)
+        await asyncio.to_thread(vault.note_use, state)
+        return number
+
+    async def _empty_slot(self, link: EngineLink, slots: Sequence[dict[str, Any]]) -> int | None:
+        """Return the free slot whose conversation is the least loss, once that is saved; None if all are in use."""
+        free = [each for each in slots if not each.get("is_processing")]
+        for slot in sorted(free, key=lambda each: (self._is_unkept(each), each.get("id_task") or -1)):
+            await self._keep_slot(link, slot)
+            return int(slot["id"])
+        return None
+
+    def _is_unkept(self, slot: dict[str, Any]) -> bool:
+        tokens = slot.get("n_prompt_tokens")
+        is_kept = self._kept_tasks.get(int(slot["id"])) == slot.get("id_task")
+        return isinstance(tokens, int) and tokens >= self._least_tokens and not is_kept
+
+    async def keep_slots(self, link: EngineLink, lock: asyncio.Lock, may_go_on: Callable[[], bool]) -> None:
+        """Keep what is in free slots and was not kept yet, as long as `may_go_on`, with the lock for each slot."""
+        if self._vault is None or link.slot_folder is None:
+            return
+        with suppress(EngineLost, OSError):
+            while True:
+                async with lock:
+                    if not may_go_on():
+                        return
+                    slots = sorted(await link.read_slots(), key=_begun_last)
+                    slot = next(
+                        (each for each in slots if not each.get("is_processing") and self._is_unkept(each)), None
+                    )
+                    if slot is None:
+                        return
+                    await self._keep_slot(link, slot)
+
+    async def prepare_prompt(self, link: EngineLink, lock: asyncio.Lock, may_go_on: Callable[[], bool]) -> None:
+        """Have the engine read what two kept conversations begin with, and keep that, as long as `may_go_on`.
+
+        A model that cannot go back within its state needs it for a third conversation that begins so, such as an
+        agent's next session; for other models any of the conversations will do.
+        """
+        await asyncio.gather(*self._background, return_exceptions=True)
+        if self._vault is None or link.slot_folder is None:
+            return
+        shared = await asyncio.to_thread(self._find_shared_beginning, self._vault, link.state_key)
+        if shared is None:
+            return
+        asked, tokens = shared
+        with suppress(EngineLost, OSError):
+            async with lock:
+                number = await self._empty_slot(link, await link.read_slots()) if may_go_on() else None
+                if number is None:
+                    return
+                self._read_ahead[asked.chain] += 1
+                body = {"prompt": tokens, "n_predict": 0, "id_slot": number, "cache_prompt": True}
+                reading = asyncio.ensure_future(link.request_json("/completion", body, limit_s=_LONGEST_READING_S))
+                try:
+                    while not (await asyncio.wait([reading], timeout=_POLL_S))[0]:
+                        if not may_go_on():
+                            return
+                finally:
+                    reading.cancel()
+                    await asyncio.wait([reading])
+                if reading.result()[0] == 200:
+                    self._read_ahead[asked.chain] = _MOST_TRIES
+                    self._keep_in_background(await self._save_path(link, number), link.state_key, asked, _PROMPT)
+
+    def _find_shared_beginning(self, vault: StateVault, kind: str) -> tuple[AskedPrompt, list[int]] | None:
+        """Return a beginning of two conversations that is worth keeping and is not kept yet; None without."""
+        states = vault.list_states(kind)
+        begun = {state.chain for state in states if state.purpose == _PROMPT}
+        latest = sorted((each for each in states if not each.goes_back), key=_by_use)[:_COMPARED]
+        for one, other in combinations(latest, 2):
+            blocks = count_common(one.chain, other.chain)
+            chain = one.chain[: blocks * HASH_BYTES]
+            if not blocks or chain in (one.chain, other.chain) or self._read_ahead[chain] >= _MOST_TRIES:
+                continue
+            if any(each.startswith(chain) for each in begun):
+                continue
+            tokens = vault.read_shared_tokens(one, other)[:-_MARGIN_TOKENS]
+            read_s = one.read_s * len(tokens) / one.prompt_tokens
+            if len(tokens) >= self._least_tokens and read_s >= self._least_gain_s:
+                size, count = blocks * BLOCK_BYTES, len(tokens)
+                return AskedPrompt(chain, b"", size, count, count, read_s, one.client, one.model), tokens
+        return None
+
+    async def _keep_slot(self, link: EngineLink, slot: dict[str, Any]) -> None:
+        """Save a slot if it is worth it, and keep the file in the background. Raises EngineLost and OSError."""
+        if self._vault is None or not self._is_unkept(slot):
+            return
+        number, tokens = int(slot["id"]), int(slot["n_prompt_tokens"])
+        self._kept_tasks[number] = int(slot["id_task"])
+        asked, size = self._find_asked(tokens), int(tokens * self._bytes_per_token)
+        if asked is None or asked.read_s < self._least_gain_s + _GAIN * size / self._bytes_s:
+            return
+        if await asyncio.to_thread(self._vault.may_take, size):
+            self._keep_in_background(await self._save_path(link, number), link.state_key, asked)
+
+    def _find_asked(self, tokens: int) -> AskedPrompt | None:
+        """Return the last request that may have filled a slot with this many tokens, and that filled no later one.
+
+        None if that must not be kept. Should it be another request with as many tokens, its state is found for the
+        wrong text, and dropped then.
+        """
+        for asked in reversed(self._live):
+            if asked not in self._placed and asked.fits_slot(tokens):
+                self._placed.append(asked)
+                return asked if asked.chain else None
+        return None
+
+    async def save_slots(self, link: EngineLink) -> list[SavedSlot]:
+        """Save every slot that has a conversation. Slots that cannot be saved are left out."""
+        saved: list[SavedSlot] = []
+        if link.slot_folder is None:
+            return saved
+        with suppress(OSError, EngineLost):
+            await asyncio.to_thread(clear_slot_folder, link.slot_folder)
+            slots = sorted(await link.read_slots(), key=_begun_last)
+            for number in [int(each["id"]) for each in slots] or range(link.slots):
+                slot = await self._save_slot(link, number)
+                if slot is None:
+                    continue
+                saved.append(slot)
+                if shutil.disk_usage(link.slot_folder).free < _LEAST_FREE * slot.size:
+                    break
+        await asyncio.to_thread(_delete_rest, link.slot_folder, saved)
+        return saved
+
+    async def restore_slots(self, link: EngineLink, saved: Collection[SavedSlot]) -> set[int]:
+        """Restore slots into an engine, keep or delete their files, and return the numbers of those restored.
+
+        A file that has changed, or was saved by an engine with another kind of state, is not offered: the engine would
+        accept the slot of another quantisation of the model, or a damaged one, without an error.
+        """
+        restored: set[int] = set()
+        refused: set[int] = set()
+        try:
+            for slot in saved:
+                if link.slot_folder is None or slot.number >= link.slots or slot.state_key != link.state_key:
+                    continue
+                refused.add(slot.number)  # until it is known to be right
+                with suppress(OSError, EngineLost):
+                    if await asyncio.to_thread(digest_file, slot.path) != slot.held.digest:
+                        continue
+                    body = {"filename": slot.path.name}
+                    status, _ = await link.request_json(f"/slots/{slot.number}?action=restore", body)
+                    if status == 200:
+                        restored.add(slot.number)
+                        refused.discard(slot.number)
+        finally:
+            self.keep_saved([each for each in saved if each.number not in refused])
+            delete_slots([each for each in saved if each.number in refused])
+        self.begin_engine([each for each in saved if each.number in restored])
+        return restored
+
+    async def _save_slot(self, link: EngineLink, number: int) -> SavedSlot | None:
+        """Save a slot, and read its file; None if it is empty or cannot be saved. Raises EngineLost and OSError."""
+        path = await self._save_path(link, number)
+        if path is None:
+            return None
+        held = await asyncio.to_thread(read_slot_file, path)
+        count = len(held.tokens or ())
+        return SavedSlot(number, path, held, link.state_key, self._find_asked(count) if count else None)
+
+    async def _save_path(self, link: EngineLink, number: int) -> Path | None:
+        """Save a slot; return its file, None if it is empty or cannot be saved. Raises EngineLost and OSError."""
+        if link.slot_folder is None:
+            return None
+        path = link.slot_folder / f"slot-{uuid4().hex[:12]}.bin"
+        try:
+            status, data = await link.request_json(f"/slots/{number}?action=save", {"filename": path.name})
+            if status == 200 and data.get("n_saved"):
+                path.chmod(0o600)
+                self._bytes_per_token = path.stat().st_size / data["n_saved"]
+                return path
+        except BaseException:
+            _delete_file(path)
+            raise
+        _delete_file(path)
+        return None
+
+    def keep_saved(self, saved: Collection[SavedSlot]) -> None:
+        """Move saved slots into the vault where that is worth it, in the background, and delete the others' files."""
+        for each in saved:
+            self._keep_in_background(each.path, each.state_key, each.asked)
+
+    def _keep_in_background(
+        self, path: Path | None, state_key: str, asked: AskedPrompt | None, purpose: str = _CONVERSATION
+    ) -> None:
+        if path is None:
+            return
+        if self._vault is None or asked is None:
+            _delete_file(path)
+            return
+        inside = self._vault.take_in(path)
+        task = asyncio.ensure_future(asyncio.to_thread(self._keep_file, self._vault, inside, state_key, asked, purpose))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def _keep_file(self, vault: StateVault, path: Path, state_key: str, asked: AskedPrompt, purpose: str) -> None:
+        """Move a slot's file into the vault where that is worth it, else delete it."""
+        try:
+            held = read_slot_file(path)
+            tokens = len(held.tokens or ())
+            is_worth = asked.read_s >= _GAIN * held.size / self._bytes_s + self._least_gain_s
+            if tokens < self._least_tokens or not is_worth:
+                return
+            has_checkpoints = bool(held.checkpoints)
+            held = keep_checkpoints(path, held, held.checkpoints[-_KEPT_CHECKPOINTS:])
+            places = [each.tokens for each in held.checkpoints]
+            now_s = time.time()
+            state = SavedState(
+                name=uuid4().hex,
+                kind=state_key,
+                model=asked.model,
+                client=asked.client,
+                purpose=purpose,
+                chain=asked.chain,
+                opening=asked.opening,
+                characters=asked.characters,
+                prompt_tokens=asked.prompt_tokens,
+                tokens=tokens,
+                checkpoints=(*places, tokens) if purpose == _PROMPT else tuple(places),
+                goes_back=not has_checkpoints and purpose != _PROMPT,
+                size=held.size,
+                digest=held.digest,
+                read_s=asked.read_s,
+                saved_s=now_s,
+                used_s=now_s,
+                uses=0,
+            )
+            vault.keep_file(path, state)
+        except OSError as error:
+            _log.warning("A conversation could not be kept: %s", error)
+        finally:
+            _delete_file(path)
+
+
+def _delete_file(path: Path) -> None:
+    with suppress(OSError):  # on Windows while an engine reads it: cleared before the next save
+        path.unlink(missing_ok=True)
+
+
+def _by_use(state: SavedState) -> float:
+    return -state.used_s
+
+
+def _begun_last(slot: dict[str, Any]) -> int:
+    """Return what sorts slots by their last task, the last one first."""
+    return -int(slot.get("id_task") or -1)
+
+
+def delete_slots(saved: Collection[SavedSlot]) -> None:
+    """Delete the files of saved slots: they hold conversations."""
+    for slot in saved:
+        _delete_file(slot.path)
+
+
+def _delete_rest(folder: Path, saved: Collection[SavedSlot]) -> None:
+    """Delete what is left of slots that could not be saved, such as half a file on a full disk."""
+    kept = {slot.path for slot in saved}
+    for path in folder.glob(SLOT_FILES):
+        if path not in kept:
+            path.unlink(missing_ok=True)

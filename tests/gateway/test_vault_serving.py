@@ -1,0 +1,144 @@
+"""Conversations outlive a stop and a crash: the next engine restores them, and does not read them again."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from launcher.base.paths import cache_dir
+from launcher.engine.serve_options import ServeOptions
+from launcher.gateway import gate
+from tests.gateway.test_handover import kill_engine, serve_model
+
+pytestmark = pytest.mark.usefixtures("home")
+LONG = " ".join(f"Line {number} of a long prompt about draft heads." for number in range(200))
+QUESTION = {"role": "user", "content": LONG}
+
+
+@pytest.fixture
+def options(demo_model: Path) -> ServeOptions:
+    return ServeOptions(model=demo_model, built_in=True, threads=1, context=32_768, slots=1, alias="demo")
+
+
+async def ask(client: httpx.AsyncClient, *messages: dict[str, str], **headers: str) -> dict[str, Any]:
+    """Return a reply's text, its message, and how many tokens of its prompt were read and reused."""
+    body = {"messages": messages, "temperature": 0, "max_tokens": 24}
+    reply = await client.post("/v1/chat/completions", json=body, headers=headers)
+    reply.raise_for_status()
+    data = reply.json()
+    answer = data["choices"][0]["message"]
+    return {**data["timings"], "answer": {"role": "assistant", "content": answer["content"]}, "whole": answer}
+
+
+def list_kept() -> list[Path]:
+    return sorted((cache_dir() / "states").glob("*.state"))
+
+
+async def wait_until_kept(count: int = 1) -> None:
+    async with asyncio.timeout(30):
+        while len(list_kept()) < count:
+            await asyncio.sleep(0.05)
+
+
+async def test_a_conversation_is_not_read_again_after_a_stop(options: ServeOptions) -> None:
+    async with serve_model(options) as (session, client):
+        told = await ask(client, QUESTION)
+        turn = [QUESTION, told["answer"], {"role": "user", "content": "And then?"}]
+        expected = await ask(client, *turn)
+        assert session.request_log.records[-1].restored_tokens is None  # the engine had it
+    async with serve_model(options) as (session, client):
+        answered = await ask(client, *turn)
+        assert answered["whole"] == expected["whole"]
+        assert answered["cache_n"] > 0.95 * told["prompt_n"]
+        record = session.request_log.records[-1]
+        assert record.restored_tokens is not None
+        assert record.restored_tokens > 0.95 * told["prompt_n"]
+        assert record.spared_s is not None
+        metrics = (await client.get("/metrics")).text
+        assert f'restored_tokens_total{{model="demo",key="default"}} {record.restored_tokens}' in metrics
+    assert len(list_kept()) == 1  # the longer one has replaced the shorter
+    assert list_kept()[0].stat().st_mode & 0o077 == 0
+
+
+async def test_a_conversation_is_not_read_again_after_a_crash(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "_KEEP_AFTER_S", 0.1)
+    async with serve_model(options) as (session, client):
+        told = await ask(client, QUESTION)
+        await wait_until_kept()
+        killed = session.supervisor.engine_pid
+        kill_engine(session)
+        async with asyncio.timeout(60):
+            while session.supervisor.engine_pid in (killed, None):
+                await asyncio.sleep(0.05)
+        answered = await ask(client, QUESTION, told["answer"], {"role": "user", "content": "And then?"})
+        assert answered["cache_n"] > 0.95 * told["prompt_n"]
+
+
+async def test_of_several_conversations_each_is_found_again(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "_KEEP_AFTER_S", 0.1)
+    questions = [{"role": "user", "content": f"{topic}: {LONG}"} for topic in ("Bread", "Sky", "Sea")]
+    async with serve_model(replace(options, slots=2, kv_unified=True)) as (_, client):
+        told = []
+        for number, question in enumerate(questions, 1):
+            told.append(await ask(client, question))
+            await wait_until_kept(number)
+    async with serve_model(replace(options, slots=1, kv_unified=True)) as (_, client):
+        for question, before in zip(questions, told, strict=True):
+            answered = await ask(client, question, before["answer"], {"role": "user", "content": "And then?"})
+            assert answered["cache_n"] > 0.95 * before["prompt_n"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "headers"),
+    [({"kv": "q8_0"}, {}), ({}, {"Cache-Control": "no-store"}), ({"extra": ("--top-k", "7")}, {})],
+)
+async def test_what_may_not_be_used_is_read_again(
+    options: ServeOptions, changes: dict[str, Any], headers: dict[str, str]
+) -> None:
+    async with serve_model(options) as (_, client):
+        told = await ask(client, QUESTION, **headers)
+    assert len(list_kept()) == (0 if headers else 1)
+    async with serve_model(replace(options, **changes)) as (session, client):
+        answered = await ask(client, QUESTION, told["answer"], {"role": "user", "content": "And then?"})
+        assert answered["cache_n"] == 0
+        assert session.request_log.records[-1].restored_tokens is None
+
+
+async def test_a_damaged_state_is_deleted_and_the_prompt_read(options: ServeOptions) -> None:
+    async with serve_model(options) as (_, client):
+        told = await ask(client, QUESTION)
+    path = list_kept()[0]
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    async with serve_model(options) as (_, client):
+        answered = await ask(client, QUESTION)
+        assert answered["cache_n"] == 0
+        assert answered["whole"] == told["whole"]
+        assert path not in list_kept()
+
+
+async def test_what_sessions_of_an_agent_begin_with_is_read_once(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "_KEEP_AFTER_S", 0.1)
+    system = {"role": "system", "content": LONG}
+    questions = [{"role": "user", "content": topic * 400} for topic in ("Bread! ", "Sky? ", "Sea. ")]
+    async with serve_model(options) as (_, client):
+        for number, question in enumerate(questions[:2], 1):
+            told = await ask(client, system, question)
+            await wait_until_kept(number)
+        await wait_until_kept(3)
+    async with serve_model(options) as (session, client):
+        answered = await ask(client, system, questions[2])
+        assert answered["cache_n"] > 2_000
+        assert session.request_log.records[-1].restored_tokens == answered["cache_n"]
+    async with serve_model(options) as (_, client):
+        assert (await ask(client, system, questions[1]))["whole"] == told["whole"]
