@@ -78,7 +78,16 @@ def grafana_board(_recipe: ExportRecipe) -> str:
             },
         ),
         _panel("Draft acceptance", "percentunit", {"accepted": _share_of("accepted_tokens", "drafted_tokens")}, most=1),
-        _panel("Prompt from the cache", "percentunit", {"reused": _share_of("reused_tokens", "prompt_tokens")}, most=1),
+        _panel(
+            "Prompt from the cache",
+            "percentunit",
+            {
+                "reused": _share_of("reused_tokens", "prompt_tokens"),
+                "of it from disk": _share_of("restored_tokens", "prompt_tokens"),
+            },
+            most=1,
+        ),
+        _panel("Reading spared by the disk, per minute", "s", {"spared": f"60 * {_rate_of('spared_seconds')}"}),
         _panel(
             "Restarts that streams outlived, per minute",
             "short",

@@ -13,7 +13,7 @@ from launcher.base.codec import JsonView
 from launcher.base.messages import message
 from launcher.base.text import storable_text
 from launcher.engine.server.reread import Reread
-from launcher.gateway.exchange import Exchange, ExchangeState
+from launcher.gateway.exchange import Exchange, ExchangeState, ReplyFigures
 from launcher.gateway.prompt_memory import PromptMemory
 
 MOST_REMEMBERED = 500
@@ -39,13 +39,14 @@ class RequestRecord:
     handovers made in the stream; drafts of a reply with gaps are unknown. `end` is None until the request has ended.
     `reread` is the part of its prompt that the engine had read before and read again. Of a request without a whole
     reply, `status` is the HTTP status, or the code in a stream's error, and `message` the sentence with it. `notice` is
-    a sentence about what a whole reply lacks; it is not kept after the server's end.
+    a sentence about what a whole reply lacks; it is not kept after the server's end. Of the prompt, `restored_tokens`
+    came from a state on disk, which took `restored_s` seconds instead of about `spared_s`.
     """
 
     JSON_VIEW: ClassVar[JsonView] = JsonView(
         "id started who.key=key_name? who.user_agent=user_agent? model path state prompt_tokens reused_tokens "
         "reply_tokens first_token_s:4 tokens_per_second:2 draft_n=drafted draft_n_accepted=accepted gaps_s:3 handovers "
-        "end status message reread notice"
+        "end status message reread notice restored_tokens restored_s:3 spared_s:1"
     )
     id: str
     started_s: float
@@ -68,6 +69,9 @@ class RequestRecord:
     message: str | None = None
     reread: Reread | None = None
     notice: str | None = None
+    restored_tokens: int | None = None
+    restored_s: float | None = None
+    spared_s: float | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -173,7 +177,17 @@ def _make_record(exchange: Exchange, id_: str, model: str | None, reread: Reread
         message=exchange.failure.message if exchange.failure else None,
         reread=reread,
         notice=_NO_LOGPROBS if figures.drafted and _asks_logprobs(exchange) else None,
+        restored_tokens=figures.restored_tokens and min(figures.restored_tokens, figures.reused_tokens or 0),
+        restored_s=figures.restored_s,
+        spared_s=_find_spared(figures),
     )
+
+
+def _find_spared(figures: ReplyFigures) -> float | None:
+    """Return about how long it would have taken to read what came from disk."""
+    if figures.spared_s is None or not figures.restored_tokens:
+        return None
+    return figures.spared_s * min(1.0, (figures.reused_tokens or 0) / figures.restored_tokens)
 
 
 def _asks_logprobs(exchange: Exchange) -> bool:

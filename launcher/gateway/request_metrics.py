@@ -18,6 +18,8 @@ _STATES = (ExchangeState.RUNNING, ExchangeState.WAITING, ExchangeState.PAUSED)
 _COUNTERS: Mapping[str, str] = {
     "prompt_tokens": "Prompt tokens of ended requests, those from the cache included",
     "reused_tokens": "Prompt tokens that came from the cache",
+    "restored_tokens": "Prompt tokens that came from states on disk",
+    "spared_seconds": "Time that reading them again would have taken",
     "reply_tokens": "Tokens of replies",
     "drafted_tokens": "Tokens that were drafted",
     "accepted_tokens": "Drafted tokens that were accepted",
@@ -59,6 +61,8 @@ class RequestMetrics:
         for name, value in (
             ("prompt_tokens", record.prompt_tokens),
             ("reused_tokens", record.reused_tokens),
+            ("restored_tokens", record.restored_tokens),
+            ("spared_seconds", record.spared_s),
             ("reply_tokens", record.reply_tokens),
             ("drafted_tokens", record.drafted),
             ("accepted_tokens", record.accepted),

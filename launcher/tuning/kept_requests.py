@@ -10,7 +10,8 @@ from launcher.base.codec import compact_json
 from launcher.gateway.request_log import RequestRecord
 
 MOST_KEPT = 10_000
-_COLUMNS = [field.name for field in fields(RequestRecord) if field.name not in ("reread", "notice")]
+_NOT_KEPT = ("reread", "notice", "restored_tokens", "restored_s", "spared_s")
+_COLUMNS = [field.name for field in fields(RequestRecord) if field.name not in _NOT_KEPT]
 """Columns of the table: all fields of a RequestRecord except those that only a running server tells."""
 _QUOTED_COLUMNS = ", ".join(f'"{name}"' for name in _COLUMNS)  # quoted, because "end" is a keyword of SQL
 _PLACES = ", ".join("?" * len(_COLUMNS))

@@ -273,6 +273,7 @@ def test_json_has_a_time_zone_and_null_for_unknown_values() -> None:
     assert unknown == {
         *("model", "prompt_tokens", "reused_tokens", "reply_tokens", "first_token_s", "tokens_per_second"),
         *("draft_n", "draft_n_accepted", "status", "message", "reread", "notice"),
+        *("restored_tokens", "restored_s", "spared_s"),
     }
 
 

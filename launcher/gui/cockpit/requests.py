@@ -325,6 +325,15 @@ def _describe_request(record: Record) -> str:
         parts.append(ntr("1 token written", "{n} tokens written", record["reply_tokens"]))
     if record["gaps_s"]:
         parts.append(tr("paused {seconds:.1f} s by restarts", seconds=sum(record["gaps_s"])))
+    if record.get("restored_tokens"):
+        parts.append(
+            tr(
+                "{tokens:,} tokens from disk in {seconds:.1f} s instead of about {spared:.0f} s",
+                tokens=record["restored_tokens"],
+                seconds=record["restored_s"],
+                spared=record["spared_s"],
+            )
+        )
     reread = record["reread"]
     if reread:
         parts.append(tr("{tokens:,} tokens read again", tokens=reread["tokens"]))
