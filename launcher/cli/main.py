@@ -28,6 +28,7 @@ VERBS = {
     "agent-check": "check whether a running server suits coding agents",
     "chat": "send a prompt to a running server",
     "chats": "list, search, export and delete the window's conversations",
+    "cache": "list, verify and delete what models have read, which is kept on disk",
     "status": "list the running servers and their models",
     "stop": "stop a running server, or unload one of its models",
     "restart": "restart a running server, optionally with other settings",

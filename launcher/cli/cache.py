@@ -1,0 +1,88 @@
+"""`mtp-launcher cache`: list, verify and delete the conversations that models have read, which are kept on disk."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from launcher.app.settings import open_vault
+from launcher.base.errors import BadOption
+from launcher.base.messages import command_name, message
+from launcher.cli.actions import confirm_deletion, deletes_all
+from launcher.cli.layout import format_table, format_time, wrap_text
+from launcher.cli.output import Result
+
+if TYPE_CHECKING:
+    from launcher.gateway.vault import SavedState, StateVault
+
+
+async def run(options: argparse.Namespace) -> Result | int:
+    """Run the action `options.action`. Exit code 1 if files were damaged or the user declined."""
+    if options.action == "delete" and not await confirm_deletion(options, "kept conversations"):
+        return 1
+    return await asyncio.to_thread(_run_action, options)
+
+
+def _run_action(options: argparse.Namespace) -> Result:
+    with closing(open_vault()) as vault:
+        if options.action == "verify":
+            return _verify_states(vault)
+        return _delete_states(vault, options) if options.action == "delete" else _list_states(vault)
+
+
+def _list_states(vault: StateVault) -> Result:
+    states, use = sorted(vault.list_states(), key=lambda each: -each.used_s), vault.read_use()
+    return Result({"states": states, "use": use, "problem": vault.problem or None}, _format_states(vault, states))
+
+
+def _format_states(vault: StateVault, states: Sequence[SavedState]) -> Iterator[str]:
+    if states:
+        head = ("ID", "USED", "TOKENS", "READ IN", "SIZE", "TIMES", "FOR", "MODEL")
+        yield from format_table([head, *map(_format_row, states)], right={2, 3, 4, 5}, indent="")
+    else:
+        yield "Nothing is kept here yet."
+    if vault.problem:
+        yield wrap_text(f"Nothing can be kept: {vault.problem}")
+    if not states:
+        return
+    use = vault.read_use()
+    yield f"{use.size / 1e9:.1f} of {use.limit / 1e9:.1f} GB used, {use.written_today / 1e9:.1f} GB written today."
+
+
+def _format_row(state: SavedState) -> tuple[str, ...]:
+    return (
+        state.id,
+        format_time(state.used_s),
+        f"{state.tokens:,}",
+        f"{state.read_s:.0f} s",
+        f"{state.size / 1e6:,.0f} MB",
+        str(state.uses),
+        state.client.partition(" (")[0] if state.purpose == "conversation" else f"beginning of {state.client}",
+        state.model,
+    )
+
+
+def _verify_states(vault: StateVault) -> Result:
+    count = len(vault.list_states())
+    damaged = vault.verify()
+    lines = [f"{count - len(damaged)} of {count} files are whole."]
+    if damaged:
+        lines.append(f"Deleted: {', '.join(each.id for each in damaged)}.")
+    return Result({"whole": count - len(damaged), "deleted": damaged}, lines, exit_code=1 if damaged else 0)
+
+
+def _delete_states(vault: StateVault, options: argparse.Namespace) -> Result:
+    states = vault.list_states()
+    if not deletes_all(options):
+        known = {each.id: each for each in states}
+        if missing := [id_ for id_ in options.ids if id_ not in known]:
+            raise BadOption(
+                message("Nothing is kept with the ID {id}.", id=missing[0]),
+                message("{command} lists what is kept.", command=command_name("cache", None)),
+            )
+        states = [known[id_] for id_ in dict.fromkeys(options.ids)]
+    vault.forget(states)
+    return Result({"deleted": [each.id for each in states]}, [f"Deleted {len(states)} of what was kept."])
