@@ -40,9 +40,10 @@ def write_slot(
 def make_state(name: str = "one", text: bytes = b"x" * 10 * BLOCK_BYTES, **changes: object) -> SavedState:
     chain, characters = hash_request([text])
     values: dict[str, object] = {
-        "name": name, "kind": "kind", "model": "demo", "client": "agent", "purpose": "conversation",
-        "chain": chain, "opening": text[:20], "characters": characters, "prompt_tokens": 2_500, "tokens": 0, "checkpoints": (), "goes_back": True, "size": 0,
-        "digest": b"", "read_s": 3.0, "saved_s": vault.time.time(), "used_s": vault.time.time(), "uses": 0,
+        "name": name, "kind": "kind", "model": "demo", "client": "agent", "purpose": "conversation", "chain": chain,
+        "opening": text[:20], "characters": characters, "prompt_tokens": 2_500, "tokens": 0, "checkpoints": (),
+        "goes_back": True, "size": 0, "digest": b"", "read_s": 3.0, "saved_s": vault.time.time(),
+        "used_s": vault.time.time(), "uses": 0,
     }  # fmt: skip
     return SavedState(**(values | changes))  # type: ignore[arg-type]
 
