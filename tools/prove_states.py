@@ -3,10 +3,10 @@
     python -m tools.prove_states [--tokens 30000] [--llama-server PATH] [--shape hybrid] ...
 
 Serves models of three shapes, the demo's (recurrent layers) and two with random weights (attention alone, sliding
-windows), with the built-in engine and with another. A conversation is read once; then the server is stopped, its engine
-killed, the program killed, or a reboot simulated (the program killed, its runtime folder deleted), and the next turn is
-asked again. Prints a table, and ends with exit code 1 if a reply has other words than before, or less than 95 % of its
-prompt came from disk.
+windows), with the built-in engine and with another. A conversation is read once; then the model is unloaded, the server
+stopped, its engine killed, the program killed, or a reboot simulated (the program killed, its runtime folder deleted),
+and the next turn is asked again. Prints a table, and ends with exit code 1 if a reply has other words than before, or
+less than 95 % of its prompt came from disk.
 """
 
 import argparse
@@ -35,6 +35,7 @@ _SHAPES = ("hybrid", "attention", "sliding")
 _WIDTH, _LAYERS, _HEAD = 256, 6, 64
 _START_S, _KEEP_S = 120.0, 60.0
 _LEAST_SHARE = 0.95
+_BESIDE = "beside"
 
 
 def write_random(demo: Path, path: Path, *, sliding: bool) -> None:
@@ -90,7 +91,8 @@ class Server:
     """A server of the program, in a home of its own."""
 
     def __init__(self, model: Path, home: Path, engine: str | None, context: int) -> None:
-        self.home, self._environment = home, os.environ | {"MTP_LAUNCHER_HOME": str(home)}
+        variables = {"MTP_LAUNCHER_HOME": str(home), "MTP_LAUNCHER_MODELS": str(model.parent)}
+        self.name, self.home, self.environment = model.stem, home, os.environ | variables
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -101,7 +103,7 @@ class Server:
     def start(self) -> None:
         """Start the program, and wait until it is ready."""
         self._log = (self.home / "serve.log").open("wb")
-        self.program = psutil.Popen(self._command, stdout=self._log, stderr=self._log, env=self._environment)
+        self.program = psutil.Popen(self._command, stdout=self._log, stderr=self._log, env=self.environment)
         end_s = time.monotonic() + _START_S
         while time.monotonic() < end_s:
             if b'"ready"' in (text := (self.home / "serve.log").read_bytes()):
@@ -123,7 +125,7 @@ class Server:
     def read_requests(self) -> list[dict[str, Any]]:
         """Return the log of requests."""
         command = [sys.executable, "-m", "launcher", "requests", "--json"]
-        done = subprocess.run(command, env=self._environment, capture_output=True, check=True)
+        done = subprocess.run(command, env=self.environment, capture_output=True, check=True)
         return list(json.loads(done.stdout)["requests"])
 
     def list_kept(self) -> set[Path]:
@@ -147,6 +149,13 @@ class Server:
         time.sleep(3)
 
 
+def _unload(server: Server) -> None:
+    # A server ends with its last model: so another one is loaded beside it.
+    server.ask("/v1/completions", {"model": _BESIDE, "prompt": "Hello", "max_tokens": 1})
+    command = [sys.executable, "-m", "launcher", "stop", server.name, "--url", f"http://127.0.0.1:{server.port}"]
+    subprocess.run(command, env=server.environment, capture_output=True, check=True)
+
+
 def _restart(server: Server) -> None:
     server.stop()
     server.start()
@@ -165,6 +174,7 @@ def _reboot(server: Server) -> None:
 
 
 _EVENTS: dict[str, Callable[[Server], None]] = {
+    "unload": _unload,
     "stop and start": _restart,
     "engine killed": Server.kill_engine,
     "program killed": _kill_program,
@@ -189,7 +199,13 @@ def _prove_shape(model: Path, engine: str | None, tokens: int) -> Iterator[tuple
         sentence = "Line {} of a long prompt about draft heads. "
         text = "".join(sentence.format(number) for number in range(tokens // 15))
         turn = [{"role": "user", "content": text}]
-        body: dict[str, Any] = {"messages": turn, "temperature": 0, "max_tokens": 48, "ignore_eos": True}
+        body: dict[str, Any] = {
+            "model": model.stem,
+            "messages": turn,
+            "temperature": 0,
+            "max_tokens": 48,
+            "ignore_eos": True,
+        }
         first = server.ask("/v1/chat/completions", body)
         answer = first["choices"][0]["message"].get("content") or "-"
         body["messages"] = [*turn, {"role": "assistant", "content": answer}, {"role": "user", "content": "And then?"}]
@@ -223,10 +239,12 @@ def main() -> None:
     rows: list[tuple[str, ...]] = []
     with tempfile.TemporaryDirectory() as folder:
         demo = unpack_demo_model()
+        shutil.copyfile(demo, Path(folder) / f"{_BESIDE}.gguf")
         for shape in options.shape or _SHAPES:
-            model = demo
-            if shape != "hybrid":
-                model = Path(folder) / f"{shape}.gguf"
+            model = Path(folder) / f"{shape}.gguf"
+            if shape == "hybrid":
+                shutil.copyfile(demo, model)
+            else:
                 write_random(demo, model, sliding=shape == "sliding")
             for engine in (None, *([options.llama_server] if options.llama_server else [])):
                 for row in _prove_shape(model, engine, options.tokens):
