@@ -31,7 +31,6 @@ _LEAST_BYTES = 4 * BLOCK_BYTES
 _MOST_BYTES = 4 << 20
 _LEAST_GAIN_S = 0.5
 _GAIN = 1.5
-"""A state is restored where reading would take this many times as long as the file, and `_LEAST_GAIN_S` longer."""
 _FIRST_BYTES_S = 1e9
 """Bytes of a state that are read from disk and restored in a second, until that was measured."""
 _USUAL_SPEED = 1_000.0
@@ -178,7 +177,7 @@ class StateKeeper:
             return None
         state, tokens = found
         cost_s, spared_s = state.size / self._bytes_s, state.read_s * tokens / state.prompt_tokens
-        if spared_s < _GAIN * cost_s + self._least_gain_s:
+        if not is_worth_restoring(spared_s, cost_s, self._least_gain_s):
             return None
         with suppress(EngineLost, OSError):
             slots = await link.read_slots()
@@ -312,7 +311,7 @@ class StateKeeper:
         number, tokens = int(slot["id"]), int(slot["n_prompt_tokens"])
         self._kept_tasks[number] = int(slot["id_task"])
         asked, size = self._find_asked(tokens), int(tokens * self._bytes_per_token)
-        if asked is None or asked.read_s < self._least_gain_s + _GAIN * size / self._bytes_s:
+        if asked is None or not is_worth_restoring(asked.read_s, size / self._bytes_s, self._least_gain_s):
             return
         if await asyncio.to_thread(self._vault.may_take, size):
             self._keep_in_background(await self._save_path(link, number), link.state_key, asked)
@@ -423,7 +422,7 @@ class StateKeeper:
         try:
             held = read_slot_file(path)
             tokens = len(held.tokens or ())
-            is_worth = asked.read_s >= _GAIN * held.size / self._bytes_s + self._least_gain_s
+            is_worth = is_worth_restoring(asked.read_s, held.size / self._bytes_s, self._least_gain_s)
             if tokens < self._least_tokens or not is_worth:
                 return
             has_checkpoints = bool(held.checkpoints)
@@ -455,6 +454,11 @@ class StateKeeper:
             _log.warning("A conversation could not be kept: %s", error)
         finally:
             _delete_file(path)
+
+
+def is_worth_restoring(read_s: float, restore_s: float, least_gain_s: float = _LEAST_GAIN_S) -> bool:
+    """Return whether reading takes enough longer than restoring: `_GAIN` times as long and `least_gain_s` longer."""
+    return read_s >= _GAIN * restore_s + least_gain_s
 
 
 def _delete_file(path: Path) -> None:
