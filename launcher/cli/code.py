@@ -28,7 +28,7 @@ from launcher.app.coding import (
     find_running_server,
     resolve_agent_start,
 )
-from launcher.app.serving.running_servers import read_requests
+from launcher.app.serving.running_servers import prepare_for, read_requests
 from launcher.app.serving.session import ServerSession
 from launcher.base.codec import to_json
 from launcher.base.errors import BadOption, LauncherError
@@ -92,6 +92,8 @@ async def run(options: argparse.Namespace) -> Result | int:
     if running is not None:
         if not options.own_template:
             await check_template(agent, running.server)
+        if running.entry is not None:
+            await prepare_for(running.entry, agent.name)
         began = datetime.now().astimezone()
         code = await _run_with_server(agent, running.server, program, options)
         if options.server_only:
@@ -175,6 +177,7 @@ async def _run_with_own_server(
         server = await _read_own_server(session)
         if not options.own_template:
             await check_template(agent, server)
+        session.prepare_for(agent.name)
         with nullcontext() if options.server_only else terminal.lent():
             code = await _run_with_server(agent, server, program, options, session)
         if not options.server_only:

@@ -126,6 +126,7 @@ class Gate:
         self._on_exchange = on_exchange
         self._keeper = keeper or StateKeeper()
         self._keeping: asyncio.TimerHandle | asyncio.Task[None] | None = None
+        self._preparing: asyncio.Task[None] | None = None
         self._link: EngineLink | None = None
         self._lost_link: EngineLink | None = None
         self._loss_reason = ""
@@ -281,6 +282,8 @@ class Gate:
             forwarder.slot = None
             if not gives_way and not forwarder.has_delivered and forwarder.continuation is None:
                 forwarder.slot = await self._keeper.restore_for(link, forwarder.exchange)
+                if forwarder.slot is None:
+                    await self._keeper.keep_before(link, forwarder.exchange)
 
     def _keep_later(self) -> None:
         """Have the conversations in the slots kept on disk once no request has come for a while."""
@@ -295,6 +298,13 @@ class Gate:
         await self._keep_slots(self._is_idle)
         if self._link is not None and self._is_idle():
             await self._keeper.prepare_prompt(self._link, self._slots_lock, self._is_idle)
+
+    def prepare_for(self, client: str) -> None:
+        """Restore what the next session of a client, such as a coding agent, probably begins with."""
+        if self._link is not None and self._is_idle():
+            self._preparing = asyncio.ensure_future(
+                self._keeper.restore_ahead(self._link, self._slots_lock, client, self._is_idle)
+            )
 
     def _is_idle(self) -> bool:
         return not self._forwarders and self._engine_ready.is_set() and self._set_aside is None

@@ -8,7 +8,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,9 @@ as chains compare whole blocks."""
 _COMPARED, _MOST_TRIES = 12, 3
 """Conversations, those that were used last, whose beginnings are compared, and how often one is read ahead."""
 _LONGEST_READING_S, _POLL_S = 600.0, 0.1
+_SIMILAR, _MOST_KNOWN = 0.1, 0.5
+"""Share of a request from which an engine takes the slot that begins with it (--slot-prompt-similarity), and the share
+of a conversation that the vault may have so that it is not kept anew whenever another one takes its slot."""
 _LEFT_OUT = ("lora", "control_vector")
 
 
@@ -112,6 +115,8 @@ class StateKeeper:
         self._kept_tasks: dict[int, int] = {}
         self._restored: dict[int, SavedState] = {}
         self._read_ahead: Counter[bytes] = Counter()
+        self._ahead: tuple[SavedState, float] | None = None
+        """What was restored before a request asked for it, and in how many seconds."""
         self._background: set[asyncio.Task[None]] = set()
         self._bytes_s = _FIRST_BYTES_S
         self._bytes_per_token = 0.0
@@ -126,6 +131,7 @@ class StateKeeper:
         """Record that another engine serves, which knows no conversation but those in `restored` slots."""
         self._live.clear()
         self._kept_tasks.clear()
+        self._ahead = None
         self._live.extend(each.asked for each in restored if each.asked is not None)
 
     def note_end(self, exchange: Exchange, reading_speed: float | None) -> None:
@@ -182,16 +188,51 @@ class StateKeeper:
         with suppress(EngineLost, OSError):
             slots = await link.read_slots()
             known = max((count_common(each.chain, chain) for each in self._list_live(slots)), default=0)
-            if known >= count_common(state.chain, chain):
-                return None
-            began_s = time.monotonic()
-            number = await self._restore_state(link, vault, state, slots)
-            if number is not None:
+            number = None
+            if known < count_common(state.chain, chain):
+                began_s = time.monotonic()
+                number = await self._restore_state(link, vault, state, slots)
+                restored_s = time.monotonic() - began_s
+                if number is None:
+                    return None
                 self._restored[exchange.number] = state
-                exchange.figures.restored_tokens, exchange.figures.spared_s = tokens, spared_s
-                exchange.figures.restored_s = time.monotonic() - began_s
+            elif self._ahead is not None and count_common(self._ahead[0].chain, chain) == known:
+                state, restored_s = self._ahead
+                tokens = state.count_reusable(chain)
+                spared_s, self._ahead = state.read_s * tokens / state.prompt_tokens, None
+            else:
+                return None
+            figures = exchange.figures
+            figures.restored_tokens, figures.restored_s, figures.spared_s = tokens, restored_s, spared_s
             return number
         return None
+
+    async def restore_ahead(
+        self, link: EngineLink, lock: asyncio.Lock, client: str, may_go_on: Callable[[], bool]
+    ) -> None:
+        """Restore what the next session of a client probably begins with, while nobody asks: `client` is its name."""
+        vault = self._vault
+        if vault is None or link.slot_folder is None or not link.keeps_states:
+            return
+
+        def likelihood(state: SavedState) -> tuple[bool, bool, float]:
+            return client.lower() in state.client.lower(), state.purpose == _PROMPT, state.used_s
+
+        states = await asyncio.to_thread(vault.list_states, link.state_key)
+        state = max(states, key=likelihood, default=None)
+        if state is None:
+            return
+        with suppress(EngineLost, OSError):
+            async with lock:
+                slots = await link.read_slots() if may_go_on() else []
+                if any(count_common(each.chain, state.chain) for each in self._list_live(slots)):
+                    return
+                began_s = time.monotonic()
+                if await self._restore_state(link, vault, state, slots) is not None:
+                    self._ahead = state, time.monotonic() - began_s
+                    asked = AskedPrompt(**{each.name: getattr(state, each.name) for each in fields(AskedPrompt)})
+                    self._live.append(asked)
+                    self._placed.append(asked)  # it is kept already
 
     def _list_live(self, slots: Collection[dict[str, Any]]) -> list[AskedPrompt]:
         """Return the requests whose conversations may still be in these slots."""
@@ -235,6 +276,31 @@ class StateKeeper:
         tokens = slot.get("n_prompt_tokens")
         is_kept = self._kept_tasks.get(int(slot["id"])) == slot.get("id_task")
         return isinstance(tokens, int) and tokens >= self._least_tokens and not is_kept
+
+    async def keep_before(self, link: EngineLink, exchange: Exchange) -> None:
+        """Keep the conversation that a request may drive out of its slot, unless the vault has half of it or a reply
+        would wait for that. The caller holds the lock.
+        """
+        chain, _, _ = self._hashed.get(exchange.number, (b"", b"", 0))
+        if self._vault is None or not any(map(self._is_waiting, self._live)) or _goes_on(self._live[-1], chain):
+            return
+        with suppress(EngineLost, OSError):
+            slots = await link.read_slots()
+            if any(each.get("is_processing") or not each.get("n_prompt_tokens") for each in slots):
+                return  # the engine takes an empty one first
+            similar = max(self._list_live(slots), key=lambda each: count_common(each.chain, chain), default=None)
+            if similar is None or count_common(similar.chain, chain) < _SIMILAR * len(chain) / HASH_BYTES:
+                slot = min(slots, key=_begun_first, default=None)
+            elif _goes_on(similar, chain):
+                return
+            else:
+                slot = next((each for each in slots if similar.fits_slot(each["n_prompt_tokens"])), None)
+            if slot is not None:
+                await self._keep_slot(link, slot, most_known=_MOST_KNOWN)
+
+    def _is_waiting(self, asked: AskedPrompt) -> bool:
+        """Return whether a conversation is worth keeping and was not kept yet."""
+        return bool(asked.chain) and asked.read_s >= self._least_gain_s and asked not in self._placed
 
     async def keep_slots(self, link: EngineLink, lock: asyncio.Lock, may_go_on: Callable[[], bool]) -> None:
         """Keep what is in free slots and was not kept yet, as long as `may_go_on`, with the lock for each slot."""
@@ -304,14 +370,20 @@ class StateKeeper:
                 return AskedPrompt(chain, b"", size, count, count, read_s, one.client, one.model), tokens
         return None
 
-    async def _keep_slot(self, link: EngineLink, slot: dict[str, Any]) -> None:
-        """Save a slot if it is worth it, and keep the file in the background. Raises EngineLost and OSError."""
+    async def _keep_slot(self, link: EngineLink, slot: dict[str, Any], *, most_known: float = 1.0) -> None:
+        """Save a slot if it is worth it, and keep the file in the background. Raises EngineLost and OSError.
+
+        It is not worth it if the vault has more than the share `most_known` of it.
+        """
         if self._vault is None or not self._is_unkept(slot):
             return
         number, tokens = int(slot["id"]), int(slot["n_prompt_tokens"])
         self._kept_tasks[number] = int(slot["id_task"])
         asked, size = self._find_asked(tokens), int(tokens * self._bytes_per_token)
         if asked is None or not is_worth_restoring(asked.read_s, size / self._bytes_s, self._least_gain_s):
+            return
+        found = await asyncio.to_thread(self._vault.find_state, link.state_key, asked.chain)
+        if found is not None and found[1] > most_known * asked.prompt_tokens:
             return
         if await asyncio.to_thread(self._vault.may_take, size):
             self._keep_in_background(await self._save_path(link, number), link.state_key, asked)
@@ -468,6 +540,15 @@ def _delete_file(path: Path) -> None:
 
 def _by_use(state: SavedState) -> float:
     return -state.used_s
+
+
+def _goes_on(asked: AskedPrompt, chain: bytes) -> bool:
+    """Return whether a request with this chain has most of an earlier one."""
+    return 2 * HASH_BYTES * count_common(asked.chain, chain) >= len(asked.chain)
+
+
+def _begun_first(slot: dict[str, Any]) -> int:
+    return -_begun_last(slot)
 
 
 def _begun_last(slot: dict[str, Any]) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from launcher.app.serving.session import ServerSession
 from launcher.base.paths import cache_dir
 from launcher.engine.serve_options import ServeOptions
 from launcher.gateway import gate
@@ -43,6 +44,15 @@ async def wait_until_kept(count: int = 1) -> None:
             await asyncio.sleep(0.05)
 
 
+async def kill_and_wait(session: ServerSession) -> None:
+    """Kill the engine, and wait until another one runs."""
+    killed = session.supervisor.engine_pid
+    kill_engine(session)
+    async with asyncio.timeout(60):
+        while session.supervisor.engine_pid in (killed, None):
+            await asyncio.sleep(0.05)
+
+
 async def test_a_conversation_is_not_read_again_after_a_stop(options: ServeOptions) -> None:
     async with serve_model(options) as (session, client):
         told = await ask(client, QUESTION)
@@ -70,11 +80,7 @@ async def test_a_conversation_is_not_read_again_after_a_crash(
     async with serve_model(options) as (session, client):
         told = await ask(client, QUESTION)
         await wait_until_kept()
-        killed = session.supervisor.engine_pid
-        kill_engine(session)
-        async with asyncio.timeout(60):
-            while session.supervisor.engine_pid in (killed, None):
-                await asyncio.sleep(0.05)
+        await kill_and_wait(session)
         answered = await ask(client, QUESTION, told["answer"], {"role": "user", "content": "And then?"})
         assert answered["cache_n"] > 0.95 * told["prompt_n"]
 
@@ -142,3 +148,36 @@ async def test_what_sessions_of_an_agent_begin_with_is_read_once(
         assert session.request_log.records[-1].restored_tokens == answered["cache_n"]
     async with serve_model(options) as (_, client):
         assert (await ask(client, system, questions[1]))["whole"] == told["whole"]
+
+
+async def test_what_an_agent_begins_with_is_restored_before_it_asks(options: ServeOptions) -> None:
+    async with serve_model(options) as (_, client):
+        told = await ask(client, QUESTION, **{"User-Agent": "agent/1.0"})
+    async with serve_model(options) as (session, client):
+        session.prepare_for("Agent")
+        async with asyncio.timeout(30):
+            while not (await client.get("/slots")).json()[0].get("n_prompt_tokens"):
+                await asyncio.sleep(0.05)
+        states = [path.stat().st_mtime_ns for path in list_kept()]
+        answered = await ask(client, QUESTION, told["answer"], {"role": "user", "content": "And then?"})
+        assert answered["cache_n"] > 0.95 * told["prompt_n"]
+        record = session.request_log.records[-1]
+        assert record.restored_tokens == answered["cache_n"]
+        assert states == [path.stat().st_mtime_ns for path in list_kept()]
+
+
+async def test_a_conversation_is_kept_before_another_one_takes_its_slot(options: ServeOptions) -> None:
+    async with serve_model(options) as (session, client):
+        told = await ask(client, QUESTION)
+        turn = [QUESTION, told["answer"], {"role": "user", "content": "And then?"}]
+        await ask(client, *turn)
+        assert not list_kept()  # it has its slot still
+        await ask(client, {"role": "user", "content": "Hello"})
+        await wait_until_kept()
+        turn += [{"role": "assistant", "content": "Nothing."}, {"role": "user", "content": "Why?"}]
+        await ask(client, *turn)
+        await ask(client, {"role": "user", "content": "Good morning"})
+        assert len(list_kept()) == 1  # most of it is kept
+        await kill_and_wait(session)
+        answered = await ask(client, *turn)
+        assert answered["cache_n"] > 0.95 * told["prompt_n"]

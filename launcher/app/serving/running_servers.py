@@ -192,6 +192,14 @@ async def reload_keys(entry: ServerEntry) -> bool:
     return False
 
 
+async def prepare_for(entry: ServerEntry, client: str) -> None:
+    """Have a running server ready for a client. See ServerSession.prepare_for; one that cannot goes on as it is."""
+    if entry.control_address is not None:
+        with suppress(LauncherError, TimeoutError):
+            async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+                await ask(entry.control_address, verbs.PrepareFor(client))
+
+
 async def stop_server(url: str | None, *, drain_s: float = 0.0) -> ServerEntry:
     """Stop the only running server, or the one at `url`, and return its entry.
 

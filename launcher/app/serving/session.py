@@ -158,6 +158,11 @@ class ServerSession(ServingSession):
         side = self.pool.main.side if self.pool is not None else None
         return side.last_handover if side is not None else None
 
+    def prepare_for(self, client: str) -> None:
+        """Begin to restore what a client's next session, such as a coding agent's, probably begins with."""
+        if self._gateway is not None and self.pool is not None and self.pool.main.is_loaded:
+            self.pool.main.gate.prepare_for(client)
+
     async def foresee_handover(self) -> HandoverOutlook | None:
         """Return what a restart of the engine would mean for clients now; None (unknown) without the gateway."""
         side = self.pool.main.side if self.pool is not None else None

@@ -169,6 +169,8 @@ class SessionControl:
                 return self._preview_restart(verb)
             case verbs.ForeseeHandover():
                 return self._send_outlook()
+            case verbs.PrepareFor(client):
+                return self._prepare_for(client)
             case verbs.ReloadKeys():
                 return self._reload_keys()
             case verbs.Join():
@@ -193,6 +195,10 @@ class SessionControl:
     async def _send_outlook(self) -> AsyncGenerator[Any]:
         outlook = await self._session.foresee_handover()
         yield to_json(outlook) if outlook else {}
+
+    async def _prepare_for(self, client: str) -> AsyncGenerator[Any]:
+        self._session.prepare_for(client)
+        yield {}
 
     async def _reload_keys(self) -> AsyncGenerator[Any]:
         yield {"reloaded": await self._session.reload_keys()}

@@ -92,6 +92,13 @@ class ForeseeHandover:
 
 
 @dataclass(frozen=True, slots=True)
+class PrepareFor:
+    """Have the engine ready for a client, such as a coding agent, as far as its earlier sessions were kept."""
+
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReloadKeys:
     """Have the server use the saved API keys of its port."""
 
@@ -181,6 +188,7 @@ VERBS = {
     "share": Share,
     "fix": ApplyFix,
     "foresee": ForeseeHandover,
+    "prepare": PrepareFor,
     "reload-keys": ReloadKeys,
     "join": Join,
     "lend": Lend,
