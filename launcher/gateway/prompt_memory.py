@@ -117,18 +117,19 @@ def _split_prompt(body: Mapping[str, Any]) -> Iterator[_Part]:
         yield _Part(BILLING_HEADER if is_header else label, blake2b(text, digest_size=8).digest(), len(text))
 
 
-def encode_prompt(body: Mapping[str, Any]) -> tuple[list[bytes], bytes]:
+def encode_prompt(body: Mapping[str, Any]) -> tuple[list[bytes], bytes, int]:
     """Return the texts of a prompt's parts in the order in which chat templates write them: tools, system, messages.
 
-    The second value is a hash of all up to the first question.
+    The other values are a hash of all up to the first question, and the bytes before that question.
     """
-    texts, opening, has_question = [], blake2b(digest_size=8), False
+    texts, opening, size, has_question = [], blake2b(digest_size=8), 0, False
     for label, _, text in _encode_parts(body):
         texts.append(text)
         if not has_question:
             opening.update(text)
-        has_question = has_question or label.startswith("user")
-    return texts, opening.digest()
+            has_question = label.startswith("user")
+            size += 0 if has_question else len(text)
+    return texts, opening.digest(), size
 
 
 def _encode_parts(body: Mapping[str, Any]) -> Iterator[tuple[str, Any, bytes]]:

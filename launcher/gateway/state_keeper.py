@@ -11,22 +11,22 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from launcher.gateway.engine_connection import EngineLost
 from launcher.gateway.engine_link import EngineLink
 from launcher.gateway.exchange import STREAM_PATHS, Exchange
 from launcher.gateway.prompt_memory import encode_prompt
-from launcher.gateway.slot_file import SlotFile, digest_file, keep_checkpoints, read_slot_file
+from launcher.gateway.slot_file import Checkpoint, SlotFile, digest_file, keep_checkpoints, read_slot_file
 from launcher.gateway.slot_folder import SLOT_FILES, clear_slot_folder
 from launcher.gateway.vault import BLOCK_BYTES, HASH_BYTES, SavedState, StateVault, count_common, hash_request
 
 _log = logging.getLogger(__name__)
 _REMEMBERED = 64
-_LEAST_TOKENS = 1_024
+_LEAST_TOKENS = 512
 """Fewest tokens of a conversation that is kept."""
-_LEAST_BYTES = 4 * BLOCK_BYTES
+_LEAST_BYTES = 8 * BLOCK_BYTES
 """Fewest bytes of a request that is looked up."""
 _MOST_BYTES = 4 << 20
 _LEAST_GAIN_S = 0.5
@@ -37,13 +37,15 @@ _USUAL_SPEED = 1_000.0
 """Tokens/s at which prompts are read, until that was measured."""
 _KEPT_CHECKPOINTS = 2
 """Checkpoints that are kept, the last ones: where the last reply began, and where the last question did."""
+_OPENING_ERROR = 0.05
+"""Largest share of a prompt's tokens by which its first question may begin elsewhere than its share of text says."""
 _EXTRA_TOKENS = 16
 """Most tokens that a slot may have more than its request and the reply that was counted: a client may have left."""
 _LEAST_FREE = 2
 """Free disk space that is needed to save a further slot, as a multiple of the last slot's file."""
 _CONVERSATION, _PROMPT = "conversation", "prompt"
 """What a state is for: the next turn of a conversation, or whatever begins with the same prompt."""
-_MARGIN_TOKENS = 320
+_MARGIN_TOKENS = 128
 """Tokens that a shared beginning is cut short by: a third conversation may part from the first two a little earlier,
 as chains compare whole blocks."""
 _COMPARED, _MOST_TRIES = 12, 3
@@ -55,15 +57,29 @@ of a conversation that the vault may have so that it is not kept anew whenever a
 _LEFT_OUT = ("lora", "control_vector")
 
 
+class _HashedPrompt(NamedTuple):
+    """A request's text: see AskedPrompt, whose first fields these are."""
+
+    chain: bytes
+    opening: bytes
+    opening_size: int
+    characters: int
+
+
+_UNHASHED = _HashedPrompt(b"", b"", 0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class AskedPrompt:
     """A request that an engine has answered, and what its slot has now. Without a chain it must not be kept.
 
-    The slot has at most `tokens` tokens, at least `prompt_tokens`.
+    The slot has at most `tokens` tokens, at least `prompt_tokens`. Of the request's text, `opening_size` bytes come
+    before the first question.
     """
 
     chain: bytes
     opening: bytes
+    opening_size: int
     characters: int
     prompt_tokens: int
     tokens: float
@@ -111,9 +127,11 @@ class StateKeeper:
         self._least_tokens, self._least_gain_s = least_tokens, least_gain_s
         self._live: deque[AskedPrompt] = deque(maxlen=_REMEMBERED)
         self._placed: deque[AskedPrompt] = deque(maxlen=_REMEMBERED)
-        self._hashed: dict[int, tuple[bytes, bytes, int]] = {}
+        self._hashed: dict[int, _HashedPrompt] = {}
         self._kept_tasks: dict[int, int] = {}
         self._restored: dict[int, SavedState] = {}
+        self._missed: set[str] = set()
+        """States of which the engine could use nothing: not offered again."""
         self._read_ahead: Counter[bytes] = Counter()
         self._ahead: tuple[SavedState, float] | None = None
         """What was restored before a request asked for it, and in how many seconds."""
@@ -136,20 +154,19 @@ class StateKeeper:
 
     def note_end(self, exchange: Exchange, reading_speed: float | None) -> None:
         """Record a request that has ended, whose conversation is in a slot now."""
-        chain, opening, characters = self._hashed.pop(exchange.number, (b"", b"", 0))
+        hashed = self._hashed.pop(exchange.number, _UNHASHED)
         restored, figures = self._restored.pop(exchange.number, None), exchange.figures
         if restored is not None and self._vault is not None and figures.reused_tokens == 0:
-            # The engine found other tokens in it.
-            asyncio.get_running_loop().run_in_executor(None, self._vault.drop_state, restored)
+            self._missed.add(restored.name)
+            if hashed.chain.startswith(restored.chain):  # the engine found other tokens in it
+                asyncio.get_running_loop().run_in_executor(None, self._vault.drop_state, restored)
         written: float = exchange.text.piece_count if figures.reply_tokens is None else figures.reply_tokens
         if figures.prompt_tokens is None or exchange.has_failed:
-            chain, written = b"", math.inf  # whatever its slot has now must not be taken for another request's
+            hashed, written = _UNHASHED, math.inf  # whatever its slot has now must not be taken for another request's
         prompt_tokens = figures.prompt_tokens or 0
         self._live.append(
             AskedPrompt(
-                chain,
-                opening,
-                characters,
+                *hashed,
                 prompt_tokens,
                 prompt_tokens + written,
                 prompt_tokens / (figures.reading_speed or reading_speed or _USUAL_SPEED),
@@ -173,12 +190,12 @@ class StateKeeper:
             or any(name in body for name in _LEFT_OUT)
         ):
             return None
-        texts, opening = encode_prompt(body)
+        texts, opening, opening_size = encode_prompt(body)
         chain, size = hash_request(texts)
-        self._hashed[exchange.number] = chain, opening, size
+        self._hashed[exchange.number] = _HashedPrompt(chain, opening, opening_size, size)
         if link.slot_folder is None or body.get("cache_prompt") is False:
             return None
-        found = await asyncio.to_thread(vault.find_state, link.state_key, chain)
+        found = await asyncio.to_thread(vault.find_state, link.state_key, chain, self._missed)
         if found is None:
             return None
         state, tokens = found
@@ -230,7 +247,8 @@ class StateKeeper:
                 began_s = time.monotonic()
                 if await self._restore_state(link, vault, state, slots) is not None:
                     self._ahead = state, time.monotonic() - began_s
-                    asked = AskedPrompt(**{each.name: getattr(state, each.name) for each in fields(AskedPrompt)})
+                    facts: dict[str, Any] = {each.name: getattr(state, each.name, 0) for each in fields(AskedPrompt)}
+                    asked = AskedPrompt(**facts)
                     self._live.append(asked)
                     self._placed.append(asked)  # it is kept already
 
@@ -281,7 +299,7 @@ class StateKeeper:
         """Keep the conversation that a request may drive out of its slot, unless the vault has half of it or a reply
         would wait for that. The caller holds the lock.
         """
-        chain, _, _ = self._hashed.get(exchange.number, (b"", b"", 0))
+        chain = self._hashed.get(exchange.number, _UNHASHED).chain
         if self._vault is None or not any(map(self._is_waiting, self._live)) or _goes_on(self._live[-1], chain):
             return
         with suppress(EngineLost, OSError):
@@ -367,7 +385,7 @@ class StateKeeper:
             read_s = one.read_s * len(tokens) / one.prompt_tokens
             if len(tokens) >= self._least_tokens and read_s >= self._least_gain_s:
                 size, count = blocks * BLOCK_BYTES, len(tokens)
-                return AskedPrompt(chain, b"", size, count, count, read_s, one.client, one.model), tokens
+                return AskedPrompt(chain, b"", 0, size, count, count, read_s, one.client, one.model), tokens
         return None
 
     async def _keep_slot(self, link: EngineLink, slot: dict[str, Any], *, most_known: float = 1.0) -> None:
@@ -498,7 +516,7 @@ class StateKeeper:
             if tokens < self._least_tokens or not is_worth:
                 return
             has_checkpoints = bool(held.checkpoints)
-            held = keep_checkpoints(path, held, held.checkpoints[-_KEPT_CHECKPOINTS:])
+            held = keep_checkpoints(path, held, _choose_checkpoints(held.checkpoints, asked))
             places = [each.tokens for each in held.checkpoints]
             now_s = time.time()
             state = SavedState(
@@ -526,6 +544,17 @@ class StateKeeper:
             _log.warning("A conversation could not be kept: %s", error)
         finally:
             _delete_file(path)
+
+
+def _choose_checkpoints(checkpoints: Sequence[Checkpoint], asked: AskedPrompt) -> Sequence[Checkpoint]:
+    """Return the checkpoints from which a later request may go on: the last ones, and the one at the first question.
+
+    That one is for other conversations with the same instructions and tools.
+    """
+    begun = asked.prompt_tokens * asked.opening_size / max(1, asked.characters)
+    earlier, last = checkpoints[:-_KEPT_CHECKPOINTS], checkpoints[-_KEPT_CHECKPOINTS:]
+    near = [each for each in earlier if abs(each.tokens - begun) <= _OPENING_ERROR * asked.prompt_tokens]
+    return [*(near and [min(near, key=lambda each: abs(each.tokens - begun))]), *last]
 
 
 def is_worth_restoring(read_s: float, restore_s: float, least_gain_s: float = _LEAST_GAIN_S) -> bool:

@@ -15,7 +15,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import wraps
@@ -32,7 +32,7 @@ from launcher.gateway.slot_file import digest_file, read_tokens
 
 _log = logging.getLogger(__name__)
 Method = TypeVar("Method", bound=Callable[..., Any])
-BLOCK_BYTES = 1_024
+BLOCK_BYTES = 256
 HASH_BYTES = 8
 _DAY_S = 86_400.0
 _FREE_SHARE = 0.1
@@ -94,15 +94,19 @@ class SavedState:
         return self.name[:8]
 
     def count_reusable(self, chain: bytes) -> int:
-        """Return about how many tokens the engine need not read for a request with this chain."""
+        """Return about how many tokens the engine need not read for a request with this chain.
+
+        The request may part within the next block: so a checkpoint there may be of use.
+        """
         blocks = count_common(self.chain, chain)
         if not blocks:
             return 0
         is_whole = blocks == len(self.chain) // HASH_BYTES
-        common = self.prompt_tokens if is_whole else self.prompt_tokens * blocks * BLOCK_BYTES // self.characters
+        common, most = (self.prompt_tokens * count * BLOCK_BYTES // self.characters for count in (blocks, blocks + 1))
         if self.goes_back:
-            return common
-        return max((each for each in self.checkpoints if each <= common), default=0)
+            return self.prompt_tokens if is_whole else common
+        most = self.prompt_tokens if is_whole else most
+        return max((each for each in self.checkpoints if each <= most), default=0)
 
     def judge_worth(self, now_s: float) -> float:
         """Return the seconds that it may save, by how likely it is to be asked for, per byte."""
@@ -207,11 +211,14 @@ class StateVault:
             return path
         return inside
 
-    def find_state(self, kind: str, chain: bytes) -> tuple[SavedState, int] | None:
-        """Return the state that saves most of reading a request again, and how many tokens; None without one."""
+    def find_state(self, kind: str, chain: bytes, but: Collection[str] = ()) -> tuple[SavedState, int] | None:
+        """Return the state that saves most of reading a request again, and how many tokens; None without one.
+
+        `but` are names of states that are left out.
+        """
         if not self._limits()[0]:
             return None
-        found = ((state, state.count_reusable(chain)) for state in self.list_states(kind))
+        found = ((state, state.count_reusable(chain)) for state in self.list_states(kind) if state.name not in but)
         best = max(found, key=lambda each: (each[1], -each[0].size), default=None)
         return best if best is not None and best[1] else None
 

@@ -105,7 +105,8 @@ def test_no_damage_to_a_slot_file_breaks_its_reading(tmp_path: Path) -> None:
         (b"x" * 4 * BLOCK_BYTES + b"y" * 6 * BLOCK_BYTES, {}, 1_000),
         (b"y" + b"x" * 10 * BLOCK_BYTES, {}, 0),
         (b"x" * 12 * BLOCK_BYTES, {"goes_back": False, "checkpoints": (2_000, 2_490)}, 2_490),
-        (b"x" * 9 * BLOCK_BYTES, {"goes_back": False, "checkpoints": (2_000, 2_490)}, 2_000),
+        (b"x" * 9 * BLOCK_BYTES, {"goes_back": False, "checkpoints": (2_000, 2_490)}, 2_490),
+        (b"x" * 8 * BLOCK_BYTES, {"goes_back": False, "checkpoints": (2_000, 2_490)}, 2_000),
         (b"x" * 4 * BLOCK_BYTES, {"goes_back": False, "checkpoints": (2_000, 2_490)}, 0),
     ],
 )
@@ -115,7 +116,7 @@ def test_a_state_is_worth_what_the_engine_need_not_read(text: bytes, changes: di
 
 def test_the_state_that_saves_most_is_found_and_no_state_of_another_kind(kept: StateVault, tmp_path: Path) -> None:
     keep(kept, tmp_path, make_state("short", b"x" * 4 * BLOCK_BYTES, prompt_tokens=1_000))
-    long = keep(kept, tmp_path, make_state("long", b"x" * 8 * BLOCK_BYTES + b"y" * 2048, prompt_tokens=2_500))
+    long = keep(kept, tmp_path, make_state("long", b"x" * 8 * BLOCK_BYTES + b"y" * 2 * BLOCK_BYTES))
     keep(kept, tmp_path, make_state("other", b"x" * 20 * BLOCK_BYTES, kind="other quant"))
     chain, _ = hash_request([b"x" * 8 * BLOCK_BYTES + b"z" * 4096])
     found = kept.find_state("kind", chain)

@@ -3,7 +3,8 @@
 The agents are installed from npm into a folder. Each gets a home and a project of its own. Connections to other
 computers are refused and recorded. A transcript of each agent is kept in FOLDER/transcripts. --misfortunes tests errors
 instead: prompts that are too long, conversations that outgrow the context, restarts and killed engines in the middle of
-a reply. --late-system tests a llama-server whose chat template refuses system messages that are not the first message.
+a reply. --cold runs three sessions, each with a server that was just started. --late-system tests a llama-server whose
+chat template refuses system messages that are not the first message.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import threading
 from pathlib import Path
 
 from launcher.agents.agent import find_agent
+from tools.prove_agents.cold_starts import prove_cold_starts
 from tools.prove_agents.late_system import prove_late_system
 from tools.prove_agents.misfortunes import prove_misfortunes
 from tools.prove_agents.transcript import insert_transcripts, save_transcript
@@ -28,6 +30,9 @@ def main() -> int:
     parser.add_argument("--misfortunes", action="store_true", help="only print how each handles the errors of a server")
     parser.add_argument(
         "--late-system", action="store_true", help="only try a template that refuses late system messages"
+    )
+    parser.add_argument(
+        "--cold", action="store_true", help="only print what sessions with a new server each read again"
     )
     parser.add_argument("--llama-server", type=Path, help="the engine of --late-system (default: the built-in one)")
     parser.add_argument(
@@ -50,6 +55,11 @@ def main() -> int:
         if options.misfortunes:
             print(f"| {agent.title} |", " | ".join(prove_misfortunes(place)), "|", flush=True)
             passed += 1
+            continue
+        if options.cold:
+            cells, read_little = prove_cold_starts(place)
+            passed += read_little
+            print(f"| {' | '.join(cells)} |", flush=True)
             continue
         if options.late_system:
             passed += prove_late_system(place, options.llama_server, options.template)
