@@ -13,6 +13,8 @@ from launcher.gateway.exchange import Exchange
 _REMEMBERED = 32
 _LEAST_TOKENS = 1_024
 """Fewest tokens read again that are reported, because engines keep checkpoints about that far apart."""
+_UNSEEN = ("id", "status")
+"""Fields of an item of the Responses API that no template writes; Codex makes the IDs anew in each session."""
 _LEAST_SHARE = 0.2
 _MOST_BYTES = 4 << 20
 """Larger requests, such as those with images, are left out: hashing them would hold up the others."""
@@ -141,7 +143,8 @@ def _encode_parts(body: Mapping[str, Any]) -> Iterator[tuple[str, Any, bytes]]:
         each_apart = isinstance(content, list) and name != "tools"
         for number, part in enumerate(content if each_apart else [content], 1):
             label = part.get("role", name) if isinstance(part, dict) else name
-            yield f"{label} {number}", part, _encode(part).encode("utf-8", "replace")
+            shown = {key: part[key] for key in part if key not in _UNSEEN} if isinstance(part, dict) else part
+            yield f"{label} {number}", part, _encode(shown).encode("utf-8", "replace")
 
 
 def _count_same_start(earlier: _Prompt, prompt: _Prompt) -> int:

@@ -14,7 +14,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.reread import BILLING_HEADER, Reread, RereadCause
 from launcher.engine.server.start_request import StartRequest
 from launcher.gateway.exchange import TOO_LONG, Exchange, ReplyFigures
-from launcher.gateway.prompt_memory import PromptMemory
+from launcher.gateway.prompt_memory import PromptMemory, encode_prompt
 from tests.gateway.test_handover import serve_model
 
 TOOLS = [{"type": "function", "function": {"name": f"tool{number}", "description": "x" * 400}} for number in range(40)]
@@ -110,6 +110,14 @@ def test_a_changing_header_at_the_start_is_named() -> None:
         "cause": "changed prefix",
         "place": "x-anthropic-billing-header",
     }
+
+
+def test_the_ids_of_a_session_are_no_part_of_its_prompt() -> None:
+    def items(session: str) -> dict[str, Any]:
+        return {"input": [{"id": f"msg_{session}", "role": "user", "content": "Why?"}, {"call_id": "call_1"}]}
+
+    assert encode_prompt(items("one")) == encode_prompt(items("two"))
+    assert encode_prompt(items("one")) != encode_prompt({"input": [{"role": "user", "content": "Why?"}]})
 
 
 def test_unknown_figures_short_prompts_and_new_conversations_are_not_losses() -> None:
