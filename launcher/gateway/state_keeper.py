@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -193,7 +193,7 @@ class StateKeeper:
         texts, opening, opening_size = encode_prompt(body)
         chain, size = hash_request(texts)
         self._hashed[exchange.number] = _HashedPrompt(chain, opening, opening_size, size)
-        if link.slot_folder is None or body.get("cache_prompt") is False:
+        if link.slot_folder is None or body.get("cache_prompt") is False or self._has_turn_before(link, chain):
             return None
         found = await asyncio.to_thread(vault.find_state, link.state_key, chain, self._missed)
         if found is None:
@@ -251,6 +251,13 @@ class StateKeeper:
                     asked = AskedPrompt(**facts)
                     self._live.append(asked)
                     self._placed.append(asked)  # it is kept already
+
+    def _has_turn_before(self, link: EngineLink, chain: bytes) -> bool:
+        """Return whether a slot has the turn before this request, so that no state can save more."""
+        if self._ahead is not None:
+            return False
+        last = islice(reversed(self._live), link.slots)
+        return any(each.chain and chain.startswith(each.chain) for each in last)
 
     def _list_live(self, slots: Collection[dict[str, Any]]) -> list[AskedPrompt]:
         """Return the requests whose conversations may still be in these slots."""
