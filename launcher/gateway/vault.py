@@ -380,14 +380,14 @@ def hash_request(texts: Iterable[bytes]) -> tuple[bytes, int]:
     What is left after the last whole block is not in the chain.
     """
     chain, rest, count = bytearray(), b"", 0
-    last = b""
+    hasher = blake2b(digest_size=HASH_BYTES)
     for text in texts:
         count += len(text)
         rest += text
         whole = len(rest) - len(rest) % BLOCK_BYTES
         for begin in range(0, whole, BLOCK_BYTES):
-            last = blake2b(last + rest[begin : begin + BLOCK_BYTES], digest_size=HASH_BYTES).digest()
-            chain += last
+            hasher.update(rest[begin : begin + BLOCK_BYTES])
+            chain += hasher.digest()
         rest = rest[whole:]
     return bytes(chain), count
 
