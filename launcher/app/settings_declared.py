@@ -71,7 +71,7 @@ TEMPERATURE, TOP_K, TOP_P, MIN_P = "chat.temperature", "chat.top_k", "chat.top_p
 MAX_TOKENS, THINKING, SYSTEM_PROMPT = "chat.max_tokens", "chat.thinking", "chat.system_prompt"
 KEEP = "chat.keep"
 WEEKLY_CHECK = "updates.weekly"
-CACHE_DISK, CACHE_DAYS = "cache.disk", "cache.keep_days"
+CACHE_DISK, CACHE_DAYS, LEAVE_OUT = "cache.disk", "cache.keep_days", "cache.leave_out"
 VALUE_SYSTEM, VALUE_SERVER, VALUE_NONE, VALUE_ON, VALUE_OFF = "system", "server", "none", "on", "off"
 VALUE_ASK, VALUE_TRAY, VALUE_QUIT = "ask", "tray", "quit"
 VALUE_FINISH, VALUE_CANCEL = "finish", "cancel"
@@ -299,6 +299,18 @@ SETTINGS = (
         most=365,
         step=1,
         unit="days",
+    ),
+    Setting(
+        LEAVE_OUT,
+        mark("Server"),
+        mark("Conversations not kept"),
+        mark(
+            "Names of API keys and aliases, with spaces between them. What comes with such a key, or for such an "
+            "alias, is not kept on disk."
+        ),
+        "text",
+        "",
+        most=2_000,
     ),
     Setting(
         ADVICE,

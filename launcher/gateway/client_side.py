@@ -140,13 +140,16 @@ class GatewayAddress:
         encrypted: bool = False,
         read_allowed: Callable[[], Collection[str]] = tuple,
         open_vault: "Callable[[], StateVault | None]" = lambda: None,
+        read_left_out: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """Claim the address; `request_log` gets all requests. If `encrypted`, other computers must use TLS.
 
         `read_allowed` returns the further names and origins that the user allows, `open_vault` the vault of
-        conversations on disk. Raises PortBusy.
+        conversations on disk, `read_left_out` the names of keys and models whose conversations it must not keep. Raises
+        PortBusy.
         """
         self._open_vault = open_vault
+        self._read_left_out = read_left_out
         self._own_slots = cache_dir() / "slots" / str(endpoint.port)
         for other in self._own_slots.parent.glob(f"{endpoint.port}-*"):  # slots of other models, which a crash has left
             _clear_folder(other)
@@ -202,6 +205,7 @@ class GatewayAddress:
             self._request_log.note_exchange,
             self._metrics.format_text,
             lambda: StateKeeper(self._open_vault()),
+            self._read_left_out,
         )
         if self._first is not None:
             self._first.take_gate(gateway.gate)

@@ -242,9 +242,9 @@ class Exchange:
 
     `body` is the request's JSON object, None if it has none, `raw` the bytes as they came. `key_name` and `user_agent`
     say who sent it. `served_by` is the name of the model that answers, None if there is only one. One that `gives_way`
-    is a measurement's, and ends as soon as a client sends a request. One that `may_be_kept` may be kept on disk. Times
-    are by time.time(), `gaps_s` the pauses that handovers made in the stream. `handovers` counts those that have sent
-    the request on to another engine.
+    is a measurement's, and ends as soon as a client sends a request. One that `may_be_kept` may be kept on disk, by the
+    name that the client gave the `conversation`, if any. Times are by time.time(), `gaps_s` the pauses that handovers
+    made in the stream. `handovers` counts those that have sent the request on to another engine.
     """
 
     path: str
@@ -255,6 +255,7 @@ class Exchange:
     served_by: str | None = None
     gives_way: bool = False
     may_be_kept: bool = True
+    conversation: str = ""
     number: int = field(default_factory=lambda: next(_numbers))
     state: ExchangeState = ExchangeState.WAITING
     started: float = field(default_factory=time.time)

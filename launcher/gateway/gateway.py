@@ -6,11 +6,12 @@ import json
 import logging
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
 
+from launcher.base.net import CONVERSATION_HEADER
 from launcher.gateway.access import (
     GENERATING_PATHS,
     HEADER_TIME_S,
@@ -37,6 +38,8 @@ _LARGE_BODY_BYTES = 1 << 20
 """Size from which a body is parsed in a thread."""
 _UNKNOWN_CLIENT_S = 60.0
 """Seconds until another request without a valid key is noted: else anybody could push all others out of the log."""
+_MOST_NAME = 64
+"""Most characters of a conversation's name that are kept: clients choose it."""
 _log = logging.getLogger(__name__)
 _http_log = logging.Logger("aiohttp", logging.CRITICAL + 1)
 """Takes what the HTTP server logs of malformed requests, and drops it: anyone can send such, and it quotes them."""
@@ -48,7 +51,8 @@ class Gateway:
     `gate` is the gate of the model that the server was started with; `open_gate` makes further ones. `router` finds the
     gate for a request; a server that can load several models replaces it. Belongs to one asyncio loop. `on_exchange` is
     called whenever a request for a reply begins, is paused or ends. `own_metrics` returns the gateway's part of
-    /metrics, which follows the engine's part. `make_keeper` makes what keeps a model's conversations on disk.
+    /metrics, which follows the engine's part. `make_keeper` makes what keeps a model's conversations on disk;
+    `read_left_out` returns the names, in lower case, of the keys and models whose conversations it must not keep.
     """
 
     def __init__(
@@ -57,9 +61,11 @@ class Gateway:
         on_exchange: Callable[[Exchange], None] | None = None,
         own_metrics: Callable[[], str] | None = None,
         make_keeper: Callable[[], StateKeeper] = StateKeeper,
+        read_left_out: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self.access = access
         self._make_keeper = make_keeper
+        self._read_left_out = read_left_out
         self._own_metrics = own_metrics
         self._on_exchange = on_exchange
         self.gate = self.open_gate()
@@ -175,7 +181,8 @@ class Gateway:
             body = await _parse_body(raw)
             if key_name not in self.access.open_keys:  # revoked meanwhile
                 raise Refusal(401, "Invalid API key")
-            route = await self.router.find_route(_find_model_name(request, body), body)
+            named = _find_model_name(request, body)
+            route = await self.router.find_route(named, body)
             if body is not None and route.system_text:
                 changed = add_system_text(request.path, body, route.system_text)
                 if changed is not body:
@@ -188,7 +195,8 @@ class Gateway:
                 user_agent=request.headers.get("User-Agent", ""),
                 served_by=route.model,
                 gives_way=key_name == MEASUREMENT,
-                may_be_kept="no-store" not in request.headers.get("Cache-Control", "").lower(),
+                may_be_kept=self._may_be_kept(request, key_name, named, route.model),
+                conversation=request.headers.get(CONVERSATION_HEADER, "")[:_MOST_NAME],
             )
             self._give_way(exchange)
             return await route.gate.serve_exchange(request, exchange, headers, route.ready)
@@ -200,6 +208,13 @@ class Gateway:
         except Exception:
             _log.exception("A request to %s failed.", request.path)
             raise
+
+    def _may_be_kept(self, request: web.BaseRequest, *names: str | None) -> bool:
+        """Return whether what the engine reads for a request may be kept; `names` are those of its key and model."""
+        if "no-store" in request.headers.get("Cache-Control", "").lower():
+            return False
+        left_out = self._read_left_out()
+        return not any(name.lower() in left_out for name in names if name)
 
     def _note_refusal(
         self, request: web.BaseRequest, key_name: str, body: dict[str, Any] | None, refusal: Refusal

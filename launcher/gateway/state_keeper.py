@@ -68,6 +68,7 @@ class AskedPrompt:
     read_s: float
     client: str
     model: str
+    conversation: str = ""
 
     def fits_slot(self, tokens: int) -> bool:
         """Return whether a slot with this many tokens may be this request's."""
@@ -150,6 +151,7 @@ class StateKeeper:
                 prompt_tokens / (figures.reading_speed or reading_speed or _USUAL_SPEED),
                 exchange.user_agent,
                 exchange.served_by or exchange.model or "",
+                exchange.conversation,
             )
         )
 
@@ -449,6 +451,7 @@ class StateKeeper:
                 saved_s=now_s,
                 used_s=now_s,
                 uses=0,
+                conversation=asked.conversation,
             )
             vault.keep_file(path, state)
         except OSError as error:

@@ -528,6 +528,7 @@ class ServerSession(ServingSession):
                     encrypted=encrypted,
                     read_allowed=settings.read_allowed_names,
                     open_vault=settings.open_vault,
+                    read_left_out=settings.read_left_out,
                 )
         except LauncherError:
             await published.withdraw()
