@@ -9,6 +9,7 @@ from enum import Enum, StrEnum
 from typing import Any, NamedTuple, Self
 
 from launcher.base.messages import message
+from launcher.engine.server.reread import Reread
 from launcher.gateway.engine_error import shorten_error
 from launcher.gateway.frames import ReplyPart
 
@@ -177,6 +178,8 @@ class ReplyFigures:
     would have taken about `spared_s`."""
     restored_s: float | None = None
     spared_s: float | None = None
+    unused_state: Reread | None = None
+    """What is kept on disk of the conversation, and why it was not used. Without tokens nothing can be kept."""
 
     def add_progress(self, progress: Mapping[str, Any]) -> None:
         """Take the counts of the prompt from the engine's first progress report of a request, and the speed from all.

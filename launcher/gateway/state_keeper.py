@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from launcher.engine.server.reread import Reread, RereadCause
 from launcher.gateway.engine_connection import EngineLost
 from launcher.gateway.engine_link import EngineLink
 from launcher.gateway.exchange import STREAM_PATHS, Exchange
@@ -136,6 +137,7 @@ class StateKeeper:
         restored, figures = self._restored.pop(exchange.number, None), exchange.figures
         if restored is not None and self._vault is not None and figures.reused_tokens == 0:
             # The engine found other tokens in it.
+            figures.unused_state = Reread(figures.restored_tokens or 0, None, RereadCause.KEPT_REFUSED)
             asyncio.get_running_loop().run_in_executor(None, self._vault.drop_state, restored)
         written: float = exchange.text.piece_count if figures.reply_tokens is None else figures.reply_tokens
         if figures.prompt_tokens is None or exchange.has_failed:
@@ -160,7 +162,7 @@ class StateKeeper:
 
         The caller holds the lock.
         """
-        body, vault = exchange.body, self._vault
+        body, figures, vault = exchange.body, exchange.figures, self._vault
         if (
             vault is None
             or body is None
@@ -177,10 +179,13 @@ class StateKeeper:
             return None
         found = await asyncio.to_thread(vault.find_state, link.state_key, chain)
         if found is None:
+            model = exchange.served_by or exchange.model or ""
+            figures.unused_state = await asyncio.to_thread(_explain_miss, vault, link.state_key, chain, model)
             return None
         state, tokens = found
         cost_s, spared_s = state.size / self._bytes_s, state.read_s * tokens / state.prompt_tokens
         if spared_s < _GAIN * cost_s + self._least_gain_s:
+            figures.unused_state = Reread(tokens, None, RereadCause.KEPT_SLOW)
             return None
         with suppress(EngineLost, OSError):
             slots = await link.read_slots()
@@ -188,12 +193,17 @@ class StateKeeper:
             if known >= count_common(state.chain, chain):
                 return None
             began_s = time.monotonic()
-            number = await self._restore_state(link, vault, state, slots)
-            if number is not None:
+            figures.unused_state = Reread(tokens, None, RereadCause.KEPT_REFUSED)  # until it is restored
+            found_slot = await self._restore_state(link, vault, state, slots)
+            if isinstance(found_slot, RereadCause):
+                figures.unused_state = Reread(tokens, None, found_slot)
+                return None
+            figures.unused_state = None
+            if found_slot is not None:
                 self._restored[exchange.number] = state
-                exchange.figures.restored_tokens, exchange.figures.spared_s = tokens, spared_s
-                exchange.figures.restored_s = time.monotonic() - began_s
-            return number
+                figures.restored_tokens, figures.spared_s = tokens, spared_s
+                figures.restored_s = time.monotonic() - began_s
+            return found_slot
         return None
 
     def _list_live(self, slots: Collection[dict[str, Any]]) -> list[AskedPrompt]:
@@ -203,8 +213,11 @@ class StateKeeper:
 
     async def _restore_state(
         self, link: EngineLink, vault: StateVault, state: SavedState, slots: Sequence[dict[str, Any]]
-    ) -> int | None:
-        """Restore a state, and return its slot; one that the engine refuses is deleted. Raises EngineLost, OSError."""
+    ) -> int | RereadCause | None:
+        """Restore a state, and return its slot, None if all are in use, or why not, after which it is deleted.
+
+        Raises EngineLost and OSError.
+        """
         number = await self._empty_slot(link, slots)
         if number is None or link.slot_folder is None:
             return None
@@ -212,7 +225,7 @@ class StateKeeper:
         path = link.slot_folder / f"slot-lent-{number}.bin"
         try:
             if not await asyncio.to_thread(vault.lend_file, state, path):
-                return None
+                return RereadCause.KEPT_CHANGED
             status, data = await link.request_json(f"/slots/{number}?action=restore", {"filename": path.name})
         except EngineLost:  # perhaps because of this file: no other engine is asked
             await asyncio.to_thread(vault.drop_state, state)
@@ -221,7 +234,7 @@ class StateKeeper:
             _delete_file(path)
         if status != 200 or data.get("n_restored") != state.tokens:
             await asyncio.to_thread(vault.drop_state, state)
-            return None
+            return RereadCause.KEPT_REFUSED
         self._bytes_s = state.size / max(time.monotonic() - began_s, 1e-3)
         await asyncio.to_thread(vault.note_use, state)
         return number
@@ -458,6 +471,15 @@ class StateKeeper:
             _log.warning("A conversation could not be kept: %s", error)
         finally:
             _delete_file(path)
+
+
+def _explain_miss(vault: StateVault, kind: str, chain: bytes, model: str) -> Reread | None:
+    """Return why no state of a kind was found for a request; None if its conversation is new, as far as is known."""
+    if vault.problem:
+        return Reread(0, None, RereadCause.NOT_KEPT)
+    others = [each.count_reusable(chain) for each in vault.list_states() if each.kind != kind and each.model == model]
+    tokens = max(others, default=0)
+    return Reread(tokens, None, RereadCause.KEPT_OTHERWISE) if tokens else None
 
 
 def _delete_file(path: Path) -> None:

@@ -12,6 +12,7 @@ from launcher.app.settings import change_setting, forget_conversations
 from launcher.base.paths import cache_dir
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest
+from launcher.engine.server.reread import RereadCause
 from launcher.gateway import gate
 from tests.gateway.test_handover import kill_engine, serve_model
 
@@ -110,7 +111,9 @@ async def test_what_may_not_be_used_is_read_again(
     async with serve_model(replace(options, **changes)) as (session, client):
         answered = await ask(client, QUESTION, told["answer"], {"role": "user", "content": "And then?"})
         assert answered["cache_n"] == 0
-        assert session.request_log.records[-1].restored_tokens is None
+        record = session.request_log.records[-1]
+        assert record.restored_tokens is None
+        assert (record.reread and record.reread.cause) == (None if headers else RereadCause.KEPT_OTHERWISE)
 
 
 async def test_a_deleted_chat_is_not_kept_again_by_the_server_that_has_it_in_a_slot(
@@ -158,11 +161,15 @@ async def test_a_damaged_state_is_deleted_and_the_prompt_read(options: ServeOpti
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    async with serve_model(options) as (_, client):
+    async with serve_model(options) as (session, client):
         answered = await ask(client, QUESTION)
         assert answered["cache_n"] == 0
         assert answered["whole"] == told["whole"]
         assert path not in list_kept()
+        reread = session.request_log.records[-1].reread
+        assert reread is not None
+        assert reread.cause is RereadCause.KEPT_CHANGED
+        assert reread.tokens > 0.9 * told["prompt_n"]
 
 
 async def test_what_sessions_of_an_agent_begin_with_is_read_once(
