@@ -46,8 +46,9 @@ if TYPE_CHECKING:
     import argparse
 
     from launcher.app.autostart import Autostart
+    from launcher.engine.server.launch import Launch
     from launcher.fetch.transfer import TransferSettings
-    from launcher.gateway.vault import StateVault
+    from launcher.gateway.vault import StateVault, VaultUse
 
 DRAIN_S = 30.0
 """The longest time that running replies get to finish before a restart, if the setting APPLY is "finish"."""
@@ -217,6 +218,18 @@ def open_vault() -> "StateVault":
     from launcher.gateway.vault import StateVault
 
     return StateVault(cache_dir() / "states", read_cache_limits)
+
+
+def read_kept(launch: "Launch | None" = None) -> "VaultUse":
+    """Return how much is kept of conversations on disk, for the engine of a launch or in all."""
+    kind = None
+    if launch is not None:
+        try:
+            kind = launch.state_key
+        except OSError:  # its model's file is gone
+            kind = ""
+    with closing(open_vault()) as vault:
+        return vault.read_use(kind)
 
 
 def forget_conversations(conversation_ids: Sequence[str]) -> None:

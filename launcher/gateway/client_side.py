@@ -80,6 +80,11 @@ class GateClientSide:
         """See ClientSide."""
         return self.gate.failed_replies if self.gate else FailedReplies()
 
+    @property
+    def kept_problem(self) -> str:
+        """See ClientSide."""
+        return self.gate.kept_problem if self.gate else ""
+
     async def foresee_handover(self) -> HandoverOutlook:
         """Return what a handover would mean now. It changes nothing."""
         return await self.gate.foresee_handover() if self.gate else HandoverOutlook()
@@ -249,6 +254,11 @@ class GatewayAddress:
             await gateway.listen([self._socket], context_for)
         if failure is not None:
             raise failure
+
+    def count_restored(self) -> dict[str, float]:
+        """Return the prompt tokens that came from disk, and the seconds that reading them would have taken."""
+        tokens, seconds = map(self._metrics.sum_counter, ("restored_tokens", "spared_seconds"))
+        return {"restored_tokens": int(tokens), "spared_s": round(seconds, 1)}
 
     def set_measurement_key(self, key: str | None) -> None:
         """Accept a measurement's requests with a key of their own. See Gateway.set_measurement_key."""

@@ -125,6 +125,11 @@ class StateKeeper:
         if self._vault is not None:
             await asyncio.to_thread(self._vault.close)
 
+    @property
+    def problem(self) -> str:
+        """Why nothing can be kept; empty if it can."""
+        return self._vault.problem if self._vault is not None else ""
+
     def begin_engine(self, restored: Collection[SavedSlot] = ()) -> None:
         """Record that another engine serves, which knows no conversation but those in `restored` slots."""
         self._live.clear()

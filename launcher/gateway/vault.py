@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from errno import ENOSPC
 from functools import wraps
 from hashlib import blake2b
 from itertools import takewhile
@@ -28,6 +29,7 @@ from launcher.base.codec import JsonView, compact_json
 from launcher.base.database import open_database, transaction
 from launcher.base.errors import LauncherError
 from launcher.base.files import make_private_folder
+from launcher.base.messages import message, plural_message
 from launcher.gateway.slot_file import digest_file, read_tokens
 
 _log = logging.getLogger(__name__)
@@ -129,12 +131,30 @@ def _one_at_a_time(method: Method) -> Method:
 
 @dataclass(frozen=True, slots=True)
 class VaultUse:
-    """How much the vault holds and may hold, and what was written today, in bytes."""
+    """How much the vault holds and may hold, and what was written today, in bytes.
+
+    With a `problem` it can hold nothing.
+    """
 
     states: int
     size: int
     limit: int
     written_today: int
+    tokens: int = 0
+    problem: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """How much is kept; empty if nothing is."""
+        if not self.states:
+            return ""
+        size = f"{self.size / 1e9:,.1f} GB" if self.size >= 1e9 else f"{self.size / 1e6:,.0f} MB"
+        return message(
+            "Kept on disk: {conversations}, {tokens:,} tokens, {size}.",
+            conversations=plural_message("{n} conversation", "{n} conversations", self.states),
+            tokens=self.tokens,
+            size=size,
+        )
 
 
 class StateVault:
@@ -200,9 +220,11 @@ class StateVault:
     @_one_at_a_time
     def may_take(self, size: int) -> bool:
         """Return whether a state of `size` bytes may be written now."""
-        if (db := self._open()) is None:
+        if not self._read_limits()[0] or (db := self._open()) is None:
             return False
         limit, _ = self._limits()
+        if limit < size <= self._read_limits()[0]:
+            self._note_problem(OSError(ENOSPC, message("too little of the disk is free")))
         with suppress(sqlite3.Error):
             row = db.execute("SELECT bytes FROM written WHERE day = ?", (_today(),)).fetchone()
             return size <= limit and (row[0] if row else 0) + size <= _WRITTEN_SHARE * limit
@@ -239,7 +261,8 @@ class StateVault:
             except OSError:  # another file system, or one without links
                 shutil.copyfile(source, path)
         except OSError as error:
-            self._note_problem(error)
+            if not isinstance(error, FileNotFoundError):  # somebody has deleted it
+                self._note_problem(error)
             self.drop_state(state)
             return False
         return True
@@ -314,14 +337,21 @@ class StateVault:
         for state in states:
             self.drop_state(state)
 
-    def read_use(self) -> VaultUse:
-        """Return how much the vault holds and may hold."""
-        states = self.list_states()
+    def read_use(self, kind: str | None = None) -> VaultUse:
+        """Return how much the vault holds, of a kind or in all, and may hold."""
+        states = self.list_states(kind)
         db, written = self._open(), None
         if db is not None:
             with suppress(sqlite3.Error):
                 written = db.execute("SELECT bytes FROM written WHERE day = ?", (_today(),)).fetchone()
-        return VaultUse(len(states), sum(each.size for each in states), self._limits()[0], written[0] if written else 0)
+        return VaultUse(
+            len(states),
+            sum(each.size for each in states),
+            self._limits()[0],
+            written[0] if written else 0,
+            sum(each.tokens for each in states),
+            self.problem,
+        )
 
     @_one_at_a_time
     def make_room(self) -> None:
@@ -352,6 +382,8 @@ class StateVault:
 
     def _limits(self) -> tuple[int, float]:
         limit, days = self._read_limits()
+        if not limit:
+            return 0, days
         try:
             free = shutil.disk_usage(self.folder if self.folder.exists() else self.folder.parent).free
         except OSError:
@@ -379,9 +411,10 @@ class StateVault:
         return self._db
 
     def _note_problem(self, error: Exception) -> None:
+        why = getattr(error, "strerror", None) or str(error)
         if not self.problem:
-            _log.warning("Conversations are not kept on disk: %s", error)
-        self.problem = str(error)
+            _log.warning("Conversations are not kept on disk: %s", why)
+        self.problem = why.rstrip(".")
 
 
 def _continues(state: SavedState, earlier: SavedState) -> bool:

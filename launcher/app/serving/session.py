@@ -249,6 +249,10 @@ class ServerSession(ServingSession):
         """The options of the last start that succeeded; None before the first one."""
         return self._served_start.start.options if self._served_start else None
 
+    def count_restored(self) -> dict[str, float]:
+        """See GatewayAddress.count_restored; nothing without the gateway."""
+        return self._gateway.count_restored() if self._gateway is not None else {}
+
     def set_measurement_key(self, key: str | None) -> None:
         """Accept a measurement's requests with a key of their own. See Gateway.set_measurement_key.
 

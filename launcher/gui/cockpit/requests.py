@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QModelIndex, QObject, QPersistentModelIndex, QRectF, QSize, Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QIcon, QPainter, QPen, QPixmap
 from PySide6.QtWidgets import QHeaderView, QStyledItemDelegate, QStyleOptionViewItem
 
+from launcher.app import settings
 from launcher.base.codec import from_json
 from launcher.base.errors import LauncherError
 from launcher.base.text import one_line
@@ -19,11 +20,15 @@ from launcher.gui.controller import Controller
 from launcher.gui.labels import UNKNOWN, ElidedLabel, set_tooltip
 from launcher.gui.late import failed_requests, running_servers
 from launcher.gui.service import CHAT_PURPOSE
-from launcher.gui.translation import mark, ntr, render, tr
+from launcher.gui.translation import join_sentences, mark, ntr, render, tr
 from launcher.gui.widgets import Card
 from launcher.gui.widgets.row_table import RowTable
 from launcher.gui.widgets.rows import Cell, Column, TableRows
 from launcher.runtime import WorkHandle
+
+if TYPE_CHECKING:
+    from launcher.engine.server.launch import Launch
+    from launcher.gateway.vault import VaultUse
 
 Record = Mapping[str, Any]
 """A request with the keys of docs/json.md."""
@@ -200,7 +205,10 @@ class RequestStrip(Card):
     def __init__(self, controller: Controller) -> None:
         super().__init__(tr("Requests"))
         self.feed = RequestFeed(controller, self)
+        self._controller = controller
         self._has_room = True
+        self._kept = ""
+        """What is kept on disk of earlier conversations with this engine."""
         self._show_timer = QTimer(self, singleShot=True, interval=_UPDATE_MS)
         self._show_timer.timeout.connect(self.show_records)
         self._summary = ElidedLabel()
@@ -233,6 +241,7 @@ class RequestStrip(Card):
         self.body.addWidget(self._details)
         self._details.setContentsMargins(self.table.text_inset, 0, 0, 0)
         self.feed.changed.connect(self._show_soon)
+        controller.launched.connect(self._read_kept)
         self._show_button()
         self.show_records()
 
@@ -269,6 +278,15 @@ class RequestStrip(Card):
         if shown and not was_shown:
             self.show_records()
 
+    @Slot(object)
+    def _read_kept(self, launch: "Launch | None") -> None:
+        if launch is not None:
+            self._controller.bridge.run(settings.read_kept, launch, done=self._show_kept)
+
+    def _show_kept(self, use: "VaultUse") -> None:
+        self._kept = use.sentence
+        self.show_records()
+
     @Slot()
     def _show_soon(self) -> None:
         if not self._show_timer.isActive():
@@ -279,7 +297,8 @@ class RequestStrip(Card):
         """Show the requests. The chosen one stays chosen."""
         records = self.feed.records
         chosen = self._chosen_id()
-        self._summary.setText(_summarize_requests(records) if records else tr("No request yet."))
+        nothing = join_sentences(tr("No request yet."), render(self._kept))
+        self._summary.setText(_summarize_requests(records) if records else nothing)
         if not self.table.isVisible():
             return
         self.rows.show_rows(records)
@@ -316,6 +335,9 @@ def _summarize_requests(records: list[Record]) -> str:
     parts.append(ntr("1 request", "{n} requests", len(records)))
     if read:
         parts.append(tr("{share:.0f} % of the prompts reused", share=100 * reused / read))
+    if restored := [record for record in records if record.get("restored_tokens")]:
+        tokens, spared_s = (sum(record[key] for record in restored) for key in ("restored_tokens", "spared_s"))
+        parts.append(tr("{tokens:,} tokens from disk, about {seconds:.0f} s saved", tokens=tokens, seconds=spared_s))
     return " · ".join(parts)
 
 
@@ -325,20 +347,24 @@ def _describe_request(record: Record) -> str:
         parts.append(ntr("1 token written", "{n} tokens written", record["reply_tokens"]))
     if record["gaps_s"]:
         parts.append(tr("paused {seconds:.1f} s by restarts", seconds=sum(record["gaps_s"])))
-    if record.get("restored_tokens"):
-        parts.append(
-            tr(
-                "{tokens:,} tokens from disk in {seconds:.1f} s instead of about {spared:.0f} s",
-                tokens=record["restored_tokens"],
-                seconds=record["restored_s"],
-                spared=record["spared_s"],
-            )
-        )
+    if restored := _describe_restored(record):
+        parts.append(restored)
     reread = record["reread"]
     if reread:
         parts.append(tr("{tokens:,} tokens read again", tokens=reread["tokens"]))
         parts.append(render(from_json(Reread, reread).explanation))
     return " · ".join([*_explain_failure(record), *parts])
+
+
+def _describe_restored(record: Record) -> str:
+    if not record.get("restored_tokens"):
+        return ""
+    return tr(
+        "{tokens:,} tokens from disk in {seconds:.1f} s instead of about {spared:.0f} s",
+        tokens=record["restored_tokens"],
+        seconds=record["restored_s"],
+        spared=record["spared_s"],
+    )
 
 
 def _explain_failure(record: Record) -> list[str]:
@@ -374,7 +400,8 @@ def _number_cell(value: float | None, text: str) -> Cell:
 def _reuse_cell(record: Record) -> Cell:
     read, reused = record["prompt_tokens"], record["reused_tokens"]
     share = reused / read if read and reused is not None else None
-    return _number_cell(None if share is None else 100 * share, "{:.0f} %")._replace(share=share)
+    cell = _number_cell(None if share is None else 100 * share, "{:.0f} %")
+    return cell._replace(share=share, tip=_describe_restored(record))
 
 
 def _acceptance_cell(record: Record) -> Cell:
@@ -391,6 +418,13 @@ def _state_cell(record: Record) -> Cell:
             text = f"{text} ({record['status']})"
         if handovers:
             text = f"{text}, {ntr('1 restart', '{n} restarts', handovers)}"
+        if record.get("restored_tokens"):
+            saved = tr(
+                "{seconds:.1f} s from disk instead of {spared:.0f} s",
+                seconds=record["restored_s"],
+                spared=record["spared_s"],
+            )
+            text = f"{text}, {saved}"
         glyph, role = ("tick", "good") if good else ("triangle", "attention")
         return Cell(text, tip="\n".join(_explain_failure(record)), glyph=glyph, role=role)
     states = {"waiting": tr("waiting"), "running": tr("writing"), "paused": tr("paused")}
