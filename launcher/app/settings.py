@@ -232,6 +232,13 @@ def read_kept(launch: "Launch | None" = None) -> "VaultUse":
         return vault.read_use(kind)
 
 
+def forget_kept() -> "VaultUse":
+    """Delete all that is kept of conversations on disk; return what is left."""
+    with closing(open_vault()) as vault:
+        vault.forget(vault.list_states())
+        return vault.read_use()
+
+
 def forget_conversations(conversation_ids: Sequence[str]) -> None:
     """Delete what models have read of the window's chats from the disk."""
     with closing(open_vault()) as vault:

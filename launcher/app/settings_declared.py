@@ -15,6 +15,7 @@ class Setting(NamedTuple):
 
     `name` is TABLE.KEY of the file. `choices` are pairs of value and text; a number may be one of them or lie in its
     range. `least`, `most` and `step` are the range of a number in `unit`; with a whole `step` it is a whole number.
+    The window shows `least_text` in place of `least`.
     `most` is also the maximum length of a text in characters. `variable` is the environment variable that overrides the
     file. `stored` is False for settings that the system stores.
     """
@@ -31,6 +32,7 @@ class Setting(NamedTuple):
     most: float = 0
     step: float = 1
     unit: str = ""
+    least_text: str = ""
     variable: str = ""
     stored: bool = True
 
@@ -286,6 +288,7 @@ SETTINGS = (
         most=2_000,
         step=5,
         unit="GiB",
+        least_text=mark("Keep nothing"),
     ),
     Setting(
         CACHE_DAYS,
