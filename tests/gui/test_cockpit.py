@@ -565,10 +565,11 @@ def test_what_is_kept_and_what_came_from_disk_is_seen_without_a_click(
     restored = {"restored_tokens": 30_112, "restored_s": 0.9, "spared_s": 14.2}
     page.requests.feed.records[0].update(restored)  # type: ignore[attr-defined]
     page.requests.show_records()
-    assert "30,112 tokens from disk, about 14 s saved" in read_labels()
+    assert "1 request · 30,112 tokens from disk in 0.9 s instead of about 14 s · " in read_labels()
+    assert "Kept" not in read_labels()
     cells = {column.title: rows.cell_at(rows.index(0, at)) for at, column in enumerate(rows.columns)}
-    assert cells["State"].text == "ended, 0.9 s from disk instead of 14 s"
-    assert cells["Reused"].tip == "30,112 tokens from disk in 0.9 s instead of about 14 s"
+    assert cells["State"].text == "ended, from disk"
+    assert cells["Reused"].tip == cells["State"].tip == "30,112 tokens from disk in 0.9 s instead of about 14 s"
 
 
 def test_why_a_request_failed_is_shown(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:

@@ -208,7 +208,9 @@ class RequestStrip(Card):
         self._controller = controller
         self._has_room = True
         self._kept = ""
-        """What is kept on disk of earlier conversations with this engine."""
+        """What was kept on disk for the engine that was started last, until its first request."""
+        self._known: set[str] = set()
+        """The requests before that."""
         self._show_timer = QTimer(self, singleShot=True, interval=_UPDATE_MS)
         self._show_timer.timeout.connect(self.show_records)
         self._summary = ElidedLabel()
@@ -273,7 +275,7 @@ class RequestStrip(Card):
         shown = self._has_room or self.shows_all
         was_shown = not self.table.isHidden()
         self.table.setVisible(shown)
-        self._details.setVisible(False)
+        self._show_details()
         self.setMaximumHeight(_ANY_HEIGHT if shown else self.sizeHint().height())
         if shown and not was_shown:
             self.show_records()
@@ -284,7 +286,7 @@ class RequestStrip(Card):
             self._controller.bridge.run(settings.read_kept, launch, done=self._show_kept)
 
     def _show_kept(self, use: "VaultUse") -> None:
-        self._kept = use.sentence
+        self._kept, self._known = use.sentence, {each["id"] for each in self.feed.records}
         self.show_records()
 
     @Slot()
@@ -297,8 +299,12 @@ class RequestStrip(Card):
         """Show the requests. The chosen one stays chosen."""
         records = self.feed.records
         chosen = self._chosen_id()
-        nothing = join_sentences(tr("No request yet."), render(self._kept))
-        self._summary.setText(_summarize_requests(records) if records else nothing)
+        if not self._known.issuperset(each["id"] for each in records):
+            self._kept = ""  # a request has begun
+        if records:
+            self._summary.setText(" · ".join(filter(None, (_summarize_requests(records), render(self._kept)))))
+        else:
+            self._summary.setText(join_sentences(tr("No request yet."), render(self._kept)))
         if not self.table.isVisible():
             return
         self.rows.show_rows(records)
@@ -333,11 +339,10 @@ def _summarize_requests(records: list[Record]) -> str:
     reused = sum(record["reused_tokens"] for record in known)
     parts = [ntr("1 in progress", "{n} in progress", writing)] if writing else []
     parts.append(ntr("1 request", "{n} requests", len(records)))
+    if restored := _describe_restored(*records):
+        parts.append(restored)
     if read:
         parts.append(tr("{share:.0f} % of the prompts reused", share=100 * reused / read))
-    if restored := [record for record in records if record.get("restored_tokens")]:
-        tokens, spared_s = (sum(record[key] for record in restored) for key in ("restored_tokens", "spared_s"))
-        parts.append(tr("{tokens:,} tokens from disk, about {seconds:.0f} s saved", tokens=tokens, seconds=spared_s))
     return " · ".join(parts)
 
 
@@ -356,14 +361,19 @@ def _describe_request(record: Record) -> str:
     return " · ".join([*_explain_failure(record), *parts])
 
 
-def _describe_restored(record: Record) -> str:
-    if not record.get("restored_tokens"):
+def _describe_restored(*records: Record) -> str:
+    """Return what of the prompts of requests came from disk, and what that saved; "" if nothing did."""
+    restored = [each for each in records if each.get("restored_tokens")]
+    if not restored:
         return ""
+    tokens, seconds, spared = (
+        sum(each[key] for each in restored) for key in ("restored_tokens", "restored_s", "spared_s")
+    )
     return tr(
         "{tokens:,} tokens from disk in {seconds:.1f} s instead of about {spared:.0f} s",
-        tokens=record["restored_tokens"],
-        seconds=record["restored_s"],
-        spared=record["spared_s"],
+        tokens=tokens,
+        seconds=seconds,
+        spared=spared,
     )
 
 
@@ -418,15 +428,12 @@ def _state_cell(record: Record) -> Cell:
             text = f"{text} ({record['status']})"
         if handovers:
             text = f"{text}, {ntr('1 restart', '{n} restarts', handovers)}"
-        if record.get("restored_tokens"):
-            saved = tr(
-                "{seconds:.1f} s from disk instead of {spared:.0f} s",
-                seconds=record["restored_s"],
-                spared=record["spared_s"],
-            )
-            text = f"{text}, {saved}"
+        restored = _describe_restored(record)
+        if restored:
+            text = f"{text}, {tr('from disk')}"
         glyph, role = ("tick", "good") if good else ("triangle", "attention")
-        return Cell(text, tip="\n".join(_explain_failure(record)), glyph=glyph, role=role)
+        tip = "\n".join(filter(None, [*_explain_failure(record), restored]))
+        return Cell(text, tip=tip, glyph=glyph, role=role)
     states = {"waiting": tr("waiting"), "running": tr("writing"), "paused": tr("paused")}
     return Cell(states.get(str(record["state"]), ""), glyph="dot", role="information")
 

@@ -9,7 +9,7 @@ from launcher.gui import theme
 from launcher.gui.labels import Label, set_tooltip
 from launcher.gui.models.text import format_size
 from launcher.gui.settings.controls import CONTROL_WIDTH, NARROW
-from launcher.gui.translation import join_sentences, render, tr
+from launcher.gui.translation import ntr, render, tr
 from launcher.gui.widgets.blocks import make_caption
 from launcher.gui.widgets.confirm_button import ConfirmButton
 
@@ -24,6 +24,7 @@ class KeptRow(QWidget):
         self.setObjectName("plain")
         title = Label(tr("Kept now"))
         title.setFont(theme.font(theme.BODY_PX, bold=True))
+        title.setMinimumHeight(theme.px(theme.DENSE_HEIGHT))  # as beside the button that resets a setting
         self.caption = make_caption()
         self.button = ConfirmButton(tr("Forget all"))
         set_tooltip(self.button, tr("Asks for confirmation. Conversations are then read again when they go on"))
@@ -53,11 +54,19 @@ class KeptRow(QWidget):
 
     def show_use(self, use: VaultUse) -> None:
         """Show what is kept, and how much may be."""
-        nothing = tr("Nothing is kept yet.")
-        most = tr("At most {size} are kept.", size=format_size(use.limit)) if use.limit else ""
-        problem = tr("Nothing can be kept: {why}.", why=render(use.problem)) if use.problem else ""
-        self.caption.setText(join_sentences(render(use.sentence) or problem or nothing, "" if problem else most))
-        self.button.show_loss(tr("Forget all"), format_size(use.size))
+        size, limit = format_size(use.size), format_size(use.limit)
+        if use.problem:
+            text = tr("Nothing can be kept: {why}.", why=render(use.problem))
+        elif use.states:
+            count = ntr("1 conversation", "{n} conversations", use.states)
+            text = tr(
+                "{count}, {tokens:,} tokens: {size} of {limit}.", count=count, tokens=use.tokens, size=size, limit=limit
+            )
+        else:
+            text = tr("Nothing yet. At most {limit} are kept.", limit=limit) if use.limit else tr("Nothing.")
+        self.caption.setText(text)
+        self.button.reset()
+        self.button.show_loss(tr("Forget all"), size)
         self.button.setEnabled(bool(use.states))
 
     def matches(self, words: list[str]) -> bool:
