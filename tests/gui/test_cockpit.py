@@ -558,7 +558,7 @@ def test_what_is_kept_and_what_came_from_disk_is_seen_without_a_click(
         keep(vault, tmp_path, make_state("mine", kind=launch.state_key))
         keep(vault, tmp_path, make_state("other", b"y" * 20_000, kind="another engine"))
     demo.controller.launched.emit(launch)
-    qtbot.waitUntil(lambda: "No request yet. Kept on disk: 1 conversation, 100 tokens, 0 MB." in read_labels())
+    qtbot.waitUntil(lambda: "Kept on disk: 1 conversation, 100 tokens, 0 MB. No request yet." in read_labels())
     page.chat.send_question("What is a draft?")
     rows = page.requests.rows
     qtbot.waitUntil(lambda: [each["end"] for each in rows.rows] == ["complete"])

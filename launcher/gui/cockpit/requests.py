@@ -301,10 +301,8 @@ class RequestStrip(Card):
         chosen = self._chosen_id()
         if not self._known.issuperset(each["id"] for each in records):
             self._kept = ""  # a request has begun
-        if records:
-            self._summary.setText(" · ".join(filter(None, (_summarize_requests(records), render(self._kept)))))
-        else:
-            self._summary.setText(join_sentences(tr("No request yet."), render(self._kept)))
+        summary = _summarize_requests(records) if records else tr("No request yet.")
+        self._summary.setText(join_sentences(render(self._kept), summary))
         if not self.table.isVisible():
             return
         self.rows.show_rows(records)
