@@ -196,12 +196,11 @@ def read_cache_limits() -> tuple[int, float]:
     return int(values[CACHE_DISK]) << 30, float(values[CACHE_DAYS])
 
 
-def read_left_out() -> frozenset[str]:
+def read_left_out(path: Path) -> frozenset[str]:
     """Return the names of API keys and aliases whose conversations are not kept on disk, in lower case.
 
-    It is asked with each request, so the file is read only after it has changed.
+    It is asked with each request, so the settings file, at `path`, is read only after it has changed.
     """
-    path = settings_file.settings_path()
     with suppress(OSError):
         stat = path.stat()
         return _read_left_out(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)

@@ -150,8 +150,8 @@ class GatewayAddress:
         """Claim the address; `request_log` gets all requests. If `encrypted`, other computers must use TLS.
 
         `read_allowed` returns the further names and origins that the user allows, `open_vault` the vault of
-        conversations on disk, `read_left_out` the names of keys and models whose conversations it must not keep. Raises
-        PortBusy.
+        conversations on disk, `read_left_out` the names, in lower case, of keys and models whose conversations must not
+        be kept there. Raises PortBusy.
         """
         self._open_vault = open_vault
         self._read_left_out = read_left_out
@@ -209,8 +209,7 @@ class GatewayAddress:
             access,
             self._request_log.note_exchange,
             self._metrics.format_text,
-            lambda: StateKeeper(self._open_vault()),
-            self._read_left_out,
+            lambda: StateKeeper(self._open_vault(), self._read_left_out),
         )
         if self._first is not None:
             self._first.take_gate(gateway.gate)

@@ -6,7 +6,7 @@ import json
 import logging
 import socket
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -51,8 +51,7 @@ class Gateway:
     `gate` is the gate of the model that the server was started with; `open_gate` makes further ones. `router` finds the
     gate for a request; a server that can load several models replaces it. Belongs to one asyncio loop. `on_exchange` is
     called whenever a request for a reply begins, is paused or ends. `own_metrics` returns the gateway's part of
-    /metrics, which follows the engine's part. `make_keeper` makes what keeps a model's conversations on disk;
-    `read_left_out` returns the names, in lower case, of the keys and models whose conversations it must not keep.
+    /metrics, which follows the engine's part. `make_keeper` makes what keeps a model's conversations on disk.
     """
 
     def __init__(
@@ -61,11 +60,9 @@ class Gateway:
         on_exchange: Callable[[Exchange], None] | None = None,
         own_metrics: Callable[[], str] | None = None,
         make_keeper: Callable[[], StateKeeper] = StateKeeper,
-        read_left_out: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self.access = access
         self._make_keeper = make_keeper
-        self._read_left_out = read_left_out
         self._own_metrics = own_metrics
         self._on_exchange = on_exchange
         self.gate = self.open_gate()
@@ -181,8 +178,7 @@ class Gateway:
             body = await _parse_body(raw)
             if key_name not in self.access.open_keys:  # revoked meanwhile
                 raise Refusal(401, "Invalid API key")
-            named = _find_model_name(request, body)
-            route = await self.router.find_route(named, body)
+            route = await self.router.find_route(_find_model_name(request, body), body)
             if body is not None and route.system_text:
                 changed = add_system_text(request.path, body, route.system_text)
                 if changed is not body:
@@ -195,7 +191,7 @@ class Gateway:
                 user_agent=request.headers.get("User-Agent", ""),
                 served_by=route.model,
                 gives_way=key_name == MEASUREMENT,
-                may_be_kept=self._may_be_kept(request, key_name, named, route.model),
+                may_be_kept="no-store" not in request.headers.get("Cache-Control", "").lower(),
                 conversation=request.headers.get(CONVERSATION_HEADER, "")[:_MOST_NAME],
             )
             self._give_way(exchange)
@@ -208,13 +204,6 @@ class Gateway:
         except Exception:
             _log.exception("A request to %s failed.", request.path)
             raise
-
-    def _may_be_kept(self, request: web.BaseRequest, *names: str | None) -> bool:
-        """Return whether what the engine reads for a request may be kept; `names` are those of its key and model."""
-        if "no-store" in request.headers.get("Cache-Control", "").lower():
-            return False
-        left_out = self._read_left_out()
-        return not any(name.lower() in left_out for name in names if name)
 
     def _note_refusal(
         self, request: web.BaseRequest, key_name: str, body: dict[str, Any] | None, refusal: Refusal

@@ -101,13 +101,19 @@ class StateKeeper:
     """Keeps the states of one model's slots in a vault. Belongs to one asyncio loop.
 
     Where a caller holds a lock, requests wait for it: only the engine's own work is done under it. Files are read and
-    kept in the background.
+    kept in the background. `read_left_out` returns the names, in lower case, of keys and models of which it keeps
+    nothing.
     """
 
     def __init__(
-        self, vault: StateVault | None = None, *, least_tokens: int = _LEAST_TOKENS, least_gain_s: float = _LEAST_GAIN_S
+        self,
+        vault: StateVault | None = None,
+        read_left_out: Callable[[], Collection[str]] = tuple,
+        *,
+        least_tokens: int = _LEAST_TOKENS,
+        least_gain_s: float = _LEAST_GAIN_S,
     ) -> None:
-        self._vault = vault
+        self._vault, self._read_left_out = vault, read_left_out
         self._least_tokens, self._least_gain_s = least_tokens, least_gain_s
         self._live: deque[AskedPrompt] = deque(maxlen=_REMEMBERED)
         self._placed: deque[AskedPrompt] = deque(maxlen=_REMEMBERED)
@@ -175,6 +181,7 @@ class StateKeeper:
             or not (exchange.may_be_kept and link.keeps_states)
             or not _LEAST_BYTES <= len(exchange.raw) <= _MOST_BYTES
             or any(name in body for name in _LEFT_OUT)
+            or self._is_left_out(exchange)
         ):
             return None
         texts, opening = encode_prompt(body)
@@ -210,6 +217,12 @@ class StateKeeper:
                 figures.restored_s = time.monotonic() - began_s
             return found_slot
         return None
+
+    def _is_left_out(self, exchange: Exchange) -> bool:
+        """Return whether the user wants nothing kept that comes with a request's key, or for its model."""
+        left_out = self._read_left_out()
+        names = exchange.key_name, exchange.model, exchange.served_by
+        return any(name.lower() in left_out for name in names if name)
 
     def _list_live(self, slots: Collection[dict[str, Any]]) -> list[AskedPrompt]:
         """Return the requests whose conversations may still be in these slots."""

@@ -15,6 +15,7 @@ from launcher.app.serving.published_server import PublishedServer
 from launcher.app.serving.request_keeping import RequestKeeping
 from launcher.app.serving.serving_session import OnHealth, OnSnapshot, ServingSession
 from launcher.app.serving.session_control import SessionControl
+from launcher.app.settings_file import settings_path
 from launcher.base.action import Action, ActionKind
 from launcher.base.errors import (
     ActionImpossible,
@@ -532,7 +533,7 @@ class ServerSession(ServingSession):
                     encrypted=encrypted,
                     read_allowed=settings.read_allowed_names,
                     open_vault=settings.open_vault,
-                    read_left_out=settings.read_left_out,
+                    read_left_out=partial(settings.read_left_out, settings_path()),
                 )
         except LauncherError:
             await published.withdraw()
