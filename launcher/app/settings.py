@@ -6,7 +6,9 @@ settings_file.py.
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +21,7 @@ from launcher.app.settings_declared import (
     CONNECTIONS,
     DOWNLOAD_LIMIT,
     LANGUAGE,
+    LEAVE_OUT,
     MAX_TOKENS,
     MIN_P,
     SETTINGS,
@@ -43,8 +46,9 @@ if TYPE_CHECKING:
     import argparse
 
     from launcher.app.autostart import Autostart
+    from launcher.engine.server.launch import Launch
     from launcher.fetch.transfer import TransferSettings
-    from launcher.gateway.vault import StateVault
+    from launcher.gateway.vault import StateVault, VaultUse
 
 DRAIN_S = 30.0
 """The longest time that running replies get to finish before a restart, if the setting APPLY is "finish"."""
@@ -192,11 +196,52 @@ def read_cache_limits() -> tuple[int, float]:
     return int(values[CACHE_DISK]) << 30, float(values[CACHE_DAYS])
 
 
+def read_left_out(path: Path) -> frozenset[str]:
+    """Return the names of API keys and aliases whose conversations are not kept on disk, in lower case.
+
+    It is asked with each request, so the settings file, at `path`, is read only after it has changed.
+    """
+    with suppress(OSError):
+        stat = path.stat()
+        return _read_left_out(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+    return frozenset()
+
+
+@lru_cache(maxsize=1)
+def _read_left_out(*_identity: object) -> frozenset[str]:
+    return frozenset(str(stored_value(LEAVE_OUT)).lower().split())
+
+
 def open_vault() -> "StateVault":
     """Return the vault of conversations on disk, which its user closes."""
     from launcher.gateway.vault import StateVault
 
     return StateVault(cache_dir() / "states", read_cache_limits)
+
+
+def read_kept(launch: "Launch | None" = None) -> "VaultUse":
+    """Return how much is kept of conversations on disk, for the engine of a launch or in all."""
+    kind = None
+    if launch is not None:
+        try:
+            kind = launch.state_key
+        except OSError:  # its model's file is gone
+            kind = ""
+    with closing(open_vault()) as vault:
+        return vault.read_use(kind)
+
+
+def forget_kept() -> "VaultUse":
+    """Delete all that is kept of conversations on disk; return what is left."""
+    with closing(open_vault()) as vault:
+        vault.forget(vault.list_states())
+        return vault.read_use()
+
+
+def forget_conversations(conversation_ids: Sequence[str]) -> None:
+    """Delete what models have read of the window's chats from the disk."""
+    with closing(open_vault()) as vault:
+        vault.forget_conversations(conversation_ids)
 
 
 def transfer_settings() -> "TransferSettings":

@@ -15,6 +15,7 @@ class Setting(NamedTuple):
 
     `name` is TABLE.KEY of the file. `choices` are pairs of value and text; a number may be one of them or lie in its
     range. `least`, `most` and `step` are the range of a number in `unit`; with a whole `step` it is a whole number.
+    The window shows `least_text` in place of `least`.
     `most` is also the maximum length of a text in characters. `variable` is the environment variable that overrides the
     file. `stored` is False for settings that the system stores.
     """
@@ -31,6 +32,7 @@ class Setting(NamedTuple):
     most: float = 0
     step: float = 1
     unit: str = ""
+    least_text: str = ""
     variable: str = ""
     stored: bool = True
 
@@ -71,7 +73,7 @@ TEMPERATURE, TOP_K, TOP_P, MIN_P = "chat.temperature", "chat.top_k", "chat.top_p
 MAX_TOKENS, THINKING, SYSTEM_PROMPT = "chat.max_tokens", "chat.thinking", "chat.system_prompt"
 KEEP = "chat.keep"
 WEEKLY_CHECK = "updates.weekly"
-CACHE_DISK, CACHE_DAYS = "cache.disk", "cache.keep_days"
+CACHE_DISK, CACHE_DAYS, LEAVE_OUT = "cache.disk", "cache.keep_days", "cache.leave_out"
 VALUE_SYSTEM, VALUE_SERVER, VALUE_NONE, VALUE_ON, VALUE_OFF = "system", "server", "none", "on", "off"
 VALUE_ASK, VALUE_TRAY, VALUE_QUIT = "ask", "tray", "quit"
 VALUE_FINISH, VALUE_CANCEL = "finish", "cancel"
@@ -286,6 +288,7 @@ SETTINGS = (
         most=2_000,
         step=5,
         unit="GiB",
+        least_text=mark("Keep nothing"),
     ),
     Setting(
         CACHE_DAYS,
@@ -299,6 +302,18 @@ SETTINGS = (
         most=365,
         step=1,
         unit="days",
+    ),
+    Setting(
+        LEAVE_OUT,
+        mark("Server"),
+        mark("Conversations not kept"),
+        mark(
+            "Names of API keys and aliases, with spaces between them. What comes with such a key, or for such an "
+            "alias, is not kept on disk."
+        ),
+        "text",
+        "",
+        most=2_000,
     ),
     Setting(
         ADVICE,

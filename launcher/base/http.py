@@ -17,6 +17,7 @@ from launcher.base.errors import GAVE_WAY, INTERRUPTED, GaveWay, RateLimited, Re
 from launcher.base.late import LateModule
 from launcher.base.messages import FaceName, command_name, mark, message
 from launcher.base.net import (
+    CONVERSATION_HEADER,
     GIVE_PROXY_LOGIN,
     USER_AGENT,
     connection_error,
@@ -139,8 +140,8 @@ class ServerClient:
     def __init__(self, url: str, *, api_key: str | None = None, remote: bool = False) -> None:
         self.url = url
         self._remote = remote
-        self._headers = {"User-Agent": USER_AGENT}
-        """Headers of the requests, but not of get_status, which needs no key."""
+        self._headers = {"User-Agent": USER_AGENT, "Cache-Control": "no-store"}
+        """Headers of the requests, but not of get_status, which needs no key. What they ask is not kept on disk."""
         self.set_api_key(api_key)
         self._connect_s = _REMOTE_CONNECT_S if remote else _CONNECT_S
         # TLS is not used on loopback, and loading certificates would take 20 ms.
@@ -214,17 +215,21 @@ class ServerClient:
 
     @asynccontextmanager
     async def stream_events(
-        self, path: str, body: dict[str, Any], purpose: str = ""
+        self, path: str, body: dict[str, Any], purpose: str = "", kept_as: str | None = None
     ) -> AsyncIterator[AsyncIterator[Any]]:
         """POST `body` and yield the parsed JSON of each server-sent event until `[DONE]`.
 
-        A `purpose` is stated in this request alone: see set_purpose.
+        A `purpose` is stated in this request alone: see set_purpose. The conversation may be kept on disk as `kept_as`,
+        with "" without a name; with None it is not.
 
         Leaving the block closes the connection, which makes llama-server cancel the request. The server sends a ping
         every 30 s; after 75 s without data (two missed pings) or without response headers it counts as hung.
         """
         timeout = httpx.Timeout(_REPLY_S, connect=self._connect_s, read=_SILENCE_S)
-        headers = {**self._headers, "Accept": "text/event-stream", "Cache-Control": "no-store"}
+        headers = {**self._headers, "Accept": "text/event-stream"}
+        if kept_as is not None:
+            del headers["Cache-Control"]
+            headers |= {CONVERSATION_HEADER: kept_as} if kept_as else {}
         headers |= _purpose_header(purpose) if purpose else {}
         # A client of its own, because httpcore keeps cancelled streams in a shared pool.
         async with self._open_client() as client, AsyncExitStack() as stack:

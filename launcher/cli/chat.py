@@ -6,7 +6,7 @@ from typing import Any
 
 from launcher.app import settings
 from launcher.app.serving.serving import request_reply
-from launcher.app.settings_declared import SYSTEM_PROMPT
+from launcher.app.settings_declared import KEEP, SYSTEM_PROMPT
 from launcher.base.text import visible_reply
 from launcher.cli.given_key import read_api_key
 from launcher.cli.output import Note, Result, round_figure
@@ -27,6 +27,7 @@ async def run(options: argparse.Namespace) -> Result:
         temperature=sampling.pop("temperature", None),
         thinking=sampling.pop("thinking", None),
         extra=sampling,
+        kept_as="" if settings.stored_value(KEEP) else None,
     )
 
     def print_delta(delta: Delta) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from launcher.app.settings import forget_conversations
 from launcher.base.codec import to_json
 from launcher.base.text import one_line, visible_reply
 from launcher.cli.actions import (
@@ -32,7 +33,7 @@ async def run(options: argparse.Namespace) -> Result | int:
 
 
 def _run_action(options: argparse.Namespace) -> Result:
-    with Conversations() as conversations:
+    with Conversations(on_delete=forget_conversations) as conversations:
         if conversations.notice:
             print(f"Note: {conversations.notice}", file=sys.stderr)
         action = {

@@ -19,6 +19,7 @@ from launcher.app.serving.session import ServerSession
 from launcher.app.serving.session_host import SessionHost
 from launcher.app.serving.sharing import read_share_info, shared_urls
 from launcher.app.serving.use_counting import UseCounting, find_advice
+from launcher.app.settings import read_kept
 from launcher.base.codec import to_json
 from launcher.base.errors import BadOption, LauncherError
 from launcher.cli.given_options import given_settings, make_serve_options
@@ -111,8 +112,7 @@ async def _serve_for_window(start: ResolvedStart, options: argparse.Namespace) -
         with session.listening(StateLine().show_event):
             await session.start(start.request)
         await asyncio.to_thread(save_last_model, start.model_name)
-        ready = Result(_ready_json(session, start, options), _describe_server(session, start, options))
-        print_result(ready, as_json=options.json)
+        await _print_ready(session, start, options)
         await host.wait_until_unused()
         failure = None if session.is_idle else session.supervisor.status.error
         if failure is not None:
@@ -153,8 +153,7 @@ async def _start_and_wait(
         try:
             await start_server()
             await asyncio.to_thread(save_last_model, start.model_name)
-            ready = Result(_ready_json(session, start, options), _describe_server(session, start, options))
-            print_result(ready, as_json=options.json)
+            await _print_ready(session, start, options)
             try:
                 await _print_advice(session, as_json=options.json)
                 failure = await session.wait_until_ended()
@@ -194,6 +193,18 @@ def _ready_json(session: ServerSession, start: ResolvedStart, options: argparse.
     if start.notices:
         data["notices"] = to_json(start.notices)
     return data
+
+
+async def _print_ready(session: ServerSession, start: ResolvedStart, options: argparse.Namespace) -> None:
+    """Print what serves where, and what is kept of earlier conversations."""
+    launch, kept = session.supervisor.launch, None
+    if launch is not None and not options.direct:
+        kept = await asyncio.to_thread(read_kept, launch)
+    data, lines = _ready_json(session, start, options), [*_describe_server(session, start, options)]
+    if kept is not None and kept.states:
+        data["kept"] = kept
+        lines.insert(-1, f"{kept.sentence} What is kept need not be read again.")
+    print_result(Result(data, lines), as_json=options.json)
 
 
 def _describe_server(session: ServerSession, start: ResolvedStart, options: argparse.Namespace) -> Iterator[str]:

@@ -43,6 +43,8 @@ async def run(options: argparse.Namespace) -> Result:
                     "encrypted": entry.encrypted,
                     **model.model_dump(include=_MODEL_FIELDS),
                     "health": entry.health if is_first else (),
+                    "restored_tokens": server.restored_tokens if is_first else None,
+                    "spared_s": server.spared_s if is_first else None,
                 }
             )
     return Result(data, _format_servers(servers, show_key=options.show_key), exit_code=0 if servers else 1)
@@ -57,6 +59,8 @@ def _format_servers(servers: Sequence[RegisteredServer], *, show_key: bool) -> I
             yield _format_model(entry.url, server.state if model is entry.first else model.state, model)
         if server.problem:
             yield f"  {server.problem}"
+        if server.restored_tokens:
+            yield f"  {server.restored_tokens:,} tokens came from disk, which saved about {server.spared_s:,.0f} s"
         if entry.shared:
             yield "  shared with the network until it ends (serve --lan)"
         if entry.encrypted:

@@ -163,11 +163,15 @@ SELECT id, parent, role,
 """
 
 
+OnDelete = Callable[[Sequence[str]], object]
+
+
 class Conversations:
     """The database of conversations. Several processes may use it; within one, one thread at a time.
 
     Every method raises ConversationsUnusable if the file cannot be read or written; those that take a conversation's ID
     raise ConversationMissing if there is none. With `in_memory` there is no file, and closing loses everything.
+    `on_delete` is called with the IDs of conversations that were deleted.
     """
 
     def __init__(
@@ -177,8 +181,10 @@ class Conversations:
         in_memory: bool = False,
         index: bool = True,
         clock: Callable[[], float] = time.time,
+        on_delete: OnDelete = lambda _: None,
     ) -> None:
         self.path = path or conversations_path()
+        self._on_delete = on_delete
         self._clock = clock
         opened = open_memory(index=index) if in_memory else open_conversations(self.path, index=index)
         self.indexed, self.notice = opened.indexed, opened.notice
@@ -402,6 +408,7 @@ class Conversations:
                 deleted += db.execute("DELETE FROM conversations WHERE id = ?", (conversation_id,)).rowcount
         if deleted:
             self._wipe_traces()
+            self._on_delete(conversation_ids)
         return deleted
 
     def clean_up(self) -> None:

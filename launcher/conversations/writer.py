@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from launcher.base.errors import LauncherError
 from launcher.base.messages import message
-from launcher.conversations.store import Conversations
+from launcher.conversations.store import Conversations, OnDelete
 
 _PERIOD_S = 0.5
 """Seconds that a piece of a reply may wait before it is written; a crash loses at most that."""
@@ -23,13 +23,20 @@ class ConversationWriter:
     """Runs functions on the database in order, in a thread of its own, which starts with the first of them.
 
     Pieces of replies are collected and written at most twice a second. Errors are passed to `on_error` in that thread,
-    which then goes on. With `in_memory` nothing is written to a disk, and closing loses everything.
+    which then goes on. With `in_memory` nothing is written to a disk, and closing loses everything. See Conversations
+    for `on_delete`.
     """
 
     def __init__(
-        self, on_error: Callable[[LauncherError], None], path: Path | None = None, *, in_memory: bool = False
+        self,
+        on_error: Callable[[LauncherError], None],
+        path: Path | None = None,
+        *,
+        in_memory: bool = False,
+        on_delete: OnDelete = lambda _: None,
     ) -> None:
         self._on_error = on_error
+        self._on_delete = on_delete
         self._path, self._in_memory = path, in_memory
         self._queue: queue.SimpleQueue[ReplyPiece | DatabaseWork | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -93,7 +100,7 @@ class ConversationWriter:
         """Run `work`, opening the database first if needed, and report any error."""
         try:
             if self._open is None:
-                self._open = Conversations(self._path, in_memory=self._in_memory)
+                self._open = Conversations(self._path, in_memory=self._in_memory, on_delete=self._on_delete)
                 self._open.clean_up()
             work(self._open)
         except LauncherError as error:

@@ -80,6 +80,11 @@ class GateClientSide:
         """See ClientSide."""
         return self.gate.failed_replies if self.gate else FailedReplies()
 
+    @property
+    def kept_problem(self) -> str:
+        """See ClientSide."""
+        return self.gate.kept_problem if self.gate else ""
+
     async def foresee_handover(self) -> HandoverOutlook:
         """Return what a handover would mean now. It changes nothing."""
         return await self.gate.foresee_handover() if self.gate else HandoverOutlook()
@@ -140,13 +145,16 @@ class GatewayAddress:
         encrypted: bool = False,
         read_allowed: Callable[[], Collection[str]] = tuple,
         open_vault: "Callable[[], StateVault | None]" = lambda: None,
+        read_left_out: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """Claim the address; `request_log` gets all requests. If `encrypted`, other computers must use TLS.
 
         `read_allowed` returns the further names and origins that the user allows, `open_vault` the vault of
-        conversations on disk. Raises PortBusy.
+        conversations on disk, `read_left_out` the names, in lower case, of keys and models whose conversations must not
+        be kept there. Raises PortBusy.
         """
         self._open_vault = open_vault
+        self._read_left_out = read_left_out
         self._own_slots = cache_dir() / "slots" / str(endpoint.port)
         for other in self._own_slots.parent.glob(f"{endpoint.port}-*"):  # slots of other models, which a crash has left
             _clear_folder(other)
@@ -201,7 +209,7 @@ class GatewayAddress:
             access,
             self._request_log.note_exchange,
             self._metrics.format_text,
-            lambda: StateKeeper(self._open_vault()),
+            lambda: StateKeeper(self._open_vault(), self._read_left_out),
         )
         if self._first is not None:
             self._first.take_gate(gateway.gate)
@@ -245,6 +253,11 @@ class GatewayAddress:
             await gateway.listen([self._socket], context_for)
         if failure is not None:
             raise failure
+
+    def count_restored(self) -> dict[str, float]:
+        """Return the prompt tokens that came from disk, and the seconds that reading them would have taken."""
+        tokens, seconds = map(self._metrics.sum_counter, ("restored_tokens", "spared_seconds"))
+        return {"restored_tokens": int(tokens), "spared_s": round(seconds, 1)}
 
     def set_measurement_key(self, key: str | None) -> None:
         """Accept a measurement's requests with a key of their own. See Gateway.set_measurement_key."""

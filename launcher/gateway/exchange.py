@@ -9,6 +9,7 @@ from enum import Enum, StrEnum
 from typing import Any, NamedTuple, Self
 
 from launcher.base.messages import message
+from launcher.engine.server.reread import Reread
 from launcher.gateway.engine_error import shorten_error
 from launcher.gateway.frames import ReplyPart
 
@@ -177,6 +178,8 @@ class ReplyFigures:
     would have taken about `spared_s`."""
     restored_s: float | None = None
     spared_s: float | None = None
+    unused_state: Reread | None = None
+    """What is kept on disk of the conversation, and why it was not used. Without tokens nothing can be kept."""
 
     def add_progress(self, progress: Mapping[str, Any]) -> None:
         """Take the counts of the prompt from the engine's first progress report of a request, and the speed from all.
@@ -242,9 +245,9 @@ class Exchange:
 
     `body` is the request's JSON object, None if it has none, `raw` the bytes as they came. `key_name` and `user_agent`
     say who sent it. `served_by` is the name of the model that answers, None if there is only one. One that `gives_way`
-    is a measurement's, and ends as soon as a client sends a request. One that `may_be_kept` may be kept on disk. Times
-    are by time.time(), `gaps_s` the pauses that handovers made in the stream. `handovers` counts those that have sent
-    the request on to another engine.
+    is a measurement's, and ends as soon as a client sends a request. One that `may_be_kept` may be kept on disk, by the
+    name that the client gave the `conversation`, if any. Times are by time.time(), `gaps_s` the pauses that handovers
+    made in the stream. `handovers` counts those that have sent the request on to another engine.
     """
 
     path: str
@@ -255,6 +258,7 @@ class Exchange:
     served_by: str | None = None
     gives_way: bool = False
     may_be_kept: bool = True
+    conversation: str = ""
     number: int = field(default_factory=lambda: next(_numbers))
     state: ExchangeState = ExchangeState.WAITING
     started: float = field(default_factory=time.time)

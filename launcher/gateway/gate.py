@@ -509,6 +509,11 @@ class Gate:
         ]
 
     @property
+    def kept_problem(self) -> str:
+        """Why no conversation can be kept on disk; empty if they can."""
+        return self._keeper.problem
+
+    @property
     def is_in_use(self) -> bool:
         """Whether requests wait or run."""
         return bool(self._forwarders)

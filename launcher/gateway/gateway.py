@@ -11,6 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
+from launcher.base.net import CONVERSATION_HEADER
 from launcher.gateway.access import (
     GENERATING_PATHS,
     HEADER_TIME_S,
@@ -37,6 +38,8 @@ _LARGE_BODY_BYTES = 1 << 20
 """Size from which a body is parsed in a thread."""
 _UNKNOWN_CLIENT_S = 60.0
 """Seconds until another request without a valid key is noted: else anybody could push all others out of the log."""
+_MOST_NAME = 64
+"""Most characters of a conversation's name that are kept: clients choose it."""
 _log = logging.getLogger(__name__)
 _http_log = logging.Logger("aiohttp", logging.CRITICAL + 1)
 """Takes what the HTTP server logs of malformed requests, and drops it: anyone can send such, and it quotes them."""
@@ -189,6 +192,7 @@ class Gateway:
                 served_by=route.model,
                 gives_way=key_name == MEASUREMENT,
                 may_be_kept="no-store" not in request.headers.get("Cache-Control", "").lower(),
+                conversation=request.headers.get(CONVERSATION_HEADER, "")[:_MOST_NAME],
             )
             self._give_way(exchange)
             return await route.gate.serve_exchange(request, exchange, headers, route.ready)

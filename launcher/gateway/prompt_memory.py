@@ -3,7 +3,7 @@
 import json
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -19,6 +19,8 @@ _LEAST_SHARE = 0.2
 _MOST_BYTES = 4 << 20
 """Larger requests, such as those with images, are left out: hashing them would hold up the others."""
 _encode = json.JSONEncoder(ensure_ascii=False).encode
+_OUT_OF_SLOT = {RereadCause.RESTART, RereadCause.OTHER_CLIENT, RereadCause.CACHE_LIMIT}
+"""Causes for which a conversation is kept on disk."""
 _SAME_AGENT_SHARE = 0.5
 """Share of an earlier prompt that must reappear after a change if both are to count as one conversation."""
 
@@ -71,14 +73,14 @@ class PromptMemory:
             return None
         client = exchange.key_name, exchange.user_agent
         prompt = _Prompt(parts, exchange.served_by, client, self._engine, dropped)
-        found = self._find_reread(prompt, exchange)
+        found = _blame_disk(self._find_reread(prompt, exchange), exchange)
         self._prompts.append(prompt)
         return found
 
     def _find_reread(self, prompt: _Prompt, exchange: Exchange) -> Reread | None:
         figures = exchange.figures
         total, reused = figures.prompt_tokens, figures.reused_tokens
-        if not total or reused is None or total - reused < (least := max(_LEAST_TOKENS, _LEAST_SHARE * total)):
+        if not total or reused is None or total - reused < (least := _find_least(total)):
             return None
         known = [each for each in reversed(self._prompts) if each.model == prompt.model]
         if not known:
@@ -110,6 +112,28 @@ class PromptMemory:
         if is_last:
             return RereadCause.CHECKPOINT
         return RereadCause.CACHE_LIMIT if prompt.dropped > earlier.dropped else RereadCause.OTHER_CLIENT
+
+
+def _find_least(total: int) -> float:
+    """Return the fewest tokens of a prompt that are reported."""
+    return max(_LEAST_TOKENS, _LEAST_SHARE * total)
+
+
+def _blame_disk(found: Reread | None, exchange: Exchange) -> Reread | None:
+    """Return what was read again, with the reason why it did not come from the disk, if that is known.
+
+    After a start only what is kept on disk tells that an earlier engine had read a prompt.
+    """
+    figures = exchange.figures
+    unused, total, reused = figures.unused_state, figures.prompt_tokens, figures.reused_tokens
+    if unused is None or not total or reused is None or (found is not None and found.cause not in _OUT_OF_SLOT):
+        return found
+    if found is not None:
+        return replace(found, cause=unused.cause)
+    lost = min(unused.tokens, total) - reused
+    if lost < _find_least(total):
+        return None
+    return replace(unused, tokens=lost, seconds=_estimate_seconds(exchange, lost, total - reused))
 
 
 def _split_prompt(body: Mapping[str, Any]) -> Iterator[_Part]:

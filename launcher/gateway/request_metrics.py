@@ -73,6 +73,10 @@ class RequestMetrics:
         if record.first_token_s is not None:
             self._first_tokens[labels].add_value(record.first_token_s)
 
+    def sum_counter(self, name: str) -> float:
+        """Return a counter's sum over all models and keys."""
+        return sum(self._counters[name].values())
+
     def format_text(self) -> str:
         """Return the metrics in Prometheus' text format."""
         return "".join(f"{line}\n" for line in self._format_lines())

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from launcher.engine.server.reread import Reread, RereadCause
 from launcher.gateway.engine_connection import EngineLost
 from launcher.gateway.engine_link import EngineLink
 from launcher.gateway.exchange import STREAM_PATHS, Exchange
@@ -86,6 +87,7 @@ class AskedPrompt:
     read_s: float
     client: str
     model: str
+    conversation: str = ""
 
     def fits_slot(self, tokens: int) -> bool:
         """Return whether a slot with this many tokens may be this request's."""
@@ -117,13 +119,19 @@ class StateKeeper:
     """Keeps the states of one model's slots in a vault. Belongs to one asyncio loop.
 
     Where a caller holds a lock, requests wait for it: only the engine's own work is done under it. Files are read and
-    kept in the background.
+    kept in the background. `read_left_out` returns the names, in lower case, of keys and models of which it keeps
+    nothing.
     """
 
     def __init__(
-        self, vault: StateVault | None = None, *, least_tokens: int = _LEAST_TOKENS, least_gain_s: float = _LEAST_GAIN_S
+        self,
+        vault: StateVault | None = None,
+        read_left_out: Callable[[], Collection[str]] = tuple,
+        *,
+        least_tokens: int = _LEAST_TOKENS,
+        least_gain_s: float = _LEAST_GAIN_S,
     ) -> None:
-        self._vault = vault
+        self._vault, self._read_left_out = vault, read_left_out
         self._least_tokens, self._least_gain_s = least_tokens, least_gain_s
         self._live: deque[AskedPrompt] = deque(maxlen=_REMEMBERED)
         self._placed: deque[AskedPrompt] = deque(maxlen=_REMEMBERED)
@@ -145,6 +153,11 @@ class StateKeeper:
         if self._vault is not None:
             await asyncio.to_thread(self._vault.close)
 
+    @property
+    def problem(self) -> str:
+        """Why nothing can be kept; empty if it can."""
+        return self._vault.problem if self._vault is not None else ""
+
     def begin_engine(self, restored: Collection[SavedSlot] = ()) -> None:
         """Record that another engine serves, which knows no conversation but those in `restored` slots."""
         self._live.clear()
@@ -158,6 +171,7 @@ class StateKeeper:
         restored, figures = self._restored.pop(exchange.number, None), exchange.figures
         if restored is not None and self._vault is not None and figures.reused_tokens == 0:
             self._missed.add(restored.name)
+            figures.unused_state = Reread(figures.restored_tokens or 0, None, RereadCause.KEPT_REFUSED)
             if hashed.chain.startswith(restored.chain):  # the engine found other tokens in it
                 asyncio.get_running_loop().run_in_executor(None, self._vault.drop_state, restored)
         written: float = exchange.text.piece_count if figures.reply_tokens is None else figures.reply_tokens
@@ -172,6 +186,7 @@ class StateKeeper:
                 prompt_tokens / (figures.reading_speed or reading_speed or _USUAL_SPEED),
                 exchange.user_agent,
                 exchange.served_by or exchange.model or "",
+                exchange.conversation,
             )
         )
 
@@ -180,7 +195,7 @@ class StateKeeper:
 
         The caller holds the lock.
         """
-        body, vault = exchange.body, self._vault
+        body, figures, vault = exchange.body, exchange.figures, self._vault
         if (
             vault is None
             or body is None
@@ -188,6 +203,7 @@ class StateKeeper:
             or not (exchange.may_be_kept and link.keeps_states)
             or not _LEAST_BYTES <= len(exchange.raw) <= _MOST_BYTES
             or any(name in body for name in _LEFT_OUT)
+            or self._is_left_out(exchange)
         ):
             return None
         texts, opening, opening_size = encode_prompt(body)
@@ -197,10 +213,13 @@ class StateKeeper:
             return None
         found = await asyncio.to_thread(vault.find_state, link.state_key, chain, self._missed)
         if found is None:
+            model = exchange.served_by or exchange.model or ""
+            figures.unused_state = await asyncio.to_thread(_explain_miss, vault, link.state_key, chain, model)
             return None
         state, tokens = found
         cost_s, spared_s = state.size / self._bytes_s, state.read_s * tokens / state.prompt_tokens
         if not is_worth_restoring(spared_s, cost_s, self._least_gain_s):
+            figures.unused_state = Reread(tokens, None, RereadCause.KEPT_SLOW)
             return None
         with suppress(EngineLost, OSError):
             slots = await link.read_slots()
@@ -208,8 +227,12 @@ class StateKeeper:
             number = None
             if known < count_common(state.chain, chain):
                 began_s = time.monotonic()
-                number = await self._restore_state(link, vault, state, slots)
-                restored_s = time.monotonic() - began_s
+                figures.unused_state = Reread(tokens, None, RereadCause.KEPT_REFUSED)  # until it is restored
+                restored = await self._restore_state(link, vault, state, slots)
+                if isinstance(restored, RereadCause):
+                    figures.unused_state = Reread(tokens, None, restored)
+                    return None
+                figures.unused_state, restored_s, number = None, time.monotonic() - began_s, restored
                 if number is None:
                     return None
                 self._restored[exchange.number] = state
@@ -219,7 +242,6 @@ class StateKeeper:
                 spared_s, self._ahead = state.read_s * tokens / state.prompt_tokens, None
             else:
                 return None
-            figures = exchange.figures
             figures.restored_tokens, figures.restored_s, figures.spared_s = tokens, restored_s, spared_s
             return number
         return None
@@ -245,7 +267,7 @@ class StateKeeper:
                 if any(count_common(each.chain, state.chain) for each in self._list_live(slots)):
                     return
                 began_s = time.monotonic()
-                if await self._restore_state(link, vault, state, slots) is not None:
+                if isinstance(await self._restore_state(link, vault, state, slots), int):
                     self._ahead = state, time.monotonic() - began_s
                     facts: dict[str, Any] = {each.name: getattr(state, each.name, 0) for each in fields(AskedPrompt)}
                     asked = AskedPrompt(**facts)
@@ -259,6 +281,12 @@ class StateKeeper:
         last = islice(reversed(self._live), link.slots)
         return any(each.chain and chain.startswith(each.chain) for each in last)
 
+    def _is_left_out(self, exchange: Exchange) -> bool:
+        """Return whether the user wants nothing kept that comes with a request's key, or for its model."""
+        left_out = self._read_left_out()
+        names = exchange.key_name, exchange.model, exchange.served_by
+        return any(name.lower() in left_out for name in names if name)
+
     def _list_live(self, slots: Collection[dict[str, Any]]) -> list[AskedPrompt]:
         """Return the requests whose conversations may still be in these slots."""
         counts = [each["n_prompt_tokens"] for each in slots if isinstance(each.get("n_prompt_tokens"), int)]
@@ -266,8 +294,11 @@ class StateKeeper:
 
     async def _restore_state(
         self, link: EngineLink, vault: StateVault, state: SavedState, slots: Sequence[dict[str, Any]]
-    ) -> int | None:
-        """Restore a state, and return its slot; one that the engine refuses is deleted. Raises EngineLost, OSError."""
+    ) -> int | RereadCause | None:
+        """Restore a state, and return its slot, None if all are in use, or why not, after which it is deleted.
+
+        Raises EngineLost and OSError.
+        """
         number = await self._empty_slot(link, slots)
         if number is None or link.slot_folder is None:
             return None
@@ -275,7 +306,7 @@ class StateKeeper:
         path = link.slot_folder / f"slot-lent-{number}.bin"
         try:
             if not await asyncio.to_thread(vault.lend_file, state, path):
-                return None
+                return RereadCause.KEPT_CHANGED
             status, data = await link.request_json(f"/slots/{number}?action=restore", {"filename": path.name})
         except EngineLost:  # perhaps because of this file: no other engine is asked
             await asyncio.to_thread(vault.drop_state, state)
@@ -284,7 +315,7 @@ class StateKeeper:
             _delete_file(path)
         if status != 200 or data.get("n_restored") != state.tokens:
             await asyncio.to_thread(vault.drop_state, state)
-            return None
+            return RereadCause.KEPT_REFUSED
         self._bytes_s = state.size / max(time.monotonic() - began_s, 1e-3)
         await asyncio.to_thread(vault.note_use, state)
         return number
@@ -545,6 +576,7 @@ class StateKeeper:
                 saved_s=now_s,
                 used_s=now_s,
                 uses=0,
+                conversation=asked.conversation,
             )
             vault.keep_file(path, state)
         except OSError as error:
@@ -567,6 +599,15 @@ def _choose_checkpoints(checkpoints: Sequence[Checkpoint], asked: AskedPrompt) -
 def is_worth_restoring(read_s: float, restore_s: float, least_gain_s: float = _LEAST_GAIN_S) -> bool:
     """Return whether reading takes enough longer than restoring: `_GAIN` times as long and `least_gain_s` longer."""
     return read_s >= _GAIN * restore_s + least_gain_s
+
+
+def _explain_miss(vault: StateVault, kind: str, chain: bytes, model: str) -> Reread | None:
+    """Return why no state of a kind was found for a request; None if its conversation is new, as far as is known."""
+    if vault.problem:
+        return Reread(0, None, RereadCause.NOT_KEPT)
+    others = [each.count_reusable(chain) for each in vault.list_states() if each.kind != kind and each.model == model]
+    tokens = max(others, default=0)
+    return Reread(tokens, None, RereadCause.KEPT_OTHERWISE) if tokens else None
 
 
 def _delete_file(path: Path) -> None:

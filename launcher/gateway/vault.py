@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from errno import ENOSPC
 from functools import wraps
 from hashlib import blake2b
 from itertools import takewhile
@@ -28,6 +29,7 @@ from launcher.base.codec import JsonView, compact_json
 from launcher.base.database import open_database, transaction
 from launcher.base.errors import LauncherError
 from launcher.base.files import make_private_folder
+from launcher.base.messages import message, plural_message
 from launcher.gateway.slot_file import digest_file, read_tokens
 
 _log = logging.getLogger(__name__)
@@ -43,6 +45,8 @@ _HALF_LIFE_S = 3 * _DAY_S
 """After this time without a use a state counts half as likely to be asked for."""
 _UNLISTED_S = 3_600.0
 """A file that no row lists is deleted once it is this old: another server may be about to list a younger one."""
+_FORGOTTEN_DAYS = 365
+"""Days for which a deleted conversation is not kept again: a server may have it in a slot for as long as it runs."""
 _SUFFIX, _UNREAD = ".state", ".unread"
 _TABLES = """
 CREATE TABLE states (
@@ -50,8 +54,10 @@ CREATE TABLE states (
     chain BLOB NOT NULL, opening BLOB NOT NULL, characters INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL,
     tokens INTEGER NOT NULL, checkpoints TEXT NOT NULL, goes_back INTEGER NOT NULL,
     size INTEGER NOT NULL, digest BLOB NOT NULL,
-    read_s REAL NOT NULL, saved_s REAL NOT NULL, used_s REAL NOT NULL, uses INTEGER NOT NULL
+    read_s REAL NOT NULL, saved_s REAL NOT NULL, used_s REAL NOT NULL, uses INTEGER NOT NULL,
+    conversation TEXT NOT NULL
 );
+CREATE TABLE forgotten (conversation TEXT PRIMARY KEY, day INTEGER NOT NULL);
 CREATE TABLE written (day INTEGER PRIMARY KEY, bytes INTEGER NOT NULL)
 """
 
@@ -63,7 +69,8 @@ class SavedState:
     `kind` is the same for engines that can restore it, `chain` the hashes of the request that led to it, `opening` one
     of its text up to the first question. The request had `characters` bytes of text and `prompt_tokens` tokens;
     `tokens` has its reply, too. The engine can go on from each of the numbers of tokens in `checkpoints`, and with
-    `goes_back` from any. `read_s` is how long it took to read the prompt. Times are in seconds since 1970.
+    `goes_back` from any. `read_s` is how long it took to read the prompt. Times are in seconds since 1970. The window
+    names its conversations: see `forget_conversations`.
     """
 
     JSON_VIEW: ClassVar[JsonView] = JsonView(
@@ -87,6 +94,7 @@ class SavedState:
     saved_s: float
     used_s: float
     uses: int
+    conversation: str = ""
 
     @property
     def id(self) -> str:
@@ -127,12 +135,30 @@ def _one_at_a_time(method: Method) -> Method:
 
 @dataclass(frozen=True, slots=True)
 class VaultUse:
-    """How much the vault holds and may hold, and what was written today, in bytes."""
+    """How much the vault holds and may hold, and what was written today, in bytes.
+
+    With a `problem` it can hold nothing.
+    """
 
     states: int
     size: int
     limit: int
     written_today: int
+    tokens: int = 0
+    problem: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """How much is kept; empty if nothing is."""
+        if not self.states:
+            return ""
+        size = f"{self.size / 1e9:,.1f} GB" if self.size >= 1e9 else f"{self.size / 1e6:,.0f} MB"
+        return message(
+            "Kept on disk: {conversations}, {tokens:,} tokens, {size}.",
+            conversations=plural_message("{n} conversation", "{n} conversations", self.states),
+            tokens=self.tokens,
+            size=size,
+        )
 
 
 class StateVault:
@@ -160,9 +186,10 @@ class StateVault:
 
     @_one_at_a_time
     def keep_file(self, path: Path, state: SavedState) -> bool:
-        """Move a slot's file into the vault, and make room for it; return whether it was not too large.
+        """Move a slot's file into the vault, and make room for it; return whether it is kept.
 
-        States of the same conversation that this one continues are replaced.
+        One that is too large is not, nor one of a forgotten conversation. States of the same conversation that this one
+        continues are replaced.
         """
         db = self._open()
         if db is None or not self.may_take(state.size):
@@ -173,10 +200,13 @@ class StateVault:
             path.replace(target)
             target.chmod(0o600)
             with transaction(db):
-                db.executemany("DELETE FROM states WHERE name = ?", [(each.name,) for each in earlier])
                 names = ", ".join(_COLUMNS)
                 marks = ", ".join("?" * len(_COLUMNS))
-                db.execute(f"INSERT INTO states ({names}) VALUES ({marks})", _to_row(state))  # noqa: S608 -- constants
+                unless = "WHERE ? NOT IN (SELECT conversation FROM forgotten)"
+                query = f"INSERT INTO states ({names}) SELECT {marks} {unless}"
+                is_kept = db.execute(query, [*_to_row(state), state.conversation]).rowcount > 0
+                gone = earlier if is_kept else [state]
+                db.executemany("DELETE FROM states WHERE name = ?", [(each.name,) for each in gone])
                 db.execute(
                     "INSERT INTO written VALUES (?, ?) ON CONFLICT (day) DO UPDATE SET bytes = bytes + excluded.bytes",
                     (_today(), state.size),
@@ -187,16 +217,18 @@ class StateVault:
             with suppress(OSError):
                 target.unlink(missing_ok=True)
             return False
-        self._delete_files(earlier)
+        self._delete_files(gone)
         self.make_room()
-        return True
+        return is_kept
 
     @_one_at_a_time
     def may_take(self, size: int) -> bool:
         """Return whether a state of `size` bytes may be written now."""
-        if (db := self._open()) is None:
+        if not self._read_limits()[0] or (db := self._open()) is None:
             return False
         limit, _ = self._limits()
+        if limit < size <= self._read_limits()[0]:
+            self._note_problem(OSError(ENOSPC, message("too little of the disk is free")))
         with suppress(sqlite3.Error):
             row = db.execute("SELECT bytes FROM written WHERE day = ?", (_today(),)).fetchone()
             return size <= limit and (row[0] if row else 0) + size <= _WRITTEN_SHARE * limit
@@ -236,7 +268,8 @@ class StateVault:
             except OSError:  # another file system, or one without links
                 shutil.copyfile(source, path)
         except OSError as error:
-            self._note_problem(error)
+            if not isinstance(error, FileNotFoundError):  # somebody has deleted it
+                self._note_problem(error)
             self.drop_state(state)
             return False
         return True
@@ -294,19 +327,38 @@ class StateVault:
                 self.drop_state(state)
         return damaged
 
+    @_one_at_a_time
+    def forget_conversations(self, names: Collection[str]) -> None:
+        """Delete the states of conversations, and beginnings that they share; no server keeps them again."""
+        if (db := self._open()) is None:
+            return
+        with suppress(sqlite3.Error):
+            db.executemany("INSERT OR IGNORE INTO forgotten VALUES (?, ?)", [(name, _today()) for name in names])
+        states = self.list_states()
+        gone = [each for each in states if each.conversation in names]
+        shared = [each for each in states if any(_is_beginning(each, one) for one in gone)]
+        self.forget([*gone, *shared])
+
     def forget(self, states: Iterable[SavedState]) -> None:
         """Delete states."""
         for state in states:
             self.drop_state(state)
 
-    def read_use(self) -> VaultUse:
-        """Return how much the vault holds and may hold."""
-        states = self.list_states()
+    def read_use(self, kind: str | None = None) -> VaultUse:
+        """Return how much the vault holds, of a kind or in all, and may hold."""
+        states = self.list_states(kind)
         db, written = self._open(), None
         if db is not None:
             with suppress(sqlite3.Error):
                 written = db.execute("SELECT bytes FROM written WHERE day = ?", (_today(),)).fetchone()
-        return VaultUse(len(states), sum(each.size for each in states), self._limits()[0], written[0] if written else 0)
+        return VaultUse(
+            len(states),
+            sum(each.size for each in states),
+            self._limits()[0],
+            written[0] if written else 0,
+            sum(each.tokens for each in states),
+            self.problem,
+        )
 
     @_one_at_a_time
     def make_room(self) -> None:
@@ -324,6 +376,7 @@ class StateVault:
             size -= state.size
         with suppress(sqlite3.Error):
             db.execute("DELETE FROM written WHERE day < ?", (_today(),))
+            db.execute("DELETE FROM forgotten WHERE day < ?", (_today() - _FORGOTTEN_DAYS,))
         listed = {state.name for state in self.list_states()}
         for path in [*self.folder.glob(f"*{_SUFFIX}"), *self.folder.glob(f"*{_UNREAD}")]:
             with suppress(OSError):  # another server may have deleted it
@@ -336,6 +389,8 @@ class StateVault:
 
     def _limits(self) -> tuple[int, float]:
         limit, days = self._read_limits()
+        if not limit:
+            return 0, days
         try:
             free = shutil.disk_usage(self.folder if self.folder.exists() else self.folder.parent).free
         except OSError:
@@ -363,15 +418,21 @@ class StateVault:
         return self._db
 
     def _note_problem(self, error: Exception) -> None:
+        why = getattr(error, "strerror", None) or str(error)
         if not self.problem:
-            _log.warning("Conversations are not kept on disk: %s", error)
-        self.problem = str(error)
+            _log.warning("Conversations are not kept on disk: %s", why)
+        self.problem = why.rstrip(".")
 
 
 def _continues(state: SavedState, earlier: SavedState) -> bool:
     """Return whether a state is of the same conversation as an earlier one, and has more of it."""
     kind, earlier_kind = (state.purpose, state.opening), (earlier.purpose, earlier.opening)
     return kind == earlier_kind and state.chain.startswith(earlier.chain)
+
+
+def _is_beginning(state: SavedState, whole: SavedState) -> bool:
+    """Return whether a state is of what a conversation has in common with another one: see StateKeeper."""
+    return state.purpose != whole.purpose and whole.chain.startswith(state.chain)
 
 
 def hash_request(texts: Iterable[bytes]) -> tuple[bytes, int]:

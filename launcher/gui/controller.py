@@ -306,13 +306,21 @@ class Controller(QObject):
             cancelled=cancelled,
         )
 
-    def request_reply(self, messages: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any] | None = None) -> None:
-        """Request a reply to a conversation. Its parts are emitted by `deltas`, its end by `replied`."""
+    def request_reply(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        sampling: Mapping[str, Any] | None = None,
+        kept_as: str | None = None,
+    ) -> None:
+        """Request a reply to a conversation. Its parts are emitted by `deltas`, its end by `replied`.
+
+        See ChatRequest for `kept_as`.
+        """
         self._reply_number += 1
         number, values = self._reply_number, dict(self.sampling if sampling is None else sampling)
         self._view_model.update(replying=True, problem=None)
         self._reply_work = self.bridge.submit(
-            f"reply {number}", lambda: self._service.request_reply(number, messages, values)
+            f"reply {number}", lambda: self._service.request_reply(number, messages, values, kept_as)
         )
 
     def stop_reply(self) -> None:

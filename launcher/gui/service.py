@@ -298,12 +298,19 @@ class ServerService:
             await session.apply_fix(action)
 
     async def request_reply(
-        self, number: int, messages: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any]
+        self,
+        number: int,
+        messages: Sequence[Mapping[str, Any]],
+        sampling: Mapping[str, Any],
+        kept_as: str | None = None,
     ) -> None:
-        """Request reply `number`. Sampling values without a ChatRequest field are sent under llama-server's names."""
+        """Request reply `number`. Sampling values without a ChatRequest field are sent under llama-server's names.
+
+        See ChatRequest for `kept_as`.
+        """
         fields = {name: value for name, value in sampling.items() if name in _REQUEST_FIELDS}
         others = {name: value for name, value in sampling.items() if name not in _REQUEST_FIELDS}
-        request = engine_client.ChatRequest(messages, **fields, extra=others, purpose=CHAT_PURPOSE)
+        request = engine_client.ChatRequest(messages, **fields, extra=others, purpose=CHAT_PURPOSE, kept_as=kept_as)
         reply = await self._running_session().send_request(
             request, lambda delta: self._post(DeltaReceived(number, delta))
         )

@@ -231,6 +231,22 @@ class RereadPromptsDetector:
         return None
 
 
+class UnkeptConversationsDetector:
+    """Detects that conversations cannot be kept on disk."""
+
+    def check(self, moment: Moment) -> CheckResult:
+        """See `Detector.check` in health_event.py."""
+        return moment.kept_problem != "" and Finding(
+            FindingCode.NOTHING_KEPT,
+            message(
+                "Conversations are not kept on disk: {why}. They will be read again after the model was unloaded.",
+                why=moment.kept_problem,
+            ),
+            {"message": moment.kept_problem},
+            level=FindingLevel.INFORMATION,
+        )
+
+
 # GPU problems: throttling, other programs in its memory, and a model that does not run on it.
 
 # NVML's throttle reasons, as named in machine.nvidia. NVML reports a hardware slowdown together with its cause, so HOT
@@ -762,6 +778,7 @@ class Health:
             FindingCode.REQUESTS_WAIT: Latch(WaitingRequestsDetector(setup), raise_checks=10, clear_checks=10),
             FindingCode.PROMPT_READ_AGAIN: Latch(RereadPromptsDetector(setup), raise_checks=1, clear_checks=1),
             FindingCode.REPLIES_FAIL: Latch(FailingRepliesDetector(), raise_checks=1, clear_checks=1),
+            FindingCode.NOTHING_KEPT: Latch(UnkeptConversationsDetector(), raise_checks=1, clear_checks=1),
             FindingCode.HOST_MEMORY: Latch(HostMemoryDetector(setup), raise_checks=1, clear_checks=15),
             FindingCode.PROCESSOR_BUSY: Latch(BusyProcessorDetector(setup), raise_checks=1, clear_checks=3),
             FindingCode.SPEED_FALLING: Latch(FallingSpeedDetector(self.speed), raise_checks=2, clear_checks=2),

@@ -41,6 +41,7 @@ class FindingCode(StrEnum):
     PROMPT_READ_AGAIN = "prompt_read_again"
     HOST_MEMORY = "host_memory"
     REPLIES_FAIL = "replies_fail"
+    NOTHING_KEPT = "nothing_kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,8 @@ class Moment:
     `readings` are means since the last check. `generating` is whether tokens were generated since then, `waiting` the
     number of requests that wait for a slot; both are None if unknown. `finished` are the replies that ended since then,
     `prompts` what each of these requests read again, None for one that read nothing twice. `failed_replies` are the
-    clients' requests that failed one after another, None if that is unknown. `others_percent` is the processor share of
+    clients' requests that failed one after another, None if that is unknown. `kept_problem` is why no conversation can
+    be kept on disk, empty if they can. `others_percent` is the processor share of
     other programs since the last check, `busy_programs` the names of the one or two busiest if they use much.
     """
 
@@ -131,6 +133,7 @@ class Moment:
     finished: tuple[FinishedReply, ...] = ()
     prompts: tuple[Reread | None, ...] = ()
     failed_replies: FailedReplies | None = None
+    kept_problem: str = ""
     on_battery: bool | None = None
     others_percent: float | None = None
     busy_programs: tuple[str, ...] = ()

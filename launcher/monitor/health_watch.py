@@ -295,11 +295,13 @@ class HealthWatch:
         *,
         held_requests: int = 0,
         failed_replies: FailedReplies | None = None,
+        kept_problem: str = "",
     ) -> None:
         """Run the detectors, and pass their events to the listener. `machine` is None if no server is ready.
 
         `held_requests` is how many requests wait for a slot in the gateway, not yet in the engine. `failed_replies` are
-        those that the engine has failed one after another, None if that is unknown.
+        those that the engine has failed one after another, None if that is unknown. `kept_problem` is why no
+        conversation can be kept on disk.
         """
         since_s, self._last_check_s = self._last_check_s, now_s
         self._next_check_s = now_s + self.period_s
@@ -328,6 +330,7 @@ class HealthWatch:
             busy_programs=machine.busy_programs,
             prompts=tuple(self._prompts),
             failed_replies=failed_replies,
+            kept_problem=kept_problem,
         )
         self._finished.clear()
         self._prompts.clear()

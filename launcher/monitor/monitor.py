@@ -63,6 +63,11 @@ class MonitoredServer(Protocol):
         return None
 
     @property
+    def kept_problem(self) -> str:
+        """Why no conversation can be kept on disk; empty if they can, or without a gateway of ours."""
+        return ""
+
+    @property
     def client(self) -> EngineClient:
         """HTTP client of the server. Raises ServerNotFound unless it is ready."""
 
@@ -261,6 +266,7 @@ class Monitor:
                         self.series,
                         held_requests=server.held_requests,
                         failed_replies=server.failed_replies,
+                        kept_problem=server.kept_problem,
                     )
                     next_check_s = next_s + self.health_watch.period_s
                 elif not serving:

@@ -3,13 +3,16 @@
 import json
 import os
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launcher.app.settings import open_vault
 from launcher.conversations.store import Conversations
 from tests import forked
+from tests.gateway.test_vault import keep, make_state
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -107,3 +110,14 @@ def test_an_unknown_conversation_is_reported(two_conversations: tuple[str, str])
     assert result["error"]["code"] == "conversation_missing"
     assert run("delete", "aaa", "zzz").returncode == 1
     assert len(answer()["conversations"]) == 2
+
+
+def test_deleting_all_conversations_deletes_what_models_have_read_of_them(
+    two_conversations: tuple[str, str], tmp_path: Path
+) -> None:
+    with closing(open_vault()) as vault:
+        for name in (*two_conversations, ""):
+            keep(vault, tmp_path, make_state(f"state-{name}", name.encode() + b"x" * 20_000, conversation=name))
+    run("delete", "all", "--yes")
+    with closing(open_vault()) as vault:
+        assert [each.conversation for each in vault.list_states()] == [""]

@@ -193,3 +193,33 @@ def test_prompts_of_idle_slots_survive_a_handover(demo_model: Path) -> None:
     first, second, *later = asyncio.run(send_texts())
     assert (first, second) == (0, 0)
     assert min(later) > 0.95
+
+
+def test_the_disk_is_blamed_where_a_conversation_should_have_come_from_it() -> None:
+    memory = PromptMemory()
+    first = ended_request(chat(1), reused=0)
+    first.figures.unused_state = Reread(tokens(chat(1)) - 50, None, RereadCause.KEPT_OTHERWISE)
+    found = memory.note_prompt(first)
+    assert found is not None, "nothing else tells that another engine had read it"
+    assert (found.tokens, found.cause) == (tokens(chat(1)) - 50, RereadCause.KEPT_OTHERWISE)
+    again = ended_request(chat(1), reused=tokens(chat(1)) - 1)
+    again.figures.unused_state = first.figures.unused_state
+    assert memory.note_prompt(again) is None, "the engine had it"
+    memory.note_engine_start()
+    after = ended_request(chat(3), reused=0)
+    after.figures.unused_state = Reread(0, None, RereadCause.NOT_KEPT)
+    found = memory.note_prompt(after)
+    assert found is not None
+    assert found.cause is RereadCause.NOT_KEPT
+    body = {"messages": [{"role": "system", "content": "one"}, {"role": "user", "content": SYSTEM * 3}]}
+    memory.note_prompt(ended_request(body, reused=0))
+    changed = ended_request({"messages": [{"role": "system", "content": "two"}, body["messages"][1]]}, reused=0)
+    changed.figures.unused_state = Reread(5_000, None, RereadCause.KEPT_SLOW)
+    found = memory.note_prompt(changed)
+    assert found is not None
+    assert found.cause is RereadCause.CHANGED_PREFIX
+
+
+@pytest.mark.parametrize("cause", list(RereadCause))
+def test_each_cause_is_explained_in_a_sentence(cause: RereadCause) -> None:
+    assert Reread(1, None, cause, "system 1").explanation.endswith(".")

@@ -244,3 +244,22 @@ def test_several_servers_share_a_vault(tmp_path: Path) -> None:
     assert shared.verify() == []
     assert {path.stem for path in shared.folder.glob("*.state")} == {each.name for each in states}
     shared.close()
+
+
+def test_a_forgotten_conversation_is_gone_with_what_it_shares_and_is_not_kept_again(
+    kept: StateVault, tmp_path: Path
+) -> None:
+    beginning = b"x" * 4 * BLOCK_BYTES
+    mine = keep(kept, tmp_path, make_state("mine", beginning + b"y" * 4096, conversation="a1"))
+    other = keep(kept, tmp_path, make_state("other", beginning + b"z" * 4096, conversation="b2"))
+    keep(kept, tmp_path, make_state("shared", beginning, purpose="prompt"))
+    agent = keep(kept, tmp_path, make_state("agent", b"q" * 4096))
+    kept.forget_conversations(["a1", "unknown"])
+    assert kept.list_states() == [other, agent]
+    assert {path.stem for path in kept.folder.glob("*.state")} == {"other", "agent"}
+    again = replace(mine, name="again")
+    path = tmp_path / "again.bin"
+    again = fill_state(again, write_slot(path))
+    assert not kept.keep_file(path, again)
+    assert kept.list_states() == [other, agent]
+    assert not kept.path_of(again).exists()

@@ -9,8 +9,11 @@ import httpx
 import pytest
 
 from launcher.app.serving.session import ServerSession
+from launcher.app.settings import change_setting, forget_conversations
 from launcher.base.paths import cache_dir
 from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.client import ChatRequest
+from launcher.engine.server.reread import RereadCause
 from launcher.gateway import gate
 from tests.gateway.test_handover import kill_engine, serve_model
 
@@ -114,7 +117,47 @@ async def test_what_may_not_be_used_is_read_again(
     async with serve_model(replace(options, **changes)) as (session, client):
         answered = await ask(client, QUESTION, told["answer"], {"role": "user", "content": "And then?"})
         assert answered["cache_n"] == 0
-        assert session.request_log.records[-1].restored_tokens is None
+        record = session.request_log.records[-1]
+        assert record.restored_tokens is None
+        assert (record.reread and record.reread.cause) == (None if headers else RereadCause.KEPT_OTHERWISE)
+
+
+async def test_a_deleted_chat_is_not_kept_again_by_the_server_that_has_it_in_a_slot(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "_KEEP_AFTER_S", 0.1)
+    async with serve_model(options) as (_, client):
+        told = await ask(client, QUESTION, **{"X-Conversation": "a1b2"})
+        await wait_until_kept()
+        await asyncio.to_thread(forget_conversations, ["a1b2"])
+        assert not list_kept()
+        turn = (QUESTION, told["answer"], {"role": "user", "content": "And then?"})
+        assert (await ask(client, *turn, **{"X-Conversation": "a1b2"}))["cache_n"] > 0
+    assert not list_kept()
+    async with serve_model(options) as (_, client):  # another conversation with the same text may be kept
+        await ask(client, QUESTION)
+    assert len(list_kept()) == 1
+
+
+async def test_requests_of_our_own_are_kept_only_where_they_say_so(options: ServeOptions) -> None:
+    request = ChatRequest([QUESTION], max_tokens=4)
+    async with serve_model(options) as (session, _):
+        await session.send_request(request)
+    assert not list_kept()
+    async with serve_model(options) as (session, _):
+        await session.send_request(replace(request, kept_as=""))
+    assert len(list_kept()) == 1
+
+
+@pytest.mark.parametrize("left_out", ["default", "DEMO", "other demo2"])
+async def test_a_key_or_a_name_of_a_model_can_be_left_out(options: ServeOptions, left_out: str) -> None:
+    async with serve_model(options) as (_, client):
+        change_setting("cache.leave_out", left_out)
+        reply = await client.post(
+            "/v1/chat/completions", json={"model": "demo", "messages": [QUESTION], "max_tokens": 4}
+        )
+        assert reply.is_success
+    assert len(list_kept()) == ("other" in left_out)
 
 
 async def test_a_damaged_state_is_deleted_and_the_prompt_read(options: ServeOptions) -> None:
@@ -124,11 +167,15 @@ async def test_a_damaged_state_is_deleted_and_the_prompt_read(options: ServeOpti
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    async with serve_model(options) as (_, client):
+    async with serve_model(options) as (session, client):
         answered = await ask(client, QUESTION)
         assert answered["cache_n"] == 0
         assert answered["whole"] == told["whole"]
         assert path not in list_kept()
+        reread = session.request_log.records[-1].reread
+        assert reread is not None
+        assert reread.cause is RereadCause.KEPT_CHANGED
+        assert reread.tokens > 0.9 * told["prompt_n"]
 
 
 async def test_what_sessions_of_an_agent_begin_with_is_read_once(

@@ -1,6 +1,7 @@
 """The chat on the real engine: questions, replies, stored conversations, and comparisons."""
 
 import re
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from PySide6.QtWidgets import QApplication, QLabel, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 from shiboken6 import delete, isValid
 
+from launcher.app.settings import change_setting, open_vault
+from launcher.app.settings_declared import KEEP
 from launcher.base.errors import LauncherError
 from launcher.conversations.records import MessageEnding
 from launcher.conversations.store import Conversations
@@ -32,6 +35,7 @@ from launcher.gui.controller import Controller
 from launcher.gui.labels import Label
 from launcher.monitor.meter import Acceptance
 from launcher.monitor.reply import Reply
+from tests.gateway.test_vault import keep, make_state
 from tests.gui.chatting import add_exchange, can_send, controller_of, in_file, no_figures
 
 figures = pytest.fixture(autouse=True)(no_figures)
@@ -364,11 +368,39 @@ def test_another_hint_is_seen_in_the_empty_prompt_without_a_click(pane: ChatPane
 
 def test_the_system_prompt_is_sent_and_kept(idle_controller: Controller, pane: ChatPane, qtbot: QtBot) -> None:
     requests: list[Any] = []
-    idle_controller.request_reply = lambda messages, _sampling=None: requests.append(messages)  # type: ignore[method-assign]
+    idle_controller.request_reply = lambda messages, *_: requests.append(messages)  # type: ignore[method-assign]
     pane.system.edit.setPlainText("Be brief.")
     add_exchange(pane, "Why?", "So.")
     assert requests[0] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
     assert in_file(pane, qtbot, lambda kept: kept.read_conversation(pane.conversation.id or "")).system == "Be brief."
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_request_names_its_conversation_only_while_chats_are_kept(
+    idle_controller: Controller, pane: ChatPane, qtbot: QtBot, tmp_path: Path, keeps: bool
+) -> None:
+    names: list[str | None] = []
+    idle_controller.request_reply = lambda _messages, _sampling, kept_as: names.append(kept_as)  # type: ignore[method-assign]
+    change_setting(KEEP, keeps)
+    add_exchange(pane, "Why?", "So.")
+    assert names == [pane.conversation.id if keeps else None]
+
+
+def test_a_deleted_chat_takes_what_models_have_read_of_it_along(pane: ChatPane, qtbot: QtBot, tmp_path: Path) -> None:
+    add_exchange(pane, "Why?", "So.")
+    conversation_id = pane.conversation.id or ""
+    with closing(open_vault()) as vault:
+        keep(vault, tmp_path, make_state("mine", conversation=conversation_id))
+        keep(vault, tmp_path, make_state("other", b"y" * 20_000, conversation="other"))
+    pane.chats_button.click()
+    chats = pane.conversation_list
+    qtbot.waitUntil(lambda: chats.list.count() == 1)
+    chats.list.setCurrentRow(0)
+    chats.delete_selected()
+    with closing(open_vault()) as vault:
+        assert len(vault.list_states()) == 2, "it can be undone"
+        chats.confirm_deletion()
+        qtbot.waitUntil(lambda: [each.name for each in vault.list_states()] == ["other"])
 
 
 @pytest.mark.thorough

@@ -4,6 +4,7 @@ import asyncio
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QPushButton
 from pytestqt.qtbot import QtBot
 
+from launcher.app.settings import open_vault
 from launcher.base.action import Action, ActionKind
 from launcher.base.errors import EngineFailed
 from launcher.base.paths import models_dir
@@ -30,6 +32,7 @@ from launcher.tuning.history_environment import Environment
 from launcher.tuning.tuned_settings import Evidence, TunedSettings, save_tuned_settings
 from tests.app.planning.test_preview import describe_server
 from tests.app.planning.test_tuned_match import local_environment, save_tuned
+from tests.gateway.test_vault import keep, make_state
 from tests.gui.test_load_beside import select_file
 
 Wait = Callable[..., None]
@@ -537,6 +540,36 @@ def test_requests_of_all_clients_are_listed_as_they_go_on(page: CockpitPage, qtb
     demo.resize(1440, 900)
     texts = [label.full_text for label in page.requests.findChildren(ElidedLabel) if label.isVisible()]
     assert any(f"{record['reply_tokens']} tokens written" in text for text in texts)
+
+
+def test_what_is_kept_and_what_came_from_disk_is_seen_without_a_click(
+    page: CockpitPage, qtbot: QtBot, demo: Window, tmp_path: Path
+) -> None:
+    demo.resize(1440, 900)
+    page.panes.choose_layout("watch")
+    launch = demo.controller.launch
+    assert launch is not None
+
+    def read_labels() -> str:
+        return "\n".join(each.full_text for each in page.requests.findChildren(ElidedLabel) if each.isVisible())
+
+    assert "Kept" not in read_labels()
+    with closing(open_vault()) as vault:
+        keep(vault, tmp_path, make_state("mine", kind=launch.state_key))
+        keep(vault, tmp_path, make_state("other", b"y" * 20_000, kind="another engine"))
+    demo.controller.launched.emit(launch)
+    qtbot.waitUntil(lambda: "Kept on disk: 1 conversation, 100 tokens, 0 MB. No request yet." in read_labels())
+    page.chat.send_question("What is a draft?")
+    rows = page.requests.rows
+    qtbot.waitUntil(lambda: [each["end"] for each in rows.rows] == ["complete"])
+    restored = {"restored_tokens": 30_112, "restored_s": 0.9, "spared_s": 14.2}
+    page.requests.feed.records[0].update(restored)  # type: ignore[attr-defined]
+    page.requests.show_records()
+    assert "1 request · 30,112 tokens from disk in 0.9 s instead of about 14 s · " in read_labels()
+    assert "Kept" not in read_labels()
+    cells = {column.title: rows.cell_at(rows.index(0, at)) for at, column in enumerate(rows.columns)}
+    assert cells["State"].text == "ended, from disk"
+    assert cells["Reused"].tip == cells["State"].tip == "30,112 tokens from disk in 0.9 s instead of about 14 s"
 
 
 def test_why_a_request_failed_is_shown(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:

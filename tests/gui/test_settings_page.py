@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pytestqt.qtbot import QtBot
 from launcher.app import autostart, settings, settings_file
 from launcher.app.settings_declared import (
     AT_LOGIN,
+    CACHE_DISK,
     KEEP,
     MAX_TOKENS,
     MODELS_FOLDER,
@@ -27,6 +29,7 @@ from launcher.base.paths import MODELS_VARIABLE, models_dir
 from launcher.gui import theme
 from launcher.gui.settings.page import SettingsPage
 from launcher.gui.window import Window
+from tests.gateway.test_vault import keep, make_state
 from tests.gui.walk import hidden_by_parents, list_clipped_texts
 
 FIRST_PAGE = "about"
@@ -342,3 +345,32 @@ def test_no_text_is_clipped(
         assert window.controller.bridge.close()
     finally:
         window.deleteLater()
+
+
+def test_what_is_kept_of_conversations_is_shown_and_forgotten_at_the_second_press(
+    page: SettingsPage, qtbot: QtBot, tmp_path: Path
+) -> None:
+    qtbot.waitUntil(lambda: page.kept.caption.text().startswith("Nothing yet. At most "))
+    assert not page.kept.button.isEnabled()
+    with closing(settings.open_vault()) as vault:
+        keep(vault, tmp_path, make_state("mine"))
+        page.on_shown()
+        qtbot.waitUntil(lambda: page.kept.caption.text().startswith("1 conversation, 100 tokens: "))
+        page.show_setting(CACHE_DISK)
+        assert page.kept.isVisible()
+        qtbot.mouseClick(page.kept.button, Qt.MouseButton.LeftButton)
+        assert "Delete " in page.kept.button.text()
+        assert vault.list_states()
+        qtbot.mouseClick(page.kept.button, Qt.MouseButton.LeftButton)
+        qtbot.waitUntil(lambda: page.kept.caption.text().startswith("Nothing yet."))
+        assert not vault.list_states()
+    assert not page.kept.button.isEnabled()
+
+
+def test_no_size_reads_as_keeping_nothing(page: SettingsPage, qtbot: QtBot) -> None:
+    box = control(page, CACHE_DISK).box
+    assert box.text() == "20 GiB"
+    box.setValue(0)
+    assert box.text() == "Keep nothing"
+    qtbot.waitUntil(lambda: settings.stored_value(CACHE_DISK) == 0)
+    qtbot.waitUntil(lambda: page.kept.caption.text() == "Nothing.")

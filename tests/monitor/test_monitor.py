@@ -29,6 +29,7 @@ class Server:
 
     held_requests = 0
     failed_replies = None
+    kept_problem = ""
 
     def __init__(self, log: LogBook, engine_pid: int | None) -> None:
         self.counters: EngineClient | None = None
@@ -247,9 +248,17 @@ class NotingWatch(HealthWatch):
         *,
         held_requests: int = 0,
         failed_replies: FailedReplies | None = None,
+        kept_problem: str = "",
     ) -> None:
         self.check_times_s.append(now_s)
-        super().run_detectors(now_s, machine, series, held_requests=held_requests, failed_replies=failed_replies)
+        super().run_detectors(
+            now_s,
+            machine,
+            series,
+            held_requests=held_requests,
+            failed_replies=failed_replies,
+            kept_problem=kept_problem,
+        )
 
 
 async def test_detectors_keep_their_period_when_samples_are_rare(tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ class SessionState:
     held_requests: int = 0
     reply_progress: ReplyProgress | None = None
     failed_replies: FailedReplies | None = None
+    kept_problem: str = ""
     log: Path | None = None
     launch: Launch | None = None
 
@@ -204,6 +205,7 @@ class OwnerStream:
             held_requests=supervisor.held_requests,
             reply_progress=self._progress,
             failed_replies=supervisor.failed_replies,
+            kept_problem=supervisor.kept_problem,
             log=supervisor.log.path,
             launch=supervisor.launch,
         )

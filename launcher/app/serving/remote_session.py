@@ -86,6 +86,7 @@ class RemoteServer(ChatServer):
         self.held_requests = 0
         self.reply_progress: ReplyProgress | None = None
         self.failed_replies: FailedReplies | None = None
+        self.kept_problem = ""
         self._engine_endpoint: Endpoint | None = None
         self._send_note = send_note
         self._reporting: asyncio.Task[None] | None = None
@@ -111,7 +112,7 @@ class RemoteServer(ChatServer):
         """Apply the state of the supervisor, except for its status, whose changes are events."""
         self.options, self.launch, self.engine_pid = state.options, state.launch, state.engine_pid
         self.held_requests, self.failed_replies = state.held_requests, state.failed_replies
-        self.reply_progress = state.reply_progress
+        self.reply_progress, self.kept_problem = state.reply_progress, state.kept_problem
         if state.endpoint is not None and state.endpoint != self.endpoint:
             self.change_keys(state.endpoint)
         if state.engine_endpoint != self._engine_endpoint:

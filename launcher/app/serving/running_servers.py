@@ -47,7 +47,8 @@ class RegisteredServer:
     """A server in the registry, and its current state. `percent` is its loading progress, None while it does not load.
 
     `error` is why it failed or is being restarted, or None. `problem` is why it does not answer or why nothing
-    supervises it, with a remedy; None if all is well.
+    supervises it, with a remedy; None if all is well. Since its start `restored_tokens` of prompts came from disk, and
+    reading them would have taken `spared_s` seconds; None if that is unknown.
     """
 
     entry: ServerEntry
@@ -55,6 +56,8 @@ class RegisteredServer:
     percent: float | None = None
     error: str | None = None
     problem: str | None = None
+    restored_tokens: int | None = None
+    spared_s: float | None = None
 
 
 async def read_running_servers(url: str | None = None) -> tuple[RegisteredServer, ...]:
@@ -101,7 +104,15 @@ async def _read_status(entry: ServerEntry) -> RegisteredServer:
                 command=command_name("restart"),
             )
         )
-    return RegisteredServer(entry, state, reply.get("percent"), reply.get("error"), join_messages(*problems) or None)
+    return RegisteredServer(
+        entry,
+        state,
+        reply.get("percent"),
+        reply.get("error"),
+        join_messages(*problems) or None,
+        reply.get("restored_tokens"),
+        reply.get("spared_s"),
+    )
 
 
 def _with_reported_values(entry: ServerEntry, reply: Mapping[str, Any]) -> ServerEntry:

@@ -15,6 +15,7 @@ from launcher.app.serving.published_server import PublishedServer
 from launcher.app.serving.request_keeping import RequestKeeping
 from launcher.app.serving.serving_session import OnHealth, OnSnapshot, ServingSession
 from launcher.app.serving.session_control import SessionControl
+from launcher.app.settings_file import settings_path
 from launcher.base.action import Action, ActionKind
 from launcher.base.errors import (
     ActionImpossible,
@@ -253,6 +254,10 @@ class ServerSession(ServingSession):
     def served_options(self) -> ServeOptions | None:
         """The options of the last start that succeeded; None before the first one."""
         return self._served_start.start.options if self._served_start else None
+
+    def count_restored(self) -> dict[str, float]:
+        """See GatewayAddress.count_restored; nothing without the gateway."""
+        return self._gateway.count_restored() if self._gateway is not None else {}
 
     def set_measurement_key(self, key: str | None) -> None:
         """Accept a measurement's requests with a key of their own. See Gateway.set_measurement_key.
@@ -533,6 +538,7 @@ class ServerSession(ServingSession):
                     encrypted=encrypted,
                     read_allowed=settings.read_allowed_names,
                     open_vault=settings.open_vault,
+                    read_left_out=partial(settings.read_left_out, settings_path()),
                 )
         except LauncherError:
             await published.withdraw()

@@ -190,7 +190,8 @@ class SessionControl:
 
     async def _send_status(self) -> AsyncGenerator[Any]:
         # The entry's fields are called "note" because older versions of the program read that name.
-        yield status_data(self._session.supervisor) | {"note": self.entry_fields()}
+        restored = self._session.count_restored()
+        yield status_data(self._session.supervisor) | restored | {"note": self.entry_fields()}
 
     async def _send_outlook(self) -> AsyncGenerator[Any]:
         outlook = await self._session.foresee_handover()

@@ -95,7 +95,8 @@ class ChatRequest:
     """A chat request: messages (role, and content as text or as OpenAI's parts) and generation parameters.
 
     None leaves a value to the server. `thinking` turns the model's reasoning on or off. `extra` holds further fields of
-    the JSON body and overrides the others. A `purpose` is stated to the server: see EngineClient.set_purpose.
+    the JSON body and overrides the others. A `purpose` is stated to the server: see EngineClient.set_purpose. What the
+    model has read of the conversation may be kept on disk as `kept_as`, with "" without a name; with None it is not.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -105,6 +106,7 @@ class ChatRequest:
     thinking: bool | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     purpose: str = ""
+    kept_as: str | None = None
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body. It always requests a stream, because the engine cannot cancel other replies."""
@@ -260,7 +262,8 @@ class EngineClient:
     async def chat(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[Delta]]:
         """Send a chat request and yield the events of its reply; leaving the block cancels an unfinished reply."""
         path = "/v1/chat/completions"
-        async with self._http.stream_events(path, self._name_in_body(request.body()), request.purpose) as events:
+        body = self._name_in_body(request.body())
+        async with self._http.stream_events(path, body, request.purpose, request.kept_as) as events:
             yield _parse_deltas(events)
 
 

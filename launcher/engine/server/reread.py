@@ -7,7 +7,7 @@ from typing import ClassVar
 from weakref import WeakKeyDictionary
 
 from launcher.base.codec import JsonView
-from launcher.base.messages import command_name, message
+from launcher.base.messages import command_name, mark, message
 from launcher.engine.server.logs import LogBook
 
 BILLING_HEADER = "x-anthropic-billing-header"
@@ -30,6 +30,16 @@ class RereadCause(Enum):
     """Another conversation used the slot in between, and the engine's prompt cache in host memory was full."""
     CHECKPOINT = "checkpoint"
     """The engine's last checkpoint did not reach back far enough."""
+    KEPT_CHANGED = "kept file changed"
+    """The file in which it was kept on disk is damaged, or cannot be read."""
+    KEPT_REFUSED = "kept state refused"
+    """The engine could not use what was kept on disk."""
+    KEPT_OTHERWISE = "kept for other settings"
+    """It is kept on disk as another engine has it, or the same one with other settings."""
+    KEPT_SLOW = "kept but slow"
+    """Restoring it from the disk would have saved too little."""
+    NOT_KEPT = "not kept"
+    """Nothing can be kept on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +79,19 @@ class Reread:
                 )
             case RereadCause.CHECKPOINT:
                 return message("The engine's last checkpoint did not reach back far enough.")
+            case RereadCause.KEPT_CHANGED:
+                return message("What was kept of the conversation on disk is damaged, so it was deleted.")
+            case RereadCause.KEPT_REFUSED:
+                return message("The engine could not use what was kept of the conversation on disk.")
+            case RereadCause.KEPT_OTHERWISE:
+                return message("The conversation is kept on disk for another engine or other settings of the model.")
+            case RereadCause.KEPT_SLOW:
+                return message("Restoring the conversation from the disk would have saved too little time.")
+            case RereadCause.NOT_KEPT:
+                return message(
+                    "Conversations cannot be kept on disk: {command} says why.",
+                    command=command_name("cache", mark("Settings")),
+                )
 
 
 class DroppedPrompts:

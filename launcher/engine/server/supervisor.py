@@ -322,6 +322,10 @@ class ClientSide(Protocol):
     def failed_replies(self) -> FailedReplies:
         """The clients' requests that the present engine has failed one after another."""
 
+    @property
+    def kept_problem(self) -> str:
+        """Why no conversation can be kept on disk; empty if they can."""
+
     def engine_starts(self) -> None:
         """Called as soon as an engine's process has been started."""
 
@@ -415,6 +419,11 @@ class Supervisor(ChatServer):
     def failed_replies(self) -> FailedReplies | None:
         """The clients' requests that the engine failed one after another; None without a gateway, which counts them."""
         return self._client_side.failed_replies if self._client_side else None
+
+    @property
+    def kept_problem(self) -> str:
+        """Why no conversation can be kept on disk; empty if they can, or without a gateway."""
+        return self._client_side.kept_problem if self._client_side else ""
 
     @property
     def engine_pid(self) -> int | None:

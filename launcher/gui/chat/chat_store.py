@@ -40,14 +40,22 @@ class ChatStore(QObject):
                 requested.emit(call)
 
         self._call_on_gui_thread = request_call  # refers to the signal only: the thread may outlive this object
+        self._is_in_memory = not settings.stored_value(KEEP)
         writer = ConversationWriter(
-            lambda error: request_call(lambda: failed.emit(error)), in_memory=not settings.stored_value(KEEP)
+            lambda error: request_call(lambda: failed.emit(error)),
+            in_memory=self._is_in_memory,
+            on_delete=settings.forget_conversations,
         )
         self._writer = writer
         self._notice_requested = False
         self._owner = object()
         """A new object for each chat that uses the store: results for an earlier chat are dropped."""
         self.destroyed.connect(lambda: writer.close())
+
+    @property
+    def keeps_chats(self) -> bool:
+        """Whether chats, and what models have read of them, are kept on disk."""
+        return not self._is_in_memory and bool(settings.stored_value(KEEP))
 
     def enqueue(self, work: Callable[[Conversations], _T], done: Callable[[_T], object] | None = None) -> None:
         """Run `work` after all earlier work. `done` gets its result on the GUI thread."""

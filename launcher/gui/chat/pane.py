@@ -355,7 +355,8 @@ class ChatPane(ChatFrame):
         stored_settings = reply_settings(self._controller.launch, sampling) | dict(extra_settings)
         self._reply_id = self.conversation.begin_reply(stored_settings, self._model_name)
         alone = self.prompts.active and self.prompts.alone.isChecked()
-        self._controller.request_reply(self.conversation.build_request(alone=alone), dict(sampling))
+        kept_as = self.conversation.id if self.store.keeps_chats else None
+        self._controller.request_reply(self.conversation.build_request(alone=alone), dict(sampling), kept_as)
 
     @Slot(object)
     def _add_deltas(self, deltas: "list[Delta]") -> None:

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QModelIndex, QObject, QPersistentModelIndex, QRectF, QSize, Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QIcon, QPainter, QPen, QPixmap
 from PySide6.QtWidgets import QHeaderView, QStyledItemDelegate, QStyleOptionViewItem
 
+from launcher.app import settings
 from launcher.base.codec import from_json
 from launcher.base.errors import LauncherError
 from launcher.base.text import one_line
@@ -19,11 +20,15 @@ from launcher.gui.controller import Controller
 from launcher.gui.labels import UNKNOWN, ElidedLabel, set_tooltip
 from launcher.gui.late import failed_requests, running_servers
 from launcher.gui.service import CHAT_PURPOSE
-from launcher.gui.translation import mark, ntr, render, tr
+from launcher.gui.translation import join_sentences, mark, ntr, render, tr
 from launcher.gui.widgets import Card
 from launcher.gui.widgets.row_table import RowTable
 from launcher.gui.widgets.rows import Cell, Column, TableRows
 from launcher.runtime import WorkHandle
+
+if TYPE_CHECKING:
+    from launcher.engine.server.launch import Launch
+    from launcher.gateway.vault import VaultUse
 
 Record = Mapping[str, Any]
 """A request with the keys of docs/json.md."""
@@ -200,7 +205,12 @@ class RequestStrip(Card):
     def __init__(self, controller: Controller) -> None:
         super().__init__(tr("Requests"))
         self.feed = RequestFeed(controller, self)
+        self._controller = controller
         self._has_room = True
+        self._kept = ""
+        """What was kept on disk for the engine that was started last, until its first request."""
+        self._known: set[str] = set()
+        """The requests before that."""
         self._show_timer = QTimer(self, singleShot=True, interval=_UPDATE_MS)
         self._show_timer.timeout.connect(self.show_records)
         self._summary = ElidedLabel()
@@ -233,6 +243,7 @@ class RequestStrip(Card):
         self.body.addWidget(self._details)
         self._details.setContentsMargins(self.table.text_inset, 0, 0, 0)
         self.feed.changed.connect(self._show_soon)
+        controller.launched.connect(self._read_kept)
         self._show_button()
         self.show_records()
 
@@ -264,10 +275,19 @@ class RequestStrip(Card):
         shown = self._has_room or self.shows_all
         was_shown = not self.table.isHidden()
         self.table.setVisible(shown)
-        self._details.setVisible(False)
+        self._show_details()
         self.setMaximumHeight(_ANY_HEIGHT if shown else self.sizeHint().height())
         if shown and not was_shown:
             self.show_records()
+
+    @Slot(object)
+    def _read_kept(self, launch: "Launch | None") -> None:
+        if launch is not None:
+            self._controller.bridge.run(settings.read_kept, launch, done=self._show_kept)
+
+    def _show_kept(self, use: "VaultUse") -> None:
+        self._kept, self._known = use.sentence, {each["id"] for each in self.feed.records}
+        self.show_records()
 
     @Slot()
     def _show_soon(self) -> None:
@@ -279,7 +299,10 @@ class RequestStrip(Card):
         """Show the requests. The chosen one stays chosen."""
         records = self.feed.records
         chosen = self._chosen_id()
-        self._summary.setText(_summarize_requests(records) if records else tr("No request yet."))
+        if not self._known.issuperset(each["id"] for each in records):
+            self._kept = ""  # a request has begun
+        summary = _summarize_requests(records) if records else tr("No request yet.")
+        self._summary.setText(join_sentences(render(self._kept), summary))
         if not self.table.isVisible():
             return
         self.rows.show_rows(records)
@@ -314,6 +337,8 @@ def _summarize_requests(records: list[Record]) -> str:
     reused = sum(record["reused_tokens"] for record in known)
     parts = [ntr("1 in progress", "{n} in progress", writing)] if writing else []
     parts.append(ntr("1 request", "{n} requests", len(records)))
+    if restored := _describe_restored(*records):
+        parts.append(restored)
     if read:
         parts.append(tr("{share:.0f} % of the prompts reused", share=100 * reused / read))
     return " · ".join(parts)
@@ -325,20 +350,29 @@ def _describe_request(record: Record) -> str:
         parts.append(ntr("1 token written", "{n} tokens written", record["reply_tokens"]))
     if record["gaps_s"]:
         parts.append(tr("paused {seconds:.1f} s by restarts", seconds=sum(record["gaps_s"])))
-    if record.get("restored_tokens"):
-        parts.append(
-            tr(
-                "{tokens:,} tokens from disk in {seconds:.1f} s instead of about {spared:.0f} s",
-                tokens=record["restored_tokens"],
-                seconds=record["restored_s"],
-                spared=record["spared_s"],
-            )
-        )
+    if restored := _describe_restored(record):
+        parts.append(restored)
     reread = record["reread"]
     if reread:
         parts.append(tr("{tokens:,} tokens read again", tokens=reread["tokens"]))
         parts.append(render(from_json(Reread, reread).explanation))
     return " · ".join([*_explain_failure(record), *parts])
+
+
+def _describe_restored(*records: Record) -> str:
+    """Return what of the prompts of requests came from disk, and what that saved; "" if nothing did."""
+    restored = [each for each in records if each.get("restored_tokens")]
+    if not restored:
+        return ""
+    tokens, seconds, spared = (
+        sum(each[key] for each in restored) for key in ("restored_tokens", "restored_s", "spared_s")
+    )
+    return tr(
+        "{tokens:,} tokens from disk in {seconds:.1f} s instead of about {spared:.0f} s",
+        tokens=tokens,
+        seconds=seconds,
+        spared=spared,
+    )
 
 
 def _explain_failure(record: Record) -> list[str]:
@@ -374,7 +408,8 @@ def _number_cell(value: float | None, text: str) -> Cell:
 def _reuse_cell(record: Record) -> Cell:
     read, reused = record["prompt_tokens"], record["reused_tokens"]
     share = reused / read if read and reused is not None else None
-    return _number_cell(None if share is None else 100 * share, "{:.0f} %")._replace(share=share)
+    cell = _number_cell(None if share is None else 100 * share, "{:.0f} %")
+    return cell._replace(share=share, tip=_describe_restored(record))
 
 
 def _acceptance_cell(record: Record) -> Cell:
@@ -391,8 +426,12 @@ def _state_cell(record: Record) -> Cell:
             text = f"{text} ({record['status']})"
         if handovers:
             text = f"{text}, {ntr('1 restart', '{n} restarts', handovers)}"
+        restored = _describe_restored(record)
+        if restored:
+            text = f"{text}, {tr('from disk')}"
         glyph, role = ("tick", "good") if good else ("triangle", "attention")
-        return Cell(text, tip="\n".join(_explain_failure(record)), glyph=glyph, role=role)
+        tip = "\n".join(filter(None, [*_explain_failure(record), restored]))
+        return Cell(text, tip=tip, glyph=glyph, role=role)
     states = {"waiting": tr("waiting"), "running": tr("writing"), "paused": tr("paused")}
     return Cell(states.get(str(record["state"]), ""), glyph="dot", role="information")
 

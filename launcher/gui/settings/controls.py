@@ -191,7 +191,7 @@ class SwitchControl(SettingControl):
 class NumberBox(QDoubleSpinBox):
     """Number field. The wheel scrolls the page.
 
-    With a `none_text` the field shows it one step below the minimum, for no number.
+    With a `none_text` the field shows it one step below the minimum, for no number. The setting may name its minimum.
     """
 
     def __init__(self, setting: Setting, none_text: str) -> None:
@@ -199,7 +199,7 @@ class NumberBox(QDoubleSpinBox):
         self.setDecimals(0 if setting.whole else _DECIMALS)
         self.setRange(setting.least - (setting.step if none_text else 0), setting.most)
         self.setSingleStep(setting.step)
-        self.setSpecialValueText(none_text)
+        self.setSpecialValueText(none_text or tr(setting.least_text))
         self.setSuffix(f" {setting.unit}" if setting.unit else "")
         self.setLocale(QLocale.c())
         self.setGroupSeparatorShown(setting.whole)
@@ -384,7 +384,8 @@ def _make_settle_timer(control: SettingControl, callback: Callable[[], object]) 
 
 # Row of one setting: text, control, change mark and reset button.
 
-CONTROL_WIDTH, _NARROW = 320, 640
+CONTROL_WIDTH, NARROW = 320, 640
+"""In pixels: width of a control, and width of a row below which the control is under the text."""
 
 
 class SettingRow(QWidget):
@@ -472,7 +473,7 @@ class SettingRow(QWidget):
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
         """Put the control beside or under the text."""
         super().resizeEvent(event)
-        narrow = event.size().width() < theme.px(_NARROW)
+        narrow = event.size().width() < theme.px(NARROW)
         across, down = QBoxLayout.Direction.LeftToRight, QBoxLayout.Direction.TopToBottom
         self._layout.setDirection(down if narrow else across)
         self._title.setWordWrap(narrow)

@@ -19,7 +19,7 @@ from PySide6.QtWidgets import (
 
 from launcher.app import settings
 from launcher.app.settings import SettingsSnapshot, SettingState
-from launcher.app.settings_declared import APPLY, MODELS_FOLDER, SETTINGS, Setting
+from launcher.app.settings_declared import APPLY, CACHE_DAYS, CACHE_DISK, MODELS_FOLDER, SETTINGS, Setting
 from launcher.app.settings_file import AppSettingValue
 from launcher.base.errors import LauncherError
 from launcher.base.paths import explain_os_error
@@ -27,6 +27,7 @@ from launcher.gui import theme
 from launcher.gui.controller import Controller
 from launcher.gui.labels import ElidedLabel, Label, display_path
 from launcher.gui.settings.controls import SettingRow
+from launcher.gui.settings.kept import KeptRow
 from launcher.gui.settings.sections import SectionList
 from launcher.gui.settings.sharing import SharingCard
 from launcher.gui.translation import tr
@@ -39,8 +40,8 @@ _GROUPS = tuple(dict.fromkeys(setting.group for setting in SETTINGS))
 """The sections, in display order."""
 _TOKEN_GROUP = settings.find_setting(MODELS_FOLDER).group
 """The section that also shows where the hub's token comes from."""
-_SHARING_GROUP = settings.find_setting(APPLY).group
-"""The section with the card for sharing."""
+_SERVER_GROUP = settings.find_setting(APPLY).group
+"""The section with the card for sharing, and with what is kept of conversations."""
 _T = TypeVar("_T")
 
 
@@ -83,6 +84,8 @@ class SettingsPage(QWidget):
         self.sharing = SharingCard(controller)
         self.sharing.failed.connect(self._show_error)
         self.token = self._make_token_row()
+        self.kept = KeptRow()
+        self.kept.forget_requested.connect(self._forget_kept)
         self.no_match = Label()
         self.no_match.setObjectName("secondary")
         self.no_match.setWordWrap(True)
@@ -123,6 +126,11 @@ class SettingsPage(QWidget):
             failed=self._show_error,
         )
         run(settings.hub_token_source, done=self._show_token)
+        run(settings.read_kept, done=self.kept.show_use)
+
+    @Slot()
+    def _forget_kept(self) -> None:
+        self._controller.bridge.run(settings.forget_kept, done=self.kept.show_use)
 
     def show_setting(self, name: str) -> None:
         """Show the section of a setting, scrolled to it."""
@@ -151,17 +159,19 @@ class SettingsPage(QWidget):
             row.setVisible(row.matches(words))
         token = tr("Hugging Face token").casefold()
         self.token.setVisible(all(word in token for word in words))
+        self.kept.setVisible(self.kept.matches(words))
+        extra = {_TOKEN_GROUP: self.token, _SERVER_GROUP: self.kept}
         found = set()
         for group, card in self.cards.items():
             matching = [row for row in self.rows.values() if row.setting.group == group and not row.isHidden()]
             for row in matching:
                 row.line.setVisible(row is not matching[0])
-            if matching or (group == _TOKEN_GROUP and not self.token.isHidden()):
+            if matching or (group in extra and not extra[group].isHidden()):
                 found.add(group)
             card.setVisible(group in found and (bool(words) or group == self.sections.value))
         shares = self.sharing.matches(words)
-        self.sharing.setVisible(shares and (bool(words) or self.sections.value == _SHARING_GROUP))
-        found |= {_SHARING_GROUP} if shares else set()
+        self.sharing.setVisible(shares and (bool(words) or self.sections.value == _SERVER_GROUP))
+        found |= {_SERVER_GROUP} if shares else set()
         self.sections.mark_found(found if words else None)
         self.no_match.setText(tr("No setting matches “{text}”.", text=text.strip()))
         self.no_match.setVisible(not found)
@@ -198,6 +208,8 @@ class SettingsPage(QWidget):
 
     def _show_changed(self, state: SettingState) -> None:
         self._show_state(state)
+        if state.setting.name in (CACHE_DISK, CACHE_DAYS):
+            self._controller.bridge.run(settings.read_kept, done=self.kept.show_use)
         self._controller.apply_setting(state.setting.name, state.value)
 
     @Slot(str, object)
@@ -270,7 +282,7 @@ class SettingsPage(QWidget):
             self.cards[group] = self._make_card(group)
             column.addWidget(self.cards[group])
             self.cards[group].setVisible(group == self.sections.value)
-            if group == _SHARING_GROUP:
+            if group == _SERVER_GROUP:
                 self.sharing.hide()
                 column.addWidget(self.sharing)
         yield True
@@ -290,6 +302,8 @@ class SettingsPage(QWidget):
                 row.changed.connect(self.change_setting)
                 row.reset.connect(self.reset_setting)
                 card.body.addWidget(row)
+                if setting.name == CACHE_DISK:
+                    card.body.addWidget(self.kept)
         if group == _TOKEN_GROUP:
             card.body.addWidget(self.token)
         return card
@@ -336,7 +350,7 @@ class SettingsPage(QWidget):
 def _value_text(setting: Setting, value: AppSettingValue) -> str:
     if isinstance(value, bool):
         return tr("on") if value else tr("off")
-    for choice, label in setting.choices:
+    for choice, label in (*setting.choices, *([(setting.least, setting.least_text)] if setting.least_text else [])):
         if choice == value:
             return tr(label)
     return value if isinstance(value, str) else f"{value:,} {setting.unit}".strip()
