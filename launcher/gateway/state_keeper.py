@@ -9,11 +9,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from launcher.gateway.access import GENERATING_PATHS
 from launcher.gateway.engine_connection import EngineLost
 from launcher.gateway.engine_link import EngineLink
 from launcher.gateway.exchange import STREAM_PATHS, Exchange
@@ -51,9 +52,11 @@ _COMPARED, _MOST_TRIES = 12, 3
 """Conversations, those that were used last, whose beginnings are compared, and how often one is read ahead."""
 _LONGEST_READING_S, _POLL_S = 600.0, 0.1
 _LEFT_OUT = ("lora", "control_vector")
+_REFUSED = range(400, 500)
+"""HTTP statuses of requests that the engine does not understand."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class AskedPrompt:
     """A request that an engine has answered, and what its slot has now. Without a chain it must not be kept.
 
@@ -133,9 +136,15 @@ class StateKeeper:
         """Record a request that has ended, whose conversation is in a slot now."""
         chain, opening, characters = self._hashed.pop(exchange.number, (b"", b"", 0))
         restored, figures = self._restored.pop(exchange.number, None), exchange.figures
-        if restored is not None and self._vault is not None and figures.reused_tokens == 0:
-            # The engine found other tokens in it.
+        has_ended = exchange.end == "engine ended" and exchange.first_token is None
+        if restored is not None and self._vault is not None and (figures.reused_tokens == 0 or has_ended):
+            # The engine found other tokens in it, or ended, perhaps because of it.
             asyncio.get_running_loop().run_in_executor(None, self._vault.drop_state, restored)
+        if exchange.path not in GENERATING_PATHS or not exchange.heard_s:
+            return  # no slot was used
+        refused = exchange.failure is not None and exchange.failure.status in _REFUSED
+        if refused and figures.prompt_tokens is None:
+            return  # before the engine chose a slot
         written: float = exchange.text.piece_count if figures.reply_tokens is None else figures.reply_tokens
         if figures.prompt_tokens is None or exchange.has_failed:
             chain, written = b"", math.inf  # whatever its slot has now must not be taken for another request's
@@ -168,6 +177,9 @@ class StateKeeper:
             or any(name in body for name in _LEFT_OUT)
         ):
             return None
+        suspect = self._restored.pop(exchange.number, None)
+        if suspect is not None and exchange.sent_again:  # the engine has ended, perhaps because of it
+            await asyncio.to_thread(vault.drop_state, suspect)
         texts, opening = encode_prompt(body)
         chain, size = hash_request(texts)
         self._hashed[exchange.number] = chain, opening, size
@@ -195,9 +207,13 @@ class StateKeeper:
         return None
 
     def _list_live(self, slots: Collection[dict[str, Any]]) -> list[AskedPrompt]:
-        """Return the requests whose conversations may still be in these slots."""
-        counts = [each["n_prompt_tokens"] for each in slots if isinstance(each.get("n_prompt_tokens"), int)]
-        return [asked for asked in self._live if any(map(asked.fits_slot, counts))]
+        """Return the requests whose conversations are in these slots, as far as the numbers of tokens tell."""
+        live: list[AskedPrompt] = []
+        for slot in sorted(slots, key=_begun_last):
+            tokens = slot.get("n_prompt_tokens") or 0
+            fitting = (each for each in reversed(self._live) if each.fits_slot(tokens) and each not in live)
+            live.extend(islice(fitting, 1))
+        return live
 
     async def _restore_state(
         self, link: EngineLink, vault: StateVault, state: SavedState, slots: Sequence[dict[str, Any]]
@@ -208,14 +224,16 @@ class StateKeeper:
             return None
         began_s = time.monotonic()
         path = link.slot_folder / f"slot-lent-{number}.bin"
+        lending = asyncio.ensure_future(asyncio.to_thread(vault.lend_file, state, path))
         try:
-            if not await asyncio.to_thread(vault.lend_file, state, path):
+            if not await asyncio.shield(lending):
                 return None
             status, data = await link.request_json(f"/slots/{number}?action=restore", {"filename": path.name})
         except EngineLost:  # perhaps because of this file: no other engine is asked
             await asyncio.to_thread(vault.drop_state, state)
             raise
         finally:
+            await asyncio.wait([lending])  # if the client has left: the thread would make the file later
             _delete_file(path)
         if status != 200 or data.get("n_restored") != state.tokens:
             await asyncio.to_thread(vault.drop_state, state)
