@@ -15,7 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 from launcher.gateway.access import GENERATING_PATHS
-from launcher.gateway.engine_connection import EngineLost
+from launcher.gateway.engine_connection import EngineLost, EngineUnreached
 from launcher.gateway.engine_link import EngineLink
 from launcher.gateway.exchange import STREAM_PATHS, Exchange
 from launcher.gateway.prompt_memory import encode_prompt
@@ -165,7 +165,7 @@ class StateKeeper:
     async def restore_for(self, link: EngineLink, exchange: Exchange) -> int | None:
         """Restore the state that saves most for a request, and return its slot; None if none is worth it.
 
-        The caller holds the lock.
+        The caller holds the lock. Raises EngineUnreached if the engine ends at it.
         """
         body, vault = exchange.body, self._vault
         if (
@@ -192,7 +192,7 @@ class StateKeeper:
         cost_s, spared_s = state.size / self._bytes_s, state.read_s * tokens / state.prompt_tokens
         if spared_s < _GAIN * cost_s + self._least_gain_s:
             return None
-        with suppress(EngineLost, OSError):
+        try:
             slots = await link.read_slots()
             known = max((count_common(each.chain, chain) for each in self._list_live(slots)), default=0)
             if known >= count_common(state.chain, chain):
@@ -203,8 +203,13 @@ class StateKeeper:
                 self._restored[exchange.number] = state
                 exchange.figures.restored_tokens, exchange.figures.spared_s = tokens, spared_s
                 exchange.figures.restored_s = time.monotonic() - began_s
-            return number
-        return None
+        except OSError:
+            return None
+        except EngineLost:
+            if await link.answers():
+                return None
+            raise EngineUnreached from None  # the request was not sent yet
+        return number
 
     def _list_live(self, slots: Collection[dict[str, Any]]) -> list[AskedPrompt]:
         """Return the requests whose conversations are in these slots, as far as the numbers of tokens tell."""

@@ -216,6 +216,8 @@ def test_nothing_is_kept_with_a_limit_of_zero_and_what_was_kept_is_deleted(tmp_p
     path = tmp_path / "slot"
     assert not off.keep_file(path, fill_state(make_state(), write_slot(path)))
     off.close()
+    with closing(StateVault(tmp_path / "never used", lambda: (0, 30.0))) as never:
+        assert not never.may_take(0)  # of an engine whose states have no known size yet
 
 
 def test_two_conversations_that_begin_with_the_same_instructions_are_both_kept(

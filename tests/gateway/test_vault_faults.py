@@ -140,8 +140,9 @@ async def test_an_engine_that_ends_at_a_state_gets_it_no_more_and_the_request_go
 ) -> None:
     turn = await keep_one(options)
     async with serve_model(options) as (session, client):
-        made = act_before(monkeypatch, RESTORE, lambda: kill_engine(session))
+        made, bodies = act_before(monkeypatch, RESTORE, lambda: kill_engine(session)), note_bodies(monkeypatch)
         assert (await ask(client, *turn))["cache_n"] == 0
+        assert len(bodies) == 1  # only the next engine gets it: one that is just ending may still take connections
         assert made.count(RESTORE) == 1
         assert list_kept() == []
         assert list_left(session) == []
@@ -371,24 +372,32 @@ async def test_an_end_waits_for_what_is_being_kept_and_closes_the_vault(
     options: ServeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gate, "_KEEP_AFTER_S", 0.0)
-    prepared: list[bool] = []
-    prepare_prompt = StateKeeper.prepare_prompt
+    entered, closing_gate = asyncio.Event(), asyncio.Event()
+    ended: list[str] = []
+    stop_keeping, close_keeper = Gate._stop_keeping, StateKeeper.close
 
-    async def prepare_slowly(self: StateKeeper, link: EngineLink, lock: asyncio.Lock, may: Callable[[], bool]) -> None:
+    async def prepare_slowly(*_: object) -> None:
         entered.set()
-        while may():
-            await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        prepared.append(self._vault is not None and self._vault._db is not None)  # not closed before
-        await prepare_prompt(self, link, lock, may)
+        await closing_gate.wait()
+        ended.append("preparing")
 
-    entered = asyncio.Event()
+    def stop(self: Gate) -> None:
+        if entered.is_set():  # not by the request before
+            closing_gate.set()
+        stop_keeping(self)
+
+    async def close(self: StateKeeper) -> None:
+        ended.append("keeper")
+        await close_keeper(self)
+
     monkeypatch.setattr(StateKeeper, "prepare_prompt", prepare_slowly)
+    monkeypatch.setattr(StateKeeper, "close", close)
+    monkeypatch.setattr(Gate, "_stop_keeping", stop)
     async with serve_model(options) as (session, client):
         served = find_gate(session)
         await ask(client, QUESTION)
         await entered.wait()
-    assert prepared == [True]
+    assert ended == ["preparing", "keeper"]
     assert served._keeper._vault is not None
     assert served._keeper._vault._db is None
     assert len(list_kept()) == 1
@@ -433,7 +442,7 @@ async def test_models_with_adapters_keep_no_states_however_the_flag_is_written(o
     async with serve_model(options) as (session, _):
         launch, side = session.supervisor.launch, session.supervisor._client_side
         assert launch is not None
-        for extra, keeps in (("--lora_scaled", False), ("--control-vector", False), ("--top-k", True)):
+        for extra, keeps in (("--lora_scaled", False), ("--control_vector", False), ("--top-k", True)):
             changed = replace(launch, options=replace(launch.options, extra=(extra, "7")))
             await side.resume_requests(session.supervisor.endpoint, changed)
             assert find_link(session).keeps_states is keeps
