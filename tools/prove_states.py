@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -90,14 +90,14 @@ def write_random(demo: Path, path: Path, *, sliding: bool) -> None:
 class Server:
     """A server of the program, in a home of its own."""
 
-    def __init__(self, model: Path, home: Path, engine: str | None, context: int) -> None:
+    def __init__(self, model: Path, home: Path, engine: str | None, context: int, extra: Sequence[str] = ()) -> None:
         variables = {"MTP_LAUNCHER_HOME": str(home), "MTP_LAUNCHER_MODELS": str(model.parent)}
         self.name, self.home, self.environment = model.stem, home, os.environ | variables
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self._command = [sys.executable, "-m", "launcher", "serve", str(model), "--defaults", "--port", str(self.port)]
-        self._command += ["--ctx", str(context), "--json", *(["--engine", engine] if engine else [])]
+        self._command += ["--ctx", str(context), "--json", *(["--engine", engine] if engine else []), *extra]
         self.start()
 
     def start(self) -> None:

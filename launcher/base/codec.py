@@ -28,7 +28,14 @@ from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origi
 
 T = TypeVar("T")
 _Reader = Callable[[Any], Any]
-_KINDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", NoneType: "null"}
+_KINDS = {
+    bytes: "bytes",
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    NoneType: "null",
+}
 _LISTS: Mapping[Any, Callable[[Iterable[Any]], Any]] = {
     tuple: tuple,
     list: list,

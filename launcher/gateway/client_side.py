@@ -111,7 +111,7 @@ class GateClientSide:
             state_key=await asyncio.to_thread(lambda: launch.state_key),
             reply_limit=_find_reply_limit(launch.options.extra),
             model=launch.options.model,
-            keeps_states=not any(each.startswith(_ADAPTERS) for each in launch.options.extra),
+            keeps_states=not any(each.replace("_", "-").startswith(_ADAPTERS) for each in launch.options.extra),
         )
         await self.gate.resume_requests(link)
 

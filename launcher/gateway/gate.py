@@ -19,7 +19,7 @@ from launcher.gateway.engine_connection import EngineLost, EngineUnreached
 from launcher.gateway.engine_link import EngineLink
 from launcher.gateway.exchange import DrainReason, Exchange, ExchangeState, HandoverOutlook, Prospect, RequestFailure
 from launcher.gateway.forwarder import ClientGone, Forwarder, RepeatDiffers
-from launcher.gateway.state_keeper import SavedSlot, StateKeeper, delete_slots
+from launcher.gateway.state_keeper import SavedSlot, StateKeeper
 from launcher.gateway.turns import TurnRecalled, Turns
 
 _FIRST_COMMENT_S, _COMMENT_S = 1.0, 2.0
@@ -149,10 +149,12 @@ class Gate:
         self._hurry = asyncio.Event()
 
     async def close(self) -> None:
-        """Delete saved slots, and wait until what is kept on disk is there. All requests must have ended."""
+        """Wait until what is kept on disk is there, saved slots included. All requests must have ended."""
         self._stop_keeping()
+        if isinstance(self._keeping, asyncio.Task):
+            await asyncio.wait([self._keeping])
+        self._keeper.keep_saved([*self._saved, *(self._set_aside or ())])
         await self._keeper.close()
-        delete_slots([*self._saved, *(self._set_aside or ())])
 
     # The engine's side: a supervisor calls these.
 

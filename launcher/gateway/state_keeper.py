@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from launcher.engine.server.reread import Reread, RereadCause
-from launcher.gateway.engine_connection import EngineLost
+from launcher.gateway.access import GENERATING_PATHS
+from launcher.gateway.engine_connection import EngineLost, EngineUnreached
 from launcher.gateway.engine_link import EngineLink
 from launcher.gateway.exchange import STREAM_PATHS, Exchange
 from launcher.gateway.prompt_memory import encode_prompt
@@ -56,6 +57,8 @@ _SIMILAR, _MOST_KNOWN = 0.1, 0.5
 """Share of a request from which an engine takes the slot that begins with it (--slot-prompt-similarity), and the share
 of a conversation that the vault may have so that it is not kept anew whenever another one takes its slot."""
 _LEFT_OUT = ("lora", "control_vector")
+_REFUSED = range(400, 500)
+"""HTTP statuses of requests that the engine does not understand."""
 
 
 class _HashedPrompt(NamedTuple):
@@ -70,7 +73,7 @@ class _HashedPrompt(NamedTuple):
 _UNHASHED = _HashedPrompt(b"", b"", 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class AskedPrompt:
     """A request that an engine has answered, and what its slot has now. Without a chain it must not be kept.
 
@@ -169,11 +172,18 @@ class StateKeeper:
         """Record a request that has ended, whose conversation is in a slot now."""
         hashed = self._hashed.pop(exchange.number, _UNHASHED)
         restored, figures = self._restored.pop(exchange.number, None), exchange.figures
-        if restored is not None and self._vault is not None and figures.reused_tokens == 0:
+        has_ended = exchange.end == "engine ended" and exchange.first_token is None
+        if restored is not None and self._vault is not None and (figures.reused_tokens == 0 or has_ended):
             self._missed.add(restored.name)
             figures.unused_state = Reread(figures.restored_tokens or 0, None, RereadCause.KEPT_REFUSED)
-            if hashed.chain.startswith(restored.chain):  # the engine found other tokens in it
+            # The engine found other tokens in it, or ended, perhaps because of it.
+            if has_ended or hashed.chain.startswith(restored.chain):
                 asyncio.get_running_loop().run_in_executor(None, self._vault.drop_state, restored)
+        if exchange.path not in GENERATING_PATHS or not exchange.heard_s:
+            return  # no slot was used
+        refused = exchange.failure is not None and exchange.failure.status in _REFUSED
+        if refused and figures.prompt_tokens is None:
+            return  # before the engine chose a slot
         written: float = exchange.text.piece_count if figures.reply_tokens is None else figures.reply_tokens
         if figures.prompt_tokens is None or exchange.has_failed:
             hashed, written = _UNHASHED, math.inf  # whatever its slot has now must not be taken for another request's
@@ -193,7 +203,7 @@ class StateKeeper:
     async def restore_for(self, link: EngineLink, exchange: Exchange) -> int | None:
         """Restore the state that saves most for a request, and return its slot; None if none is worth it.
 
-        The caller holds the lock.
+        The caller holds the lock. Raises EngineUnreached if the engine ends at it.
         """
         body, figures, vault = exchange.body, exchange.figures, self._vault
         if (
@@ -206,6 +216,9 @@ class StateKeeper:
             or self._is_left_out(exchange)
         ):
             return None
+        suspect = self._restored.pop(exchange.number, None)
+        if suspect is not None and exchange.sent_again:  # the engine has ended, perhaps because of it
+            await asyncio.to_thread(vault.drop_state, suspect)
         texts, opening, opening_size = encode_prompt(body)
         chain, size = hash_request(texts)
         self._hashed[exchange.number] = _HashedPrompt(chain, opening, opening_size, size)
@@ -221,7 +234,7 @@ class StateKeeper:
         if not is_worth_restoring(spared_s, cost_s, self._least_gain_s):
             figures.unused_state = Reread(tokens, None, RereadCause.KEPT_SLOW)
             return None
-        with suppress(EngineLost, OSError):
+        try:
             slots = await link.read_slots()
             known = max((count_common(each.chain, chain) for each in self._list_live(slots)), default=0)
             number = None
@@ -243,8 +256,13 @@ class StateKeeper:
             else:
                 return None
             figures.restored_tokens, figures.restored_s, figures.spared_s = tokens, restored_s, spared_s
-            return number
-        return None
+        except OSError:
+            return None
+        except EngineLost:
+            if await link.answers():
+                return None
+            raise EngineUnreached from None  # the request was not sent yet
+        return number
 
     async def restore_ahead(
         self, link: EngineLink, lock: asyncio.Lock, client: str, may_go_on: Callable[[], bool]
@@ -288,9 +306,13 @@ class StateKeeper:
         return any(name.lower() in left_out for name in names if name)
 
     def _list_live(self, slots: Collection[dict[str, Any]]) -> list[AskedPrompt]:
-        """Return the requests whose conversations may still be in these slots."""
-        counts = [each["n_prompt_tokens"] for each in slots if isinstance(each.get("n_prompt_tokens"), int)]
-        return [asked for asked in self._live if any(map(asked.fits_slot, counts))]
+        """Return the requests whose conversations are in these slots, as far as the numbers of tokens tell."""
+        live: list[AskedPrompt] = []
+        for slot in sorted(slots, key=_begun_last):
+            tokens = slot.get("n_prompt_tokens") or 0
+            fitting = (each for each in reversed(self._live) if each.fits_slot(tokens) and each not in live)
+            live.extend(islice(fitting, 1))
+        return live
 
     async def _restore_state(
         self, link: EngineLink, vault: StateVault, state: SavedState, slots: Sequence[dict[str, Any]]
@@ -304,14 +326,16 @@ class StateKeeper:
             return None
         began_s = time.monotonic()
         path = link.slot_folder / f"slot-lent-{number}.bin"
+        lending = asyncio.ensure_future(asyncio.to_thread(vault.lend_file, state, path))
         try:
-            if not await asyncio.to_thread(vault.lend_file, state, path):
+            if not await asyncio.shield(lending):
                 return RereadCause.KEPT_CHANGED
             status, data = await link.request_json(f"/slots/{number}?action=restore", {"filename": path.name})
         except EngineLost:  # perhaps because of this file: no other engine is asked
             await asyncio.to_thread(vault.drop_state, state)
             raise
         finally:
+            await asyncio.wait([lending])  # if the client has left: the thread would make the file later
             _delete_file(path)
         if status != 200 or data.get("n_restored") != state.tokens:
             await asyncio.to_thread(vault.drop_state, state)

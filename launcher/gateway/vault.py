@@ -25,7 +25,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
-from launcher.base.codec import JsonView, compact_json
+from launcher.base.codec import JsonView, compact_json, from_json
 from launcher.base.database import open_database, transaction
 from launcher.base.errors import LauncherError
 from launcher.base.files import make_private_folder
@@ -118,7 +118,7 @@ class SavedState:
 
     def judge_worth(self, now_s: float) -> float:
         """Return the seconds that it may save, by how likely it is to be asked for, per byte."""
-        likely: float = 0.5 ** ((now_s - self.used_s) / _HALF_LIFE_S)
+        likely: float = 0.5 ** (max(0.0, now_s - self.used_s) / _HALF_LIFE_S)  # a clock may have been set back
         return self.read_s * likely * (1 + self.uses) / max(1, self.size)
 
 
@@ -170,6 +170,7 @@ class StateVault:
 
     def __init__(self, folder: Path, read_limits: Callable[[], tuple[int, float]]) -> None:
         self.folder = folder
+        self._index = folder / "index.sqlite"
         self.problem = ""
         self._read_limits = read_limits
         self._lock = threading.RLock()
@@ -223,15 +224,18 @@ class StateVault:
 
     @_one_at_a_time
     def may_take(self, size: int) -> bool:
-        """Return whether a state of `size` bytes may be written now."""
-        if not self._read_limits()[0] or (db := self._open()) is None:
+        """Return whether a state of `size` bytes may be written now. If the disk has become fuller, make room first."""
+        most, _ = self._read_limits()
+        if (not most and not self._index.exists()) or (db := self._open()) is None:
             return False
         limit, _ = self._limits()
-        if limit < size <= self._read_limits()[0]:
+        if sum(each.size for each in self.list_states()) > limit:
+            self.make_room()
+        if limit < size <= most:
             self._note_problem(OSError(ENOSPC, message("too little of the disk is free")))
         with suppress(sqlite3.Error):
             row = db.execute("SELECT bytes FROM written WHERE day = ?", (_today(),)).fetchone()
-            return size <= limit and (row[0] if row else 0) + size <= _WRITTEN_SHARE * limit
+            return 0 < limit >= size and (row[0] if row else 0) + size <= _WRITTEN_SHARE * limit
         return False
 
     def take_in(self, path: Path) -> Path:
@@ -257,11 +261,11 @@ class StateVault:
     def lend_file(self, state: SavedState, path: Path) -> bool:
         """Make a state's file available at `path` if it is whole; a damaged one is deleted."""
         source = self.path_of(state)
+        if not self._is_whole(state):
+            _log.warning("%s has changed since it was saved, and is deleted.", source)
+            self.drop_state(state)
+            return False
         try:
-            if digest_file(source) != state.digest:
-                _log.warning("%s has changed since it was saved, and is deleted.", source)
-                self.drop_state(state)
-                return False
             path.unlink(missing_ok=True)
             try:
                 os.link(source, path)
@@ -270,9 +274,15 @@ class StateVault:
         except OSError as error:
             if not isinstance(error, FileNotFoundError):  # somebody has deleted it
                 self._note_problem(error)
-            self.drop_state(state)
             return False
         return True
+
+    def _is_whole(self, state: SavedState) -> bool:
+        """Return whether a state's file is there, and as it was saved."""
+        try:
+            return digest_file(self.path_of(state)) == state.digest
+        except OSError:
+            return False
 
     @_one_at_a_time
     def note_use(self, state: SavedState) -> None:
@@ -299,9 +309,9 @@ class StateVault:
             version = db.execute("PRAGMA data_version").fetchone()[0], db.total_changes
             if version != self._read_at:
                 rows = db.execute(f"SELECT {', '.join(_COLUMNS)} FROM states")  # noqa: S608 -- constants
-                self._states, self._read_at = [_from_row(row) for row in rows], version
+                self._states, self._read_at = [state for row in rows if (state := _from_row(row))], version
             return [each for each in self._states if kind in (None, each.kind)]
-        except (sqlite3.Error, ValueError) as error:
+        except sqlite3.Error as error:
             self._note_problem(error)
             return []
 
@@ -318,11 +328,7 @@ class StateVault:
         """Compare each file with its digest, delete the damaged ones, and return them."""
         damaged = []
         for state in self.list_states():
-            try:
-                is_whole = digest_file(self.path_of(state)) == state.digest
-            except OSError:
-                is_whole = False
-            if not is_whole and state in self.list_states():  # else a server has replaced it meanwhile
+            if not self._is_whole(state) and state in self.list_states():  # else a server has replaced it meanwhile
                 damaged.append(state)
                 self.drop_state(state)
         return damaged
@@ -403,9 +409,10 @@ class StateVault:
                 self.path_of(state).unlink(missing_ok=True)
 
     def _open(self) -> sqlite3.Connection | None:
-        index = self.folder / "index.sqlite"
+        index = self._index
         if self._db is not None and not index.exists():  # somebody has deleted the folder
             self.close()
+            self.problem = ""
         if self._db is None and not self.problem:
             try:
                 make_private_folder(self.folder)
@@ -473,10 +480,16 @@ def _to_row(state: SavedState) -> list[Any]:
     return [*(values | {"checkpoints": compact_json(state.checkpoints)}).values()]
 
 
-def _from_row(row: Sequence[Any]) -> SavedState:
+def _from_row(row: Sequence[Any]) -> SavedState | None:
+    """Return the state in a row; None if the row is damaged."""
     values: Mapping[str, Any] = dict(zip(_COLUMNS, row, strict=True))
-    checkpoints = tuple(json.loads(values["checkpoints"]))
-    return SavedState(**{**values, "checkpoints": checkpoints, "goes_back": bool(values["goes_back"])})
+    try:
+        checkpoints = json.loads(values["checkpoints"])
+        state = from_json(SavedState, {**values, "checkpoints": checkpoints, "goes_back": bool(values["goes_back"])})
+    except (ValueError, TypeError):
+        return None
+    is_sound = state.name.isalnum() and min(state.characters, state.prompt_tokens, state.size) > 0
+    return state if is_sound else None
 
 
 def _today() -> int:

@@ -301,3 +301,13 @@ async def test_a_locked_history_drops_records_with_one_warning(
     await keeping.save_pending()
     with History() as history:
         assert history.load_requests(5) == log.records[-1:]
+
+
+@pytest.mark.parametrize(("reused", "restored", "spared_s"), [(1_200, 1_000, 10.0), (250, 250, 2.5), (0, 0, 0.0)])
+def test_only_what_the_engine_used_of_a_state_is_said_to_be_spared(reused: int, restored: int, spared_s: float) -> None:
+    log, exchange = RequestLog(), Exchange(CHAT, b"", {})
+    figures = exchange.figures
+    figures.restored_tokens, figures.spared_s, figures.reused_tokens = 1_000, 10.0, reused
+    exchange.state = ExchangeState.ENDED
+    log.note_exchange(exchange)
+    assert (log.records[-1].restored_tokens, log.records[-1].spared_s) == (restored, spared_s)

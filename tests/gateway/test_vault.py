@@ -2,17 +2,21 @@
 
 import os
 import random
+import shutil
+import sqlite3
 import struct
 import subprocess
 import sys
 from array import array
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from launcher.gateway import vault
+from launcher.gateway.prompt_memory import encode_prompt
 from launcher.gateway.slot_file import SlotFile, keep_checkpoints, read_slot_file
 from launcher.gateway.vault import BLOCK_BYTES, SavedState, StateVault, hash_request
 
@@ -202,11 +206,126 @@ def test_no_more_is_written_in_a_day_than_the_disk_should_bear(tmp_path: Path) -
     tight.close()
 
 
-def test_nothing_is_kept_with_a_limit_of_zero(tmp_path: Path) -> None:
-    off = StateVault(tmp_path / "states", lambda: (0, 30.0))
+def test_nothing_is_kept_with_a_limit_of_zero_and_what_was_kept_is_deleted(tmp_path: Path) -> None:
+    limit = GIB
+    off = StateVault(tmp_path / "states", lambda: (limit, 30.0))
+    state = keep(off, tmp_path, make_state())
+    limit = 0
+    assert off.find_state("kind", state.chain) is None
+    assert not off.may_take(0)
+    assert list(off.folder.glob("*.state")) == []
     path = tmp_path / "slot"
     assert not off.keep_file(path, fill_state(make_state(), write_slot(path)))
     off.close()
+    with closing(StateVault(tmp_path / "never used", lambda: (0, 30.0))) as never:
+        assert not never.may_take(0)  # of an engine whose states have no known size yet
+
+
+def test_two_conversations_that_begin_with_the_same_instructions_are_both_kept(
+    kept: StateVault, tmp_path: Path
+) -> None:
+    for name in ("bread", "water"):
+        messages = [{"role": "system", "content": "x" * 10 * BLOCK_BYTES}, {"role": "user", "content": name}]
+        texts, opening, _ = encode_prompt({"messages": messages})
+        keep(kept, tmp_path, make_state(name, chain=hash_request(texts)[0], opening=opening))
+    assert kept.list_states()[0].chain == kept.list_states()[1].chain
+    assert {each.name for each in kept.list_states()} == {"bread", "water"}
+
+
+def test_an_earlier_state_whose_file_cannot_be_deleted_does_not_cost_the_later_one(
+    kept: StateVault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, *, missing_ok: bool = False) -> None:
+        raise PermissionError(13, "another program has it open", str(path))
+
+    keep(kept, tmp_path, make_state("first"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        later = keep(kept, tmp_path, make_state("second", b"x" * 14 * BLOCK_BYTES))
+    assert kept.list_states() == [later]
+    assert kept.lend_file(later, tmp_path / "lent")
+
+
+def test_a_state_that_cannot_be_listed_costs_no_earlier_one(kept: StateVault, tmp_path: Path) -> None:
+    first = keep(kept, tmp_path, make_state("first"))
+    assert kept._db is not None
+    kept._db.execute("PRAGMA query_only = ON")  # as on a full disk
+    path = tmp_path / "slot"
+    second = make_state("second", b"x" * 14 * BLOCK_BYTES)
+    assert not kept.keep_file(path, fill_state(second, write_slot(path)))
+    assert "readonly" in kept.problem
+    assert kept.list_states() == [first]
+    assert [each.stem for each in kept.folder.glob("*.state")] == ["first"]
+    assert not path.exists()
+
+
+def test_a_folder_that_somebody_deletes_is_made_anew(kept: StateVault, tmp_path: Path) -> None:
+    state = keep(kept, tmp_path, make_state())
+    kept.problem = "an earlier one"
+    shutil.rmtree(kept.folder)
+    assert kept.find_state("kind", state.chain) is None
+    assert not kept.lend_file(state, tmp_path / "lent")
+    keep(kept, tmp_path, state)
+    assert kept.lend_file(state, tmp_path / "lent")
+    assert not kept.problem
+
+
+def test_an_index_of_a_newer_version_is_left_alone(kept: StateVault, tmp_path: Path) -> None:
+    state = keep(kept, tmp_path, make_state())
+    assert kept._db is not None
+    kept._db.execute("PRAGMA user_version = 99")
+    kept.close()
+    newer = StateVault(kept.folder, lambda: (GIB, 30.0))
+    path = tmp_path / "slot"
+    assert not newer.may_take(1)
+    assert not newer.keep_file(path, fill_state(make_state("two"), write_slot(path)))
+    assert newer.find_state("kind", state.chain) is None
+    newer.note_use(state)
+    newer.drop_state(state)
+    newer.make_room()
+    assert newer.verify() == newer.list_states() == []
+    assert newer.problem
+    assert newer.path_of(state).exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "checkpoints = '5'", "checkpoints = '['", "checkpoints = '[\"a\"]'", "tokens = 'many'", "characters = 0",
+        "prompt_tokens = 0", "size = -1", "chain = 'text'", "digest = 7", "name = '../two'", "used_s = 'now'",
+    ],
+)  # fmt: skip
+def test_a_damaged_row_is_no_state_and_hides_no_other(kept: StateVault, tmp_path: Path, change: str) -> None:
+    keep(kept, tmp_path, make_state("one"))
+    two = keep(kept, tmp_path, make_state("two", b"y" * 10 * BLOCK_BYTES))
+    with closing(sqlite3.connect(kept.folder / "index.sqlite")) as db, db:
+        db.execute(f"UPDATE states SET {change} WHERE name = 'one'")
+    assert kept.list_states() == [two]
+    assert kept.find_state("kind", two.chain) == (two, 2_500)
+    kept.make_room()
+    assert kept.verify() == []
+
+
+def test_a_clock_that_was_set_back_by_years_is_no_error(kept: StateVault, tmp_path: Path) -> None:
+    keep(kept, tmp_path, make_state(used_s=vault.time.time() + 3e9))
+    kept.make_room()
+    assert len(kept.list_states()) == 1
+
+
+def test_a_state_that_cannot_be_lent_now_is_not_deleted(kept: StateVault, tmp_path: Path) -> None:
+    state = keep(kept, tmp_path, make_state())
+    assert not kept.lend_file(state, tmp_path / "no such folder" / "lent")
+    assert kept.list_states() == [state]
+
+
+def test_a_disk_that_has_become_fuller_makes_the_vault_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(StateVault(tmp_path / "states", lambda: (GIB, 30.0))) as shared:
+        for name in ("one", "two"):
+            keep(shared, tmp_path, make_state(name, name.encode() * 4096), content=b"s" * 50_000)
+        used = shutil.disk_usage(tmp_path)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: used._replace(free=600_000))
+        assert shared.may_take(10_000)
+        assert len(shared.list_states()) == 1
 
 
 def test_a_folder_that_cannot_be_used_keeps_nothing_and_says_why(tmp_path: Path) -> None:

@@ -75,10 +75,8 @@ def _watch(
     return samples, wrong
 
 
-def format_report(
-    minutes: float, seed: int, samples: list[ResourceUse], counts: Counter[str], wrong: list[str]
-) -> tuple[str, bool]:
-    """Return the results as Markdown, and whether nothing grew and no error occurred."""
+def format_growths(samples: list[ResourceUse]) -> tuple[list[str], bool]:
+    """Return the lines of a table, and whether nothing grew."""
     lines = ["| what | second fifth | last fifth | most | may grow by | verdict |", "|---|---|---|---|---|---|"]
     found = compute_growths(samples)
     for growth in found:
@@ -87,6 +85,14 @@ def format_report(
         limit = "-" if growth.allowed is None else f"{growth.allowed:.1f}"
         verdict = "no limit" if growth.allowed is None else "kept" if growth.is_allowed else "GREW"
         lines.append(f"| {whose}: {_WORDS[what]} | {figures} | {limit} | {verdict} |")
+    return lines, all(growth.is_allowed for growth in found)
+
+
+def format_report(
+    minutes: float, seed: int, samples: list[ResourceUse], counts: Counter[str], wrong: list[str]
+) -> tuple[str, bool]:
+    """Return the results as Markdown, and whether nothing grew and no error occurred."""
+    lines, is_flat = format_growths(samples)
     log = max(each.log for each in samples)
     lines.append(f"| log files, MiB | | | {log:.1f} | at most {LOG_MIB:.1f} | {'kept' if log < LOG_MIB else 'GREW'} |")
     sums = ", ".join(f"{what} {number:,}" for what, number in sorted(counts.items()))
@@ -94,7 +100,7 @@ def format_report(
     lines += ["", f"{minutes:g} minutes, seed {seed}, {_RESTARTS} restarts, {counts.total():,} requests: {sums}."]
     lines += [f"Load average at the end: {load}."]
     lines += [f"WRONG: {each}" for each in wrong]
-    good = all(growth.is_allowed for growth in found) and log < LOG_MIB and not wrong
+    good = is_flat and log < LOG_MIB and not wrong
     lines.append("Nothing that has a limit grew." if good else "Something grew or went wrong.")
     return "\n".join(lines), good
 
