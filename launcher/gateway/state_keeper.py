@@ -18,7 +18,7 @@ from launcher.engine.server.reread import Reread, RereadCause
 from launcher.gateway.access import GENERATING_PATHS
 from launcher.gateway.engine_connection import EngineLost, EngineUnreached
 from launcher.gateway.engine_link import EngineLink
-from launcher.gateway.exchange import STREAM_PATHS, Exchange
+from launcher.gateway.exchange import STREAM_PATHS, Exchange, ReplyFigures
 from launcher.gateway.prompt_memory import encode_prompt
 from launcher.gateway.slot_file import Checkpoint, SlotFile, digest_file, keep_checkpoints, read_slot_file
 from launcher.gateway.slot_folder import SLOT_FILES, clear_slot_folder
@@ -227,7 +227,7 @@ class StateKeeper:
         found = await asyncio.to_thread(vault.find_state, link.state_key, chain, self._missed)
         if found is None:
             model = exchange.served_by or exchange.model or ""
-            figures.unused_state = await asyncio.to_thread(_explain_miss, vault, link.state_key, chain, model)
+            self._run_in_background(_explain_miss, vault, link.state_key, chain, model, figures)
             return None
         state, tokens = found
         cost_s, spared_s = state.size / self._bytes_s, state.read_s * tokens / state.prompt_tokens
@@ -565,7 +565,10 @@ class StateKeeper:
             _delete_file(path)
             return
         inside = self._vault.take_in(path)
-        task = asyncio.ensure_future(asyncio.to_thread(self._keep_file, self._vault, inside, state_key, asked, purpose))
+        self._run_in_background(self._keep_file, self._vault, inside, state_key, asked, purpose)
+
+    def _run_in_background(self, function: Callable[..., None], *args: object) -> None:
+        task = asyncio.ensure_future(asyncio.to_thread(function, *args))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
@@ -625,13 +628,13 @@ def is_worth_restoring(read_s: float, restore_s: float, least_gain_s: float = _L
     return read_s >= _GAIN * restore_s + least_gain_s
 
 
-def _explain_miss(vault: StateVault, kind: str, chain: bytes, model: str) -> Reread | None:
-    """Return why no state of a kind was found for a request; None if its conversation is new, as far as is known."""
-    if vault.problem:
-        return Reread(0, None, RereadCause.NOT_KEPT)
+def _explain_miss(vault: StateVault, kind: str, chain: bytes, model: str, figures: ReplyFigures) -> None:
+    """Note why no state of a kind was found for a request, unless its conversation is new, as far as is known."""
     others = [each.count_reusable(chain) for each in vault.list_states() if each.kind != kind and each.model == model]
-    tokens = max(others, default=0)
-    return Reread(tokens, None, RereadCause.KEPT_OTHERWISE) if tokens else None
+    if vault.problem:
+        figures.unused_state = Reread(0, None, RereadCause.NOT_KEPT)
+    elif tokens := max(others, default=0):
+        figures.unused_state = Reread(tokens, None, RereadCause.KEPT_OTHERWISE)
 
 
 def _delete_file(path: Path) -> None:

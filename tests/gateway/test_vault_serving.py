@@ -1,6 +1,9 @@
 """Conversations outlive a stop and a crash: the next engine restores them, and does not read them again."""
 
 import asyncio
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,12 +12,14 @@ import httpx
 import pytest
 
 from launcher.app.serving.session import ServerSession
-from launcher.app.settings import change_setting, forget_conversations
+from launcher.app.settings import change_setting, forget_conversations, open_vault
 from launcher.base.paths import cache_dir
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.reread import RereadCause
-from launcher.gateway import gate
+from launcher.engine.server.start_request import StartRequest
+from launcher.gateway import gate, state_keeper
+from launcher.gateway.slot_file import digest_file
 from tests.gateway.test_handover import kill_engine, serve_model
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -145,8 +150,9 @@ async def test_requests_of_our_own_are_kept_only_where_they_say_so(options: Serv
         await session.send_request(request)
     assert not list_kept()
     async with serve_model(options) as (session, _):
-        await session.send_request(replace(request, kept_as=""))
-    assert len(list_kept()) == 1
+        await session.send_request(replace(request, kept_as="a1b2"))
+    with closing(open_vault()) as vault:
+        assert [each.conversation for each in vault.list_states()] == ["a1b2"]
 
 
 @pytest.mark.parametrize("left_out", ["default", "DEMO", "other demo2"])
@@ -158,6 +164,53 @@ async def test_a_key_or_a_name_of_a_model_can_be_left_out(options: ServeOptions,
         )
         assert reply.is_success
     assert len(list_kept()) == ("other" in left_out)
+
+
+def spoil_file(_: pytest.MonkeyPatch) -> None:
+    """Make a state one that the engine refuses, although its file is whole."""
+    (path,) = list_kept()
+    path.write_bytes(bytes(64) + path.read_bytes()[64:])
+    with closing(sqlite3.connect(path.parent / "index.sqlite")) as db:
+        db.execute("UPDATE states SET digest = ?", (digest_file(path),))
+        db.commit()
+
+
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_keeper, "_FIRST_BYTES_S", 1e3)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "cause"), [(spoil_file, RereadCause.KEPT_REFUSED), (slow_disk, RereadCause.KEPT_SLOW)]
+)
+async def test_a_request_knows_why_what_was_kept_was_not_used(
+    options: ServeOptions,
+    monkeypatch: pytest.MonkeyPatch,
+    spoil: Callable[[pytest.MonkeyPatch], None],
+    cause: RereadCause,
+) -> None:
+    async with serve_model(options) as (_, client):
+        told = await ask(client, QUESTION)
+    spoil(monkeypatch)
+    async with serve_model(options) as (session, client):
+        assert (await ask(client, QUESTION))["whole"] == told["whole"]
+        record = session.request_log.records[-1]
+        assert record.restored_tokens is None
+        assert record.reread is not None
+        assert record.reread.cause is cause
+
+
+async def test_without_a_disk_requests_say_so(options: ServeOptions) -> None:
+    cache_dir().mkdir(parents=True, exist_ok=True)
+    (cache_dir() / "states").write_text("in the way")
+    async with serve_model(options) as (session, client):
+        await ask(client, QUESTION)
+        assert session.request_log.records[-1].reread is None, "it was read for the first time"
+        await session.start(StartRequest(replace(options, kv="q8_0")))
+        await ask(client, QUESTION)
+        reread = session.request_log.records[-1].reread
+        assert reread is not None
+        assert reread.cause is RereadCause.NOT_KEPT
+        assert session.supervisor.kept_problem
 
 
 async def test_a_damaged_state_is_deleted_and_the_prompt_read(options: ServeOptions) -> None:

@@ -386,6 +386,13 @@ def test_a_request_names_its_conversation_only_while_chats_are_kept(
     assert names == [pane.conversation.id if keeps else None]
 
 
+def test_a_chat_is_kept_on_disk_by_its_name(chat: ChatPane, qtbot: QtBot) -> None:
+    ask(chat, qtbot, " ".join(f"Line {number} of a long prompt about draft heads." for number in range(200)))
+    with closing(open_vault()) as vault:
+        controller_of(chat).stop()
+        qtbot.waitUntil(lambda: [each.conversation for each in vault.list_states()] == [chat.conversation.id])
+
+
 def test_a_deleted_chat_takes_what_models_have_read_of_it_along(pane: ChatPane, qtbot: QtBot, tmp_path: Path) -> None:
     add_exchange(pane, "Why?", "So.")
     conversation_id = pane.conversation.id or ""
