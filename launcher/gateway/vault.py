@@ -226,7 +226,8 @@ class StateVault:
                 os.link(source, path)
             except OSError:  # another file system, or one without links
                 shutil.copyfile(source, path)
-            is_whole = digest_file(path) == state.digest  # what is lent: another server may replace the source
+            # Of what is lent: another server may replace the source.
+            is_whole = path.stat().st_size == state.size and digest_file(path) == state.digest
         except OSError as error:
             if source.exists():  # a full disk is no fault of the state's
                 self._note_problem(error)
