@@ -260,7 +260,7 @@ class Bench:
             left = list(cases)
             while left:
                 async with _serve(self._options) as session:
-                    # Another server is asked after an engine's end, for one gives up after a few, and after a spoiled state.
+                    # Another server is asked after an engine's end (one gives up after a few) or a spoiled state.
                     while left and await self._run_case(session, *left.pop()):
                         pass
         finally:
