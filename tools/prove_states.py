@@ -31,7 +31,7 @@ import psutil
 
 from tools.markdown import format_table
 
-_SHAPES = ("hybrid", "attention", "sliding")
+SHAPES = ("hybrid", "attention", "sliding")
 _WIDTH, _LAYERS, _HEAD = 256, 6, 64
 _START_S, _KEEP_S = 120.0, 60.0
 _LEAST_SHARE = 0.95
@@ -232,7 +232,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=30_000)
     parser.add_argument("--llama-server", metavar="PATH", help="also with this engine")
-    parser.add_argument("--shape", choices=_SHAPES, action="append", help="default: all")
+    parser.add_argument("--shape", choices=SHAPES, action="append", help="default: all")
     options = parser.parse_args()
     from launcher.engine.demo import unpack_demo_model
 
@@ -240,7 +240,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         demo = unpack_demo_model()
         shutil.copyfile(demo, Path(folder) / f"{_BESIDE}.gguf")
-        for shape in options.shape or _SHAPES:
+        for shape in options.shape or SHAPES:
             model = Path(folder) / f"{shape}.gguf"
             if shape == "hybrid":
                 shutil.copyfile(demo, model)

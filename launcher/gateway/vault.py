@@ -261,28 +261,24 @@ class StateVault:
     def lend_file(self, state: SavedState, path: Path) -> bool:
         """Make a state's file available at `path` if it is whole; a damaged one is deleted."""
         source = self.path_of(state)
-        if not self._is_whole(state):
-            _log.warning("%s has changed since it was saved, and is deleted.", source)
-            self.drop_state(state)
-            return False
         try:
             path.unlink(missing_ok=True)
             try:
                 os.link(source, path)
             except OSError:  # another file system, or one without links
                 shutil.copyfile(source, path)
+            # Of what is lent: another server may replace the source.
+            is_whole = _is_same_file(path, state)
         except OSError as error:
-            if not isinstance(error, FileNotFoundError):  # somebody has deleted it
+            if source.exists():  # a full disk is no fault of the state's
                 self._note_problem(error)
-            return False
-        return True
-
-    def _is_whole(self, state: SavedState) -> bool:
-        """Return whether a state's file is there, and as it was saved."""
-        try:
-            return digest_file(self.path_of(state)) == state.digest
-        except OSError:
-            return False
+                return False
+            is_whole = False
+        if not is_whole:
+            _log.warning("%s has changed since it was saved, and is deleted.", source)
+            self.drop_state(state)
+            path.unlink(missing_ok=True)
+        return is_whole
 
     @_one_at_a_time
     def note_use(self, state: SavedState) -> None:
@@ -328,7 +324,11 @@ class StateVault:
         """Compare each file with its digest, delete the damaged ones, and return them."""
         damaged = []
         for state in self.list_states():
-            if not self._is_whole(state) and state in self.list_states():  # else a server has replaced it meanwhile
+            try:
+                is_whole = _is_same_file(self.path_of(state), state)
+            except OSError:
+                is_whole = False
+            if not is_whole and state in self.list_states():  # else a server has replaced it meanwhile
                 damaged.append(state)
                 self.drop_state(state)
         return damaged
@@ -429,6 +429,11 @@ class StateVault:
         if not self.problem:
             _log.warning("Conversations are not kept on disk: %s", why)
         self.problem = why.rstrip(".")
+
+
+def _is_same_file(path: Path, state: SavedState) -> bool:
+    """Return whether a file is as the state's was when it was saved. Raises OSError."""
+    return path.stat().st_size == state.size and digest_file(path) == state.digest
 
 
 def _continues(state: SavedState, earlier: SavedState) -> bool:

@@ -312,6 +312,29 @@ def test_a_clock_that_was_set_back_by_years_is_no_error(kept: StateVault, tmp_pa
     assert len(kept.list_states()) == 1
 
 
+def test_a_file_that_is_replaced_while_it_is_lent_is_not_lent(
+    kept: StateVault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, link = keep(kept, tmp_path, make_state()), os.link
+
+    def replace_and_link(source: Path, target: Path) -> None:
+        (tmp_path / "other").write_bytes(b"another server's")
+        (tmp_path / "other").replace(source)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", replace_and_link)
+    assert not kept.lend_file(state, tmp_path / "lent")
+    assert not (tmp_path / "lent").exists()
+
+
+def test_a_state_whose_size_is_another_is_not_lent(kept: StateVault, tmp_path: Path) -> None:
+    state = keep(kept, tmp_path, make_state())
+    with closing(sqlite3.connect(kept.folder / "index.sqlite")) as db, db:
+        db.execute("UPDATE states SET size = 1")  # by this the seconds of a restore would be judged
+    assert not kept.lend_file(kept.list_states()[0], tmp_path / "lent")
+    assert not kept.path_of(state).exists()
+
+
 def test_a_state_that_cannot_be_lent_now_is_not_deleted(kept: StateVault, tmp_path: Path) -> None:
     state = keep(kept, tmp_path, make_state())
     assert not kept.lend_file(state, tmp_path / "no such folder" / "lent")

@@ -95,7 +95,7 @@ def _write_text(chance: random.Random, lines: int) -> str:
 def _work_as_agent(board: Board, number: int, seed: int) -> None:
     """Ask turn after turn until the end."""
     chance = random.Random(seed + number)
-    system = {"role": "system", "content": _write_text(random.Random(number % 2), 120)}
+    system = {"role": "system", "content": _write_text(random.Random(number % 2), 300)}
     messages: list[dict[str, str]] = []
     seen = 0
     while not board.has_ended.is_set():
