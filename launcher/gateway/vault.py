@@ -47,6 +47,8 @@ _UNLISTED_S = 3_600.0
 """A file that no row lists is deleted once it is this old: another server may be about to list a younger one."""
 _FORGOTTEN_DAYS = 365
 """Days for which a deleted conversation is not kept again: a server may have it in a slot for as long as it runs."""
+_RETRY_S = 60.0
+"""Seconds until a folder that could not be used is tried again."""
 _SUFFIX, _UNREAD = ".state", ".unread"
 _TABLES = """
 CREATE TABLE states (
@@ -172,6 +174,7 @@ class StateVault:
         self.folder = folder
         self._index = folder / "index.sqlite"
         self.problem = ""
+        self._retry_s = 0.0
         self._read_limits = read_limits
         self._lock = threading.RLock()
         self._db: sqlite3.Connection | None = None
@@ -412,15 +415,17 @@ class StateVault:
         index = self._index
         if self._db is not None and not index.exists():  # somebody has deleted the folder
             self.close()
-            self.problem = ""
-        if self._db is None and not self.problem:
+            self._retry_s = 0.0
+        if self._db is None and time.monotonic() >= self._retry_s:
             try:
                 make_private_folder(self.folder)
                 self._db = open_database(index, (_TABLES,), "The index of kept conversations").db
                 self._read_at = None
             except (OSError, sqlite3.Error, LauncherError) as error:
                 self._note_problem(error)
+                self._retry_s = time.monotonic() + _RETRY_S
             else:
+                self.problem = ""
                 self.make_room()
         return self._db
 

@@ -206,6 +206,19 @@ def test_no_more_is_written_in_a_day_than_the_disk_should_bear(tmp_path: Path) -
     tight.close()
 
 
+def test_a_folder_that_can_be_used_again_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vault, "_RETRY_S", 0.0)
+    folder = tmp_path / "states"
+    folder.write_text("no folder")
+    with closing(StateVault(folder, lambda: (GIB, 30.0))) as opened:
+        assert not opened.may_take(1)
+        assert opened.problem
+        folder.unlink()
+        keep(opened, tmp_path, make_state())
+        assert not opened.problem
+        assert len(opened.list_states()) == 1
+
+
 def test_nothing_is_kept_with_a_limit_of_zero_and_what_was_kept_is_deleted(tmp_path: Path) -> None:
     limit = GIB
     off = StateVault(tmp_path / "states", lambda: (limit, 30.0))

@@ -71,7 +71,7 @@ class Launch:
         kind = [str(self.options.model), model.st_size, model.st_mtime_ns, *self.build.command, self.build.version]
         # A slot's file names the caches of its engine: one for each slot, or one for all.
         caches = 1 if self.options.kv_unified else self.options.slots or 1
-        kind += [self.options.kv, self.options.no_gpu, caches, *self.options.extra]
+        kind += [self.options.kv or "f16", self.options.no_gpu, caches, *self.options.extra]
         return hashlib.sha256(repr(kind).encode()).hexdigest()
 
     @property
