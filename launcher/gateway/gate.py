@@ -315,14 +315,14 @@ class Gate:
         if isinstance(self._keeping, asyncio.TimerHandle):
             self._keeping.cancel()
 
-    async def _keep_slots(self, may_go_on: Callable[[], bool]) -> None:
+    async def _keep_slots(self, may_go_on: Callable[[], bool], *, last: bool = False) -> None:
         link = self._link
 
         def may_keep() -> bool:
             return self._link is link and self._set_aside is None and may_go_on()
 
         if link is not None:
-            await self._keeper.keep_slots(link, self._slots_lock, may_keep)
+            await self._keeper.keep_slots(link, self._slots_lock, may_keep, last=last)
 
     async def _leave_slots(self, forwarder: Forwarder) -> bool:
         """Wait until the engine has begun with the replies whose slots were restored; return whether it may go on.
@@ -483,7 +483,7 @@ class Gate:
         until_s = time.monotonic() + _KEEP_AT_END_S
         with suppress(TimeoutError):
             async with asyncio.timeout_at(asyncio.get_running_loop().time() + _KEEP_AT_END_S):
-                await self._keep_slots(lambda: time.monotonic() < until_s)
+                await self._keep_slots(lambda: time.monotonic() < until_s, last=True)
         self._link = None
 
     # The clients' side.

@@ -53,9 +53,8 @@ as chains compare whole blocks."""
 _COMPARED, _MOST_TRIES = 12, 3
 """Conversations, those that were used last, whose beginnings are compared, and how often one is read ahead."""
 _LONGEST_READING_S, _POLL_S = 600.0, 0.1
-_SIMILAR, _MOST_KNOWN = 0.1, 0.5
-"""Share of a request from which an engine takes the slot that begins with it (--slot-prompt-similarity), and the share
-of a conversation that the vault may have so that it is not kept anew whenever another one takes its slot."""
+_SIMILAR = 0.1
+"""Share of a request from which an engine takes the slot that begins with it (--slot-prompt-similarity)."""
 _LEFT_OUT = ("lora", "control_vector")
 _REFUSED = range(400, 500)
 """HTTP statuses of requests that the engine does not understand."""
@@ -358,8 +357,9 @@ class StateKeeper:
         return isinstance(tokens, int) and tokens >= self._least_tokens and not is_kept
 
     async def keep_before(self, link: EngineLink, exchange: Exchange) -> None:
-        """Keep the conversation that a request may drive out of its slot, unless the vault has half of it or a reply
-        would wait for that. The caller holds the lock.
+        """Keep the conversation that a request may drive out of its slot, unless a reply would wait for that.
+
+        The caller holds the lock.
         """
         chain = self._hashed.get(exchange.number, _UNHASHED).chain
         if self._vault is None or not any(map(self._is_waiting, self._live)) or _goes_on(self._live[-1], chain):
@@ -376,28 +376,34 @@ class StateKeeper:
             else:
                 slot = next((each for each in slots if similar.fits_slot(each["n_prompt_tokens"])), None)
             if slot is not None:
-                await self._keep_slot(link, slot, most_known=_MOST_KNOWN)
+                await self._keep_slot(link, slot)
 
     def _is_waiting(self, asked: AskedPrompt) -> bool:
         """Return whether a conversation is worth keeping and was not kept yet."""
         return bool(asked.chain) and asked.read_s >= self._least_gain_s and asked not in self._placed
 
-    async def keep_slots(self, link: EngineLink, lock: asyncio.Lock, may_go_on: Callable[[], bool]) -> None:
-        """Keep what is in free slots and was not kept yet, as long as `may_go_on`, with the lock for each slot."""
+    async def keep_slots(
+        self, link: EngineLink, lock: asyncio.Lock, may_go_on: Callable[[], bool], *, last: bool = False
+    ) -> None:
+        """Keep what is in free slots and was not kept yet, as long as `may_go_on`, with the lock for each slot.
+
+        `last`: the engine is to end.
+        """
         if self._vault is None or link.slot_folder is None:
             return
+        tried: set[int] = set()
         with suppress(EngineLost, OSError):
             while True:
                 async with lock:
                     if not may_go_on():
                         return
-                    slots = sorted(await link.read_slots(), key=_begun_last)
-                    slot = next(
-                        (each for each in slots if not each.get("is_processing") and self._is_unkept(each)), None
-                    )
+                    free = [each for each in await link.read_slots() if not each.get("is_processing")]
+                    unkept = (each for each in free if self._is_unkept(each) and each["id"] not in tried)
+                    slot = min(unkept, key=_begun_last, default=None)
                     if slot is None:
                         return
-                    await self._keep_slot(link, slot)
+                    tried.add(slot["id"])
+                    await self._keep_slot(link, slot, last=last)
 
     async def prepare_prompt(self, link: EngineLink, lock: asyncio.Lock, may_go_on: Callable[[], bool]) -> None:
         """Have the engine read what two kept conversations begin with, and keep that, as long as `may_go_on`.
@@ -450,10 +456,11 @@ class StateKeeper:
                 return AskedPrompt(chain, b"", 0, size, count, count, read_s, one.client, one.model), tokens
         return None
 
-    async def _keep_slot(self, link: EngineLink, slot: dict[str, Any], *, most_known: float = 1.0) -> None:
+    async def _keep_slot(self, link: EngineLink, slot: dict[str, Any], *, last: bool = False) -> None:
         """Save a slot if it is worth it, and keep the file in the background. Raises EngineLost and OSError.
 
-        It is not worth it if the vault has more than the share `most_known` of it.
+        What the vault does not have of it yet must take long enough to read: else each turn of a long conversation
+        would write all of it. If it is the `last` chance, only the least gain counts.
         """
         if self._vault is None or not self._is_unkept(slot):
             return
@@ -463,7 +470,10 @@ class StateKeeper:
         if asked is None or not is_worth_restoring(asked.read_s, size / self._bytes_s, self._least_gain_s):
             return
         found = await asyncio.to_thread(self._vault.find_state, link.state_key, asked.chain)
-        if found is not None and found[1] > most_known * asked.prompt_tokens:
+        new_s = asked.read_s * (1 - found[1] / asked.prompt_tokens) if found else asked.read_s
+        if not is_worth_restoring(new_s, 0.0 if last else size / self._bytes_s, self._least_gain_s):
+            self._placed.remove(asked)
+            del self._kept_tasks[number]
             return
         if await asyncio.to_thread(self._vault.may_take, size):
             self._keep_in_background(await self._save_path(link, number), link.state_key, asked)
@@ -648,7 +658,7 @@ def _by_use(state: SavedState) -> float:
 
 def _goes_on(asked: AskedPrompt, chain: bytes) -> bool:
     """Return whether a request with this chain has most of an earlier one."""
-    return 2 * HASH_BYTES * count_common(asked.chain, chain) >= len(asked.chain)
+    return bool(asked.chain) and 2 * HASH_BYTES * count_common(asked.chain, chain) >= len(asked.chain)
 
 
 def _begun_first(slot: dict[str, Any]) -> int:

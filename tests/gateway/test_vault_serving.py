@@ -281,3 +281,14 @@ async def test_a_conversation_is_kept_before_another_one_takes_its_slot(options:
         await kill_and_wait(session)
         answered = await ask(client, *turn)
         assert answered["cache_n"] > 0.95 * told["prompt_n"]
+
+
+async def test_a_short_turn_does_not_write_a_long_conversation_anew(options: ServeOptions) -> None:
+    async with serve_model(options) as (_, client):
+        told = await ask(client, QUESTION)
+    kept = list_kept()
+    assert len(kept) == 1
+    async with serve_model(options) as (_, client):
+        answered = await ask(client, QUESTION, told["answer"], {"role": "user", "content": "And then?"})
+        assert answered["cache_n"] > 0.95 * told["prompt_n"]
+    assert list_kept() == kept
