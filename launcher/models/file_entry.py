@@ -6,7 +6,7 @@ from pathlib import Path
 
 from launcher.base.errors import GeometryUnknown
 from launcher.models.catalogue import ModelEntry, ModelFile
-from launcher.models.drafters import MTP, find_drafter
+from launcher.models.drafters import HEAD_FILE, MTP, find_drafter
 from launcher.models.geometry import Geometry, read_geometry
 from launcher.models.gguf import GgufModel
 from launcher.models.library import parse_quant
@@ -72,7 +72,7 @@ def describe_file(model: GgufModel, name: str | None = None) -> ModelEntry:
         native_context=model.trained_context or None,
         embedding=model.is_embedding,
         reranker=model.is_reranker,
-        speculation=find_drafter(MTP.spec_type, has_file=side_files.head is not None).name,
+        speculation=find_drafter(MTP.spec_type, (HEAD_FILE,) if side_files.head else ()).name,
         draft=side_files.head,
         mmproj=side_files.projectors,
         geometry=geometry_or_none(model),

@@ -14,7 +14,7 @@ from launcher.base.paths import expand_user
 from launcher.fetch.hub import HubFile, is_hub_file
 from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry, ModelFile
 from launcher.models.download_target import parse_hub_url
-from launcher.models.drafters import MTP, find_drafter
+from launcher.models.drafters import HEAD_FILE, MTP, find_drafter
 from launcher.models.file_entry import count_parameters, geometry_or_none
 from launcher.models.file_kinds import FileKind, OtherFile, unusable_error
 from launcher.models.file_size import bits_per_weight
@@ -153,7 +153,7 @@ def describe_repository(name: HubName) -> ModelSelection:
         revision=listing.revision,
         parameters_b=count_parameters(model) / 1e9 or None,
         native_context=model.trained_context or None,
-        speculation=find_drafter(MTP.spec_type, has_file=draft is not None).name,
+        speculation=find_drafter(MTP.spec_type, (HEAD_FILE,) if draft else ()).name,
         embedding=model.is_embedding,
         reranker=model.is_reranker,
         draft=draft,

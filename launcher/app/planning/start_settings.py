@@ -548,6 +548,9 @@ def _find_unusable(kept: Settings, build: EngineBuild | None, *, can_draft: bool
         unusable["kv"] = kept["kv"]
     if build is not None and kept.get("moe_cache_mib") and not build.flags.issuperset(ROWS["moe_cache_mib"].flags):
         unusable["moe_cache_mib"] = kept["moe_cache_mib"]
+    for name in ("drafter", "ngram"):
+        if build is not None and kept.get(name) and build.spec_types and kept[name] not in build.spec_types:
+            unusable[name] = kept[name]
     return unusable
 
 

@@ -38,7 +38,6 @@ _ALIAS = Flag(("--alias", "-a"), "NAMES")
 _EMBEDDING = Flag(("--embedding", "--embeddings"))
 _RERANKING = Flag(("--reranking", "--rerank"))
 _KEEPS_SLOTS = "--no-cache-idle-slots"
-_FILES = ("model", "draft_file", "mmproj", "chat_template_file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +160,7 @@ def plan_settings_of(options: ServeOptions, backend: Backend) -> PlanSettings:
         backend=backend,
         mmproj_bytes=file_bytes(options.mmproj),
         draft_model_bytes=file_bytes(options.draft_file),
+        other_draft_bytes=tuple((each.kind, file_bytes(each.path)) for each in options.other_drafts),
         spec_type=options.spec_type,
     )
 
@@ -196,7 +196,7 @@ def _choose_host_limits(
     try:
         geometry = read_geometry(header)
         settings = replace(plan_settings_of(options, backend), **left_open)  # type: ignore[arg-type]
-        draft_model = read_draft_file(options.draft_file)
+        draft_model = read_draft_file(options.used_draft_file)
         estimate = estimate_memory(geometry, read_weights(header, geometry), settings, draft_model)
         host_mib = situation.host_beside_mib(estimate.required_mib)
         return {} if host_mib is None else choose_host_limits(estimate, host_mib)
@@ -289,12 +289,11 @@ def engine_arguments(
 
     Raises BadOption for a KV cache type that the build does not support, EngineUnsuitable for a missing flag.
     """
-    if options.kv:
-        check_kv(options.kv, sorted(build.kv_types) or tuple(KV_TYPES), engine=f"{build.name} ({build.version})")
+    for kv in filter(None, (options.kv, options.draft_kv)):
+        check_kv(kv, sorted(build.kv_types) or tuple(KV_TYPES), engine=f"{build.name} ({build.version})")
     if options.n_cpu_moe:
         _check_can_offload(build)
-    files = {name: path.absolute() for name in _FILES if (path := getattr(options, name)) is not None}
-    settings = server_arguments(replace(options, **files), build, gpu=gpu)
+    settings = server_arguments(options.with_absolute_paths(), build, gpu=gpu)
     without_extra = settings[: len(settings) - len(options.extra)]
     build.require_flags("--host", "--port", "--metrics")
     run_flags = [
