@@ -67,6 +67,7 @@ def _make_request(model: str, options: argparse.Namespace) -> Join:
     base = replace(
         base,
         engine=locate(base.engine),
+        draft_file=locate(base.draft_file),
         mmproj=locate(base.mmproj),
         chat_template_file=locate(base.chat_template_file),
     )

@@ -107,8 +107,20 @@ class CompanionFile:
     """Rounded or estimated size in bytes, if the exact one is not listed."""
     sha256: Sha256 | None = None
     """SHA-256 in lower-case hexadecimal."""
+    speculation: DrafterName | None = None
+    """How a draft drafts; absent for the model's own `speculation`, and for a projector."""
     source: str = ""
     """Source of the figures, if it is not the model's `files_source`."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kind of a draft's file (models/file_kinds.py); () without `speculation`."""
+        return DRAFTERS[self.speculation].files if self.speculation else ()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is named by its path on this machine."""
+        return self.repo is None and Path(self.file).is_absolute()
 
     @property
     def expected_bytes(self) -> int | None:
@@ -170,6 +182,8 @@ class ModelEntry:
     """Whether it thinks before it answers by default; absent if unknown."""
     draft: CompanionFile | None = None
     """The draft's file, if it needs one."""
+    drafts: tuple[CompanionFile, ...] = ()
+    """Files of other drafters that it can use, each with its `speculation`."""
     mmproj: tuple[CompanionFile, ...] = ()
     """Vision projectors."""
     geometry: Geometry | None = None
@@ -236,7 +250,21 @@ class ModelEntry:
         """Return the model with another drafter, as --spec-type calls it; None keeps its own."""
         if spec_type in (None, self.drafter.spec_type):
             return self
-        return replace(self, speculation=find_drafter(spec_type).name, draft=None)
+        drafter = find_drafter(spec_type, self.draft_kinds)
+        file = next((each for each in self.all_drafts if drafter.uses_any(each.kinds)), None)
+        others = tuple(each for each in self.all_drafts if each is not file)
+        return replace(self, speculation=drafter.name, draft=file, drafts=others)
+
+    @property
+    def all_drafts(self) -> tuple[CompanionFile, ...]:
+        """The files with which it can draft, each with its `speculation`, that of its own drafter first."""
+        own = self.draft_file
+        return (*((replace(own, speculation=own.speculation or self.speculation),) if own else ()), *self.drafts)
+
+    @property
+    def draft_kinds(self) -> tuple[str, ...]:
+        """The kinds of these files."""
+        return tuple(kind for each in self.all_drafts for kind in each.kinds)
 
     def expert_layer_mib(self, file: ModelFile) -> float | None:
         """Return the MiB of one layer's routed experts: as measured, else by the family's rules, else None."""

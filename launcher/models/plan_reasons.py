@@ -628,6 +628,13 @@ def list_cautions(
                 "not read."
             )
         )
+    if setting.draft_bytes and not setting.drafter.has_formula:
+        found.append(
+            message(
+                "How much memory {drafter} takes is an estimate, which was not compared with an engine.",
+                drafter=as_message(setting.drafter.title),
+            )
+        )
     if setting.mmproj_bytes:
         found.append(
             message(

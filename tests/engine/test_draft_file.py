@@ -74,12 +74,13 @@ async def test_an_engine_without_draft_flags_is_reported(model: Path) -> None:
 
 
 async def test_an_engine_without_the_drafter_is_reported_before_it_starts(model: Path) -> None:
-    chosen = replace(options("drafted"), draft=2, draft_file=model, spec_type="draft-lilicorr")
+    chosen = replace(options("headless"), context=4_096, draft=2, draft_file=model, spec_type="draft-lilicorr")
+    build = await probe_engine(None)
     with pytest.raises(EngineUnsuitable, match="cannot draft with draft-lilicorr") as caught:
-        await launch.prepare_launch(chosen, ENDPOINT)
+        launch.engine_arguments(chosen, build, ENDPOINT, gpu=False)
     assert "It has draft-mtp, draft-simple, draft-eagle3" in caught.value.hint
     with pytest.raises(EngineUnsuitable, match="cannot draft with ngram-new"):
-        (await probe_engine(None)).require_drafters("draft-mtp", "ngram-new")
+        build.require_drafters("draft-mtp", "ngram-new")
 
 
 @pytest.mark.parametrize("name", ["drafted", "headless"])
