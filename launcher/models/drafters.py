@@ -88,14 +88,17 @@ class Drafter:
         """Return how tokens are drafted in a few words, such as "draft 3"; `off` if none are."""
         if not self.drafts:
             return as_message(off)
-        return message("draft {draft}", draft=length) if self.takes_length else message("drafts from repeats")
+        if not self.takes_length:
+            return message("drafts from repeats")
+        name = None if self.uses_head else as_message(self.title)  # what a head drafts needs no name
+        return message("draft {draft}[ by {drafter}]", draft=length, drafter=name)
 
     def describe(self, length: int, *, mode: bool = False) -> Message:
         """Return the same with more words: "draft length 3", or with `mode` "MTP on, draft length 3"."""
         if not self.drafts or not self.takes_length:
             return self.label(length)
         in_full = message("draft length {draft}", draft=length)
-        return message("MTP on, {drafts}", drafts=in_full) if mode else in_full
+        return message("{drafter} on, {drafts}", drafter=as_message(self.title), drafts=in_full) if mode else in_full
 
 
 NONE = Drafter("none", "none", "")
@@ -134,9 +137,8 @@ _ROWS = (
     ),
     _trained("eagle3", "EAGLE-3", "layer that reads states of the model's own"),
     _trained("dflash", "DFlash", "block of tokens at once", usual_length=_OF_BLOCK),
-    _trained(
-        "dflash2", "DFlash2", "block of tokens at once", files=("dflash",), usual_length=_OF_BLOCK, newer=True
-    ),  # b11549: draft-dflash
+    # Its files are of the same kind, which b11549 runs as draft-dflash.
+    _trained("dflash2", "DFlash2", "block of tokens at once", files=("dflash",), usual_length=_OF_BLOCK, newer=True),
     _trained("dspark", "DSpark", "block of tokens, corrected in order", usual_length=_OF_BLOCK),
     _trained("lilicorr", "LiLiCorr", "path through a block's candidates", usual_length=_OF_BLOCK, newer=True),
     _REPEATS("ngram-simple", "ngram-simple", tried=True),

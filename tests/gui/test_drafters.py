@@ -47,6 +47,8 @@ def test_one_row_makes_an_option_an_argument_memory_a_slider_and_an_axis(row: Dr
         own = replace(own, draft_file=Path("beside.gguf"))
     assert own.drafter is row
     assert replace(own, draft=0).drafter is NONE
+    by = "" if row.uses_head else f" by {row.title}"
+    assert f"{row.label(2)}" == (f"draft 2{by}" if row.takes_length else "drafts from repeats")
     newer = replace(LLAMA_SERVER, spec_types=frozenset(SPEC_TYPES))
     words = " ".join(server_arguments(replace(own, context=8_192), newer, gpu=True))
     assert f"--spec-type {row.spec_type} " in words

@@ -128,7 +128,7 @@ def _check_draft(options: ServeOptions, path: Path, header: GgufModel) -> None:
         why = message("it has no confidence head, so that {p_min} must be 0", p_min=name_setting("p_min"))
     if why:
         raise ModelUnexpected(
-            message("{name} cannot draft for {model}: {why}.", name=path.name, model=options.model.name, why=why),
+            message("{name} cannot draft for {model}[: {why}].", name=path.name, model=options.model.name, why=why),
             message("Start it with {mtp_off}, or with another draft.", mtp_off=name_setting("draft", 0)),
             path=str(path),
         )
