@@ -396,6 +396,12 @@ def _draft_reason(
             return message("This file has no MTP head.")
         if chosen:
             return message("MTP is off, as you chose.")
+        if not entry.drafter.accepted:
+            return message(
+                "{drafter} could draft, but no runs with it are known. To try it, add {setting}.",
+                drafter=as_message(entry.drafter.title),
+                setting=name_setting("drafter", entry.drafter.spec_type),
+            )
         if entry.slower_with_mtp:
             return message("MTP is off. {report}", report=as_message(entry.slower_with_mtp.text))
         run = nearest_comparison(entry, replace(setting, draft=_ASSUMED_DRAFT), situation)

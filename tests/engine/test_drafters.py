@@ -6,13 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.planning.start_settings import make_unresolved_options, resolve_start
+from launcher.app.planning.model_source import ModelSource, estimate_by_formula
+from launcher.app.planning.planner import settings_for_model
+from launcher.app.planning.start_settings import ResolvedStart, make_unresolved_options, resolve_start
 from launcher.base.errors import ModelHasNoHead, ModelUnexpected
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.launch import check_model
+from launcher.engine.settings import save_model_settings
 from launcher.models.catalogue import Catalogue
 from launcher.models.drafters import DRAFTERS, SPEC_TYPES
+from launcher.models.gguf import read_model
 from launcher.models.locate import add_draft, select_file
 from launcher.models.plan import PlanCriteria, make_plans
 from launcher.models.situation import describe_machine
@@ -110,6 +114,54 @@ def test_a_plan_takes_the_named_drafter_and_says_what_is_not_known(drafted: Path
     (plan,) = make_plans(selection.catalogue, describe_machine(24), PlanCriteria(selection.entry.id))
     assert plan.setting.drafter.name in ("mtp", "none")
     assert plan.estimate.exact
+
+
+async def test_a_chosen_drafter_whose_file_is_gone_is_no_longer_used(
+    demo_model: Path, home: Path, tmp_path: Path
+) -> None:
+    model, draft = tmp_path / "demo.gguf", tmp_path / "dflash-demo.gguf"
+    shutil.copy(demo_model, model)
+    write_draft(draft, "dflash", demo_model)
+    save_model_settings(model, {"drafter": "draft-dflash", "draft": 6})
+
+    async def resolve() -> ResolvedStart:
+        return await resolve_start(str(model), None, lambda path: ServeOptions(path, built_in=True))
+
+    found = (await resolve()).options
+    assert (found.drafter.name, found.draft) == ("dflash", 6)
+    draft.unlink()
+    resolved = await resolve()
+    assert resolved.options.drafter.name in ("mtp", "none")
+    assert resolved.options.draft < 6
+    notices = [f"{notice.text}" for notice in resolved.notices]
+    assert "Your last settings do not work with this file and engine: drafter draft-dflash, draft 6." in notices
+
+
+def test_a_draft_beside_a_model_without_a_head_is_not_used_unasked(
+    headless_model: Path, home: Path, tmp_path: Path
+) -> None:
+    model, draft = tmp_path / "plain.gguf", tmp_path / "eagle3-plain.gguf"
+    shutil.copy(headless_model, model)
+    write_draft(draft, "eagle3", headless_model)
+    unasked = make_unresolved_options(str(model), ServeOptions)
+    assert (unasked.draft, unasked.spec_type, unasked.draft_file) == (0, "draft-eagle3", draft)
+    assert replace(unasked, draft=2).drafter is DRAFTERS["eagle3"]
+    selection = select_file(model, Catalogue(()))
+    (plan,) = make_plans(selection.catalogue, describe_machine(24), PlanCriteria(selection.entry.id))
+    assert plan.setting.draft == 0
+    assert any("EAGLE-3 could draft, but no runs with it are known." in reason for reason in plan.reasons)
+
+
+def test_the_estimate_counts_the_chosen_draft(drafted: Path, home: Path) -> None:
+    header = read_model(drafted)
+    source = ModelSource(header, ())
+    criteria = PlanCriteria(draft=2, chosen_drafter="draft-dspark")
+    settings = settings_for_model(header, criteria, describe_machine(24))
+    with_draft, without = (estimate_by_formula(source, replace(settings, draft=length)) for length in (2, 0))
+    assert with_draft.drafts_counted
+    assert with_draft.parts.weights > without.parts.weights
+    assert with_draft.parts.draft_kv > 0
+    assert with_draft.high - with_draft.low > without.high - without.low
 
 
 def test_a_draft_for_another_model_is_refused_before_the_engine_aborts(drafted: Path, tmp_path: Path) -> None:

@@ -299,7 +299,7 @@ class Previewer:
         options = change_settings(basis.options, server_changes)
         settings = self._make_plan_settings(options)
         if settings.drafter.drafts and settings.drafter.spec_type not in basis.drafters:
-            raise no_head_error(basis.options.model.name)
+            raise no_head_error(basis.options.model.name, settings.drafter)
         before, after = self._estimate_memory(basis.plan_settings), self._estimate_memory(settings)
         described = [change for name in server_changes if (change := self._describe_change(name, options))]
         for name, value in request_changes.items():

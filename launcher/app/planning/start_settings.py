@@ -29,6 +29,7 @@ from launcher.engine.settings import Settings, change_settings, load_model_setti
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.drafters import drafter_in
+from launcher.models.gguf import GgufModel
 from launcher.models.library import find_companion
 from launcher.models.locate import (
     ModelSelection,
@@ -379,9 +380,12 @@ async def resolve_start(
         own = replace(own, kept=_leave_out(own.kept, ("drafter",)), tuned=_leave_out(own.tuned, ("drafter",)))
     unused_kept = {} if use_kept else await asyncio.to_thread(load_model_settings, base.model)
     build, situation = await _read_engine_and_memory(base, ending)
+    lost = {} if "drafter" in asked else _find_lost_drafter(own.kept, base, header)
+    lost_tuned = _find_lost_drafter(own.tuned, base, header)
+    own = replace(own, kept=_leave_out(own.kept, lost), tuned=_leave_out(own.tuned, lost_tuned))
     drafting = change_settings(base, {"drafter": asked.get("drafter", own.kept.get("drafter"))})
     can_draft = drafting.can_draft(head=header.has_mtp_head) and not header.is_embedding
-    unusable = _find_unusable(own.kept, build, can_draft=can_draft)
+    unusable = {**lost, **_find_unusable(own.kept, build, can_draft=can_draft)}
     unusable_tuned = _find_unusable(own.tuned, build, can_draft=True)
     own = replace(own, kept=_leave_out(own.kept, unusable), tuned=_leave_out(own.tuned, unusable_tuned))
     fixed = dict(asked)
@@ -529,6 +533,8 @@ def _choose_drafting(options: ServeOptions, entry: ModelEntry, file: ModelFile) 
         return replace(options, draft=0)
     if draft_file is not None:
         refuse_damaged(draft_file)
+        if not is_named and not entry.drafter.accepted:  # it is never used unasked
+            options = replace(options, draft=0)
     return replace(options, draft_file=draft_file, spec_type=entry.drafter.spec_type)
 
 
@@ -558,6 +564,14 @@ async def _read_engine_and_memory(
         return build, (await read_situation(description, build=build)).with_servers_running(ending=ending)
     except (LauncherError, OSError):
         return build, None
+
+
+def _find_lost_drafter(settings: Settings, base: ServeOptions, header: GgufModel) -> dict[str, Value]:
+    """Return the drafter in own settings, and its draft length, if its file is no longer there."""
+    chosen = change_settings(base, {"drafter": settings.get("drafter")})
+    if chosen.can_draft(head=header.has_mtp_head):
+        return {}
+    return {name: settings[name] for name in ("drafter", "draft") if settings.get("drafter") and name in settings}
 
 
 def _find_unusable(kept: Settings, build: EngineBuild | None, *, can_draft: bool) -> dict[str, Value]:
