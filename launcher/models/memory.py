@@ -451,7 +451,8 @@ def _range_of_total(
     """Return the bytes between which the total lies, given how exactly its parts are known."""
     below = above = int(parts.weights * weights.tolerance) + (_ENCODER_DOUBT_MIB * _MIB if parts.mmproj else 0)
     if not buffers_known:
-        shares = _SIMILAR_BUFFERS if is_graph_known(geometry) else _GUESSED_BUFFERS
+        is_similar = is_graph_known(geometry) and drafter.has_formula
+        shares = _SIMILAR_BUFFERS if is_similar else _GUESSED_BUFFERS
         below += int((parts.compute + parts.draft_compute) * shares[0])
         above += int((parts.compute + parts.draft_compute) * shares[1])
     guessed = parts.draft_kv if geometry.cache_known else parts.kv + parts.draft_kv

@@ -1,5 +1,6 @@
 """Drafts in files of their own, with the layouts of llama.cpp, served by the real built-in engine."""
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -8,18 +9,23 @@ import pytest
 
 from launcher.app.planning.model_source import ModelSource, estimate_by_formula
 from launcher.app.planning.planner import settings_for_model
+from launcher.app.planning.preview import Previewer, read_basis
 from launcher.app.planning.start_settings import ResolvedStart, make_unresolved_options, resolve_start
 from launcher.base.errors import ModelHasNoHead, ModelUnexpected
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest
-from launcher.engine.server.launch import check_model
+from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.launch import check_model, plan_settings_of, prepare_launch, read_draft_file
 from launcher.engine.settings import save_model_settings
 from launcher.models.catalogue import Catalogue
 from launcher.models.drafters import DRAFTERS, SPEC_TYPES
+from launcher.models.geometry import read_geometry
 from launcher.models.gguf import read_model
 from launcher.models.locate import add_draft, select_file
+from launcher.models.memory import estimate_memory
 from launcher.models.plan import PlanCriteria, make_plans
 from launcher.models.situation import describe_machine
+from launcher.models.weights import read_weights
 from tests.engine.test_supervisor import supervise_server
 from tools.demo_model.drafts import DraftKind, write_draft
 
@@ -29,6 +35,7 @@ KINDS: dict[str, DraftKind] = {
     "draft-dflash": "dflash",
     "draft-dspark": "dspark",
 }
+_BUFFER = re.compile(r"(\w+): +\S+ (?:model |KV |RS |output |compute )?buffer size = +([\d.]+) MiB")
 QUESTION = ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=48, temperature=0.0)
 
 
@@ -50,6 +57,13 @@ def start(model: Path, spec_type: str | None = None, draft: Path | None = None) 
     return replace(found, context=4_096, chosen_drafter=spec_type)
 
 
+def add_buffers(lines: list[str]) -> float:
+    """Return the MiB of an engine's buffers. Each of its two contexts names its compute buffer anew when it grows."""
+    sizes = [(each[1], float(each[2])) for each in map(_BUFFER.search, lines) if each]
+    compute = [mib for name, mib in sizes if name == "sched_reserve"]
+    return sum(mib for name, mib in sizes if name != "sched_reserve") + sum(compute[-2:])
+
+
 @pytest.mark.parametrize("spec_type", KINDS)
 async def test_each_kind_of_draft_is_served(drafted: Path, home: Path, spec_type: str) -> None:
     """The words of the small model and of DSpark's Markov head come from the corpus; the others know nothing."""
@@ -62,6 +76,14 @@ async def test_each_kind_of_draft_is_served(drafted: Path, home: Path, spec_type
         async with watched.supervisor.client.chat(QUESTION) as deltas:
             async for delta in deltas:
                 timings = delta.timings or timings
+        used_mib = add_buffers(watched.supervisor.log.last_lines())
+    settings = plan_settings_of(options, "cpu")
+    header = read_model(drafted)
+    geometry = read_geometry(header)
+    draft_model = read_draft_file(options.used_draft_file)
+    found = estimate_memory(geometry, read_weights(header, geometry), settings, draft_model)
+    low_mib, high_mib = ((bound - found.parts.overhead) / 2**20 for bound in (found.low, found.high))
+    assert low_mib <= used_mib <= high_mib
     assert timings is not None
     assert timings.draft_n > 0
     if KINDS[spec_type] in ("model", "dspark"):
@@ -162,6 +184,24 @@ def test_the_estimate_counts_the_chosen_draft(drafted: Path, home: Path) -> None
     assert with_draft.parts.weights > without.parts.weights
     assert with_draft.parts.draft_kv > 0
     assert with_draft.high - with_draft.low > without.high - without.low
+
+
+async def test_a_preview_offers_what_the_model_and_the_engine_have(drafted: Path, home: Path) -> None:
+    launch = await prepare_launch(start(drafted), Endpoint(20_002, "key"))
+    basis = await read_basis(launch)
+    offered = basis.slider_values("drafter")
+    assert set(offered) == {
+        *("draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark"),
+        *("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"),
+    }
+    assert basis.unsupported >= {"draft_device", "draft_n_cpu_moe", "draft_ubatch"}
+    changed = Previewer(basis).preview({"drafter": "draft-dspark", "draft": 3})
+    assert changed.estimate is not None
+    assert changed.estimate.drafts_counted
+    assert not changed.estimate.exact
+    own = Previewer(basis).preview({"drafter": "draft-mtp", "draft": 3}).estimate
+    assert own is not None
+    assert own.exact
 
 
 def test_a_draft_for_another_model_is_refused_before_the_engine_aborts(drafted: Path, tmp_path: Path) -> None:
