@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 from launcher.base.errors import ModelUnknown
 from launcher.base.messages import command_name, join_messages, mark, message, suggest_names
-from launcher.models.drafters import DRAFTERS, MTP, Drafter, DrafterName, find_drafter
+from launcher.models.drafters import DRAFTERS, MTP, NONE, Drafter, DrafterName, find_drafter
 from launcher.models.geometry import Geometry
 from launcher.models.preset import (
     Amount,
@@ -113,9 +113,14 @@ class CompanionFile:
     """Source of the figures, if it is not the model's `files_source`."""
 
     @property
+    def drafter(self) -> Drafter:
+        """The drafter of a draft, NONE without `speculation`."""
+        return DRAFTERS[self.speculation] if self.speculation else NONE
+
+    @property
     def kinds(self) -> tuple[str, ...]:
         """The kind of a draft's file (models/file_kinds.py); () without `speculation`."""
-        return DRAFTERS[self.speculation].files if self.speculation else ()
+        return self.drafter.files
 
     @property
     def is_local(self) -> bool:
@@ -240,7 +245,12 @@ class ModelEntry:
         """Return whether the catalogue expects an MTP head in `file`. If the file's header was read, that decides."""
         if self.embedding:  # an embedding model drafts nothing, whatever its file holds
             return False
-        return self.speculation == MTP.name if file.has_head is None else file.has_head
+        return self.names_head if file.has_head is None else file.has_head
+
+    @property
+    def names_head(self) -> bool:
+        """Whether it is listed as a model with a head in its files."""
+        return self.speculation is not None and self.drafter.source == "head"
 
     def can_draft(self, file: ModelFile) -> bool:
         """Return whether `file` has what the model's drafter needs."""

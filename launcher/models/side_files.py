@@ -9,6 +9,7 @@ output is as wide as its model's hidden size. Names only say which files to read
 """
 
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -31,6 +32,7 @@ _MOST_NAMED = 12
 """Models in a draft's folder that are compared with it, at most."""
 _MOST_OTHER_TOKENS = 128
 """SPEC_VOCAB_MAX_SIZE_DIFFERENCE of llama.cpp's common/speculative.cpp (b11549)."""
+_NO_LETTER, _QUANT_END = re.compile(r"[^a-z0-9]"), re.compile(r"[-_.](?:UD-)?(?:I?Q\d\w*|BF16|F16|F32|MXFP4)?\.gguf$")
 _DRAFT = re.compile(r"(?<![a-z])draft(?:er)?(?![a-z])", re.IGNORECASE)
 """What the name of a small model says if it is there to draft."""
 USUAL_DRAFT_QUANT = "Q8_0"
@@ -59,7 +61,13 @@ def find_side_files(trunk: GgufModel) -> SideFiles:
         elif (drafter := drafter_for(each, trunk)) is not None:
             found.append((drafter, each))
     quant = parse_quant(path.name)
-    found.sort(key=lambda each: draft_preference(each[1].path.name, each[1].file_bytes, quant))
+    # Sibling models of one size and vocabulary are told by names alone.
+    found.sort(
+        key=lambda each: (
+            _compare_names(each[1].path.name, path.name),
+            *draft_preference(each[1].path.name, each[1].file_bytes, quant),
+        )
+    )
     drafts = dict(reversed(found))  # the best one of each drafter stays
     named = trunk.metadata.get("general.basename")
     # Projectors of the same group stay sorted by name.
@@ -200,6 +208,12 @@ def _count_blocks(model: GgufModel) -> int:
 def _may_be_equal(one: int | None, other: int | None) -> bool:
     """Return whether two counts are equal, or one is unknown: a head may lack the vocabulary."""
     return None in (one, other) or one == other
+
+
+def _compare_names(draft: str, trunk: str) -> int:
+    """Return how many letters a draft's name has besides those of its model's name, many if it does not hold them."""
+    found, wanted = (_NO_LETTER.sub("", _QUANT_END.sub("", name).casefold()) for name in (draft, trunk))
+    return len(found) - len(wanted) if wanted and wanted in found else sys.maxsize
 
 
 def draft_preference(name: str, file_bytes: int, quant: str | None) -> tuple[bool, bool, int]:

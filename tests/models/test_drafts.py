@@ -22,6 +22,7 @@ from launcher.models.plan import PlanCriteria, make_plans
 from launcher.models.pull import pull_model
 from launcher.models.side_files import find_mismatch, find_side_files
 from launcher.models.situation import describe_machine
+from tests import forked
 from tests.conftest import Hub
 from tests.models.pulling import QUICK
 from tools.demo_model.drafts import write_draft
@@ -91,6 +92,29 @@ def test_a_model_of_the_catalogue_is_downloaded_with_the_wanted_draft() -> None:
         parse_target(name, drafted, drafter="draft-dflash")
 
 
+def test_a_draft_of_the_catalogue_names_its_drafter(home: Path) -> None:
+    folder = home / "config" / "models"
+    folder.mkdir(parents=True)
+    text = """
+[[models]]
+id = "drafted"
+name = "Drafted"
+repo = "someone/Drafted-GGUF"
+speculation = "mtp"
+files = [{ quant = "F16", file = "x.gguf" }]
+drafts = [{ file = "eagle3.gguf", speculation = "%s", size_bytes = 7 }]
+"""
+    (folder / "mine.toml").write_text(text % "eagle3")
+    (draft,) = load_catalogue().find("drafted").drafts
+    assert draft.drafter is DRAFTERS["eagle3"]
+    shown = forked.run("models", "drafted").stdout
+    assert "layer that reads states of the model's own (--drafter draft-eagle3), eagle3.gguf" in " ".join(shown.split())
+    (folder / "mine.toml").write_text(text % "ngram-mod")
+    (problem,) = load_catalogue().problems
+    assert "drafts" in problem.field
+    assert problem.reason == "is missing, or names what needs no file"
+
+
 def test_drafts_in_another_programs_store_are_paired(
     demo_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,3 +149,16 @@ def test_what_must_match_is_named(demo_model: Path, headless_model: Path, tmp_pa
     assert find_mismatch(near, trunk) == "", "llama.cpp allows 128 tokens more or fewer"
     other = replace(small, metadata={**small.metadata, "tokenizer.ggml.model": "llama"})
     assert find_mismatch(other, trunk) == "its tokenizer is llama in place of gpt2"
+
+
+def test_of_drafts_for_sibling_models_the_one_with_the_models_name_is_taken(demo_model: Path, tmp_path: Path) -> None:
+    """Both models are as wide, and have the same vocabulary, so that only names tell their drafts."""
+    for name in ("demo-8B-Coder-EAGLE3-Q4_K_M.gguf", "demo-8B-EAGLE3-F16.gguf", "demo-8B-EAGLE3-Q8_0.gguf"):
+        write_draft(tmp_path / name, "eagle3", demo_model)
+    for name, wanted in (
+        ("demo-8B-Q4_K_M.gguf", "demo-8B-EAGLE3-Q8_0.gguf"),
+        ("demo-8B-Coder-F16.gguf", "demo-8B-Coder-EAGLE3-Q4_K_M.gguf"),
+    ):
+        shutil.copy(demo_model, tmp_path / name)
+        (draft,) = find_side_files(read_model(tmp_path / name)).drafts
+        assert Path(draft.file).name == wanted
