@@ -55,10 +55,12 @@ def find_side_files(trunk: GgufModel) -> SideFiles:
     path = trunk.path.absolute()
     found: list[tuple[Drafter, GgufModel]] = []
     projectors: list[GgufModel] = []
-    for each in _read_candidates(path, trunk.file_bytes):
+    listed = find_stored_side_files(path)
+    others = [each for each in _find_candidates(path, trunk.file_bytes) if each not in listed]
+    for each in _read_all([*listed, *others]):
         if is_projector_of(each, trunk):
             projectors.append(each)
-        elif (drafter := drafter_for(each, trunk)) is not None:
+        elif (drafter := drafter_for(each, trunk, is_named=each.path in listed)) is not None:
             found.append((drafter, each))
     quant = parse_quant(path.name)
     # Sibling models of one size and vocabulary are told by names alone.
@@ -78,13 +80,14 @@ def find_side_files(trunk: GgufModel) -> SideFiles:
     )
 
 
-def drafter_for(side: GgufModel, trunk: GgufModel) -> Drafter | None:
+def drafter_for(side: GgufModel, trunk: GgufModel, *, is_named: bool = False) -> Drafter | None:
     """Return the drafter that a file is for a model; None if it does not fit, or is none.
 
-    A model is one only if its name says so. A head is none for a model that has one.
+    A model is one only if a store names it as the draft, or its name says so. A head is none for a model that has one.
     """
     kind, drafter = recognise_file(side), recognise_drafter(side)
-    is_wanted = kind is not None or (says_draft(side.path.name) and side.file_bytes < trunk.file_bytes)
+    is_called = says_draft(side.path.name) and side.file_bytes < trunk.file_bytes
+    is_wanted = kind is not None or is_named or is_called
     has_own = drafter is not None and drafter.uses_head and trunk.mtp_head is MtpHead.PRESENT
     if drafter is None or not is_wanted or has_own or find_mismatch(side, trunk):
         return None
@@ -99,7 +102,9 @@ def recognise_drafter(side: GgufModel) -> Drafter | None:
 
 def find_drafts_beside(path: Path) -> tuple[CompanionFile, ...]:
     """Return the drafts for the local model at `path`, whose header is read only if there are side files."""
-    return find_side_files(read_model(path)).drafts if _find_candidates(path.absolute(), 0) else ()
+    path = path.absolute()
+    may_have = find_stored_side_files(path) or _find_candidates(path, 0)
+    return find_side_files(read_model(path)).drafts if may_have else ()
 
 
 def says_draft(name: str) -> bool:
@@ -231,12 +236,8 @@ def _as_companion(model: GgufModel) -> CompanionFile:
     return CompanionFile(file=str(model.path), size_bytes=model.file_bytes)
 
 
-def _read_candidates(path: Path, trunk_bytes: int) -> Iterator[GgufModel]:
-    """Yield the headers of the files that may belong to a model; files that cannot be read are left out."""
-    return _read_all(find_stored_side_files(path) or _find_candidates(path, trunk_bytes))
-
-
 def _read_all(paths: Iterable[Path]) -> Iterator[GgufModel]:
+    """Yield the headers of files; those that cannot be read are left out."""
     for each in paths:
         try:
             stat = each.stat()
