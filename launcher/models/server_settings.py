@@ -374,30 +374,6 @@ class ServerSettings:
         default="by their free memory",
         memory="formula",
     )
-    p_min: float | None = _setting_row(
-        "p_min",
-        "share",
-        "--spec-draft-p-min",
-        help="stop a draft at a token that is less likely than this",
-        metavar="P",
-        default="0",
-        most=1,
-        tuned=(0.0, 0.5, 0.75),
-        likely="offloaded",  # it saves verification, which is slow then; published runs on a GPU alone lost by it
-        drafting=_FILES_AND_HEADS,
-    )
-    draft_sampling: str | None = _setting_row(
-        "draft_sampling",
-        "choice",
-        "--spec-draft-sampling",
-        help="how drafts are taken from what the drafter thinks likely: greedy or probabilistic",
-        metavar="HOW",
-        default="greedy",
-        choices=("greedy", "probabilistic"),
-        tuned=("greedy", "probabilistic"),
-        likely="sampled",
-        drafting=_FILES_AND_HEADS,
-    )
     draft_min: int | None = _setting_row(
         "draft_min",
         "count",
@@ -460,6 +436,30 @@ class ServerSettings:
         usual=0,
         memory="formula",
         drafting=("file",),
+    )
+    p_min: float | None = _setting_row(
+        "p_min",
+        "share",
+        "--spec-draft-p-min",
+        help="stop a draft at a token that is less likely than this",
+        metavar="P",
+        default="0",
+        most=1,
+        tuned=(0.0, 0.5, 0.75),
+        likely="offloaded",  # it saves verification, which is slow then; published runs on a GPU alone lost by it
+        drafting=_FILES_AND_HEADS,
+    )
+    draft_sampling: str | None = _setting_row(
+        "draft_sampling",
+        "choice",
+        "--spec-draft-sampling",
+        help="how drafts are taken from what the drafter thinks likely: greedy or probabilistic",
+        metavar="HOW",
+        default="greedy",
+        choices=("greedy", "probabilistic"),
+        tuned=("greedy", "probabilistic"),
+        likely="sampled",
+        drafting=_FILES_AND_HEADS,
     )
     chosen_drafter: str | None = _setting_row(
         "drafter",
