@@ -98,7 +98,10 @@ class Drafter:
         if not self.drafts or not self.takes_length:
             return self.label(length)
         in_full = message("draft length {draft}", draft=length)
-        return message("{drafter} on, {drafts}", drafter=as_message(self.title), drafts=in_full) if mode else in_full
+        is_named = mode or not self.uses_head
+        return (
+            message("{drafter} on, {drafts}", drafter=as_message(self.title), drafts=in_full) if is_named else in_full
+        )
 
 
 NONE = Drafter("none", "none", "")

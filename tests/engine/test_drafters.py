@@ -16,9 +16,9 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import check_model, plan_settings_of, prepare_launch, read_draft_file
-from launcher.engine.settings import save_model_settings
+from launcher.engine.settings import launched_settings, save_model_settings
 from launcher.models.catalogue import Catalogue
-from launcher.models.drafters import DRAFTERS, SPEC_TYPES
+from launcher.models.drafters import DRAFTERS, SPEC_TYPES, drafter_in
 from launcher.models.geometry import read_geometry
 from launcher.models.gguf import read_model
 from launcher.models.locate import add_draft, select_file
@@ -199,6 +199,12 @@ async def test_a_preview_offers_what_the_model_and_the_engine_have(drafted: Path
     assert changed.estimate is not None
     assert changed.estimate.drafts_counted
     assert not changed.estimate.exact
+    named = await prepare_launch(start(drafted, draft=drafted.with_name("small.gguf")), Endpoint(20_002, "key"))
+    shown = [drafter_in(launched_settings(each)) for each in (launch, named)]
+    assert [f"{each.describe(2, mode=True)}" for each in shown] == [
+        "MTP on, draft length 2",
+        "the draft model on, draft length 2",
+    ]
     own = Previewer(basis).preview({"drafter": "draft-mtp", "draft": 3}).estimate
     assert own is not None
     assert own.exact
