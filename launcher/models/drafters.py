@@ -25,10 +25,10 @@ class Drafter:
     """One way to draft tokens.
 
     `name` is the catalogue's word, `spec_type` that of --spec-type (llama.cpp b11434: common/speculative.cpp).
-    `source` says what it needs of a model and what memory it takes. `uses_head`: a head in the model's file is loaded
-    for it. `takes_length`: the draft length limits it. `outputs` are the rows of logits for each slot; 0: by the draft
-    length. `accepted` is the usual share of accepted drafts by draft length; empty if no runs were published. `tried`:
-    a tune tries it besides the model's own. `title` is its name for people. `usual_length` is
+    `source` says what it needs of a model and what memory it takes. `uses_head`: a head in the model's file is
+    loaded for it. `takes_length`: the draft length limits it. `outputs` are the rows of logits for each slot; 0: by
+    the draft length. `accepted` is the usual share of accepted drafts by draft length; empty if no runs were
+    published. `tried`: a tune tries it besides the model's own. `title` is its name for people. `usual_length` is
     the draft length if the user names the drafter and no length. `files` are the kinds of files
     (models/file_kinds.py) that it drafts with. `has_formula`: its memory by formula was compared with an engine's.
     `newer`: llama.cpp b11669 lacks it; forks and later builds may have it.

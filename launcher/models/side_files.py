@@ -125,9 +125,11 @@ def find_mismatch(side: GgufModel, trunk: GgufModel) -> str:
     hidden, wanted = hidden or side.read_count("embedding_length"), trunk.read_count("embedding_length")
     if not isinstance(layers, tuple) or not layers:
         return message("its header does not say which layers it reads")
+    if hidden is None:
+        return message("its header does not say how wide its models are")
     if hidden != wanted:
         return message(
-            "it is for models that are {hidden:,} wide, and this one is {wanted:,}", hidden=hidden, wanted=wanted
+            "it is for models that are {hidden:,} wide, and this one is {wanted:,}", hidden=hidden, wanted=wanted or 0
         )
     if max(layers) > _count_blocks(trunk):
         return message(
@@ -153,10 +155,10 @@ def _compare_vocabularies(side: GgufModel, trunk: GgufModel) -> str:
         ids = [model.metadata.get(f"tokenizer.ggml.{name}_token_id") for model in (side, trunk)]
         if adds[0] != adds[1] or (adds[0] and ids[0] != ids[1]):
             return message("its vocabulary has another {name} token", name=name.upper())
-    counts = side.vocabulary, trunk.vocabulary
-    if None in counts or abs((counts[0] or 0) - (counts[1] or 0)) > _MOST_OTHER_TOKENS:
-        return _other_vocabulary(side, trunk)
-    return ""
+    if side.vocabulary is None or trunk.vocabulary is None:
+        return message("its header has no vocabulary")
+    is_near = abs(side.vocabulary - trunk.vocabulary) <= _MOST_OTHER_TOKENS
+    return "" if is_near else _other_vocabulary(side, trunk)
 
 
 def _other_vocabulary(side: GgufModel, trunk: GgufModel) -> str:

@@ -142,11 +142,16 @@ def test_what_must_match_is_named(demo_model: Path, headless_model: Path, tmp_pa
     assert mismatch(**{"eagle3.target_layers": None}) == "its header does not say which layers it reads"
     fewer = replace(side, array_lengths={**side.array_lengths, "tokenizer.ggml.tokens": 2_000})
     assert find_mismatch(fewer, trunk) == "its vocabulary has 2,000 tokens in place of 2,176"
+    nameless = {key: value for key, value in side.metadata.items() if not key.startswith("eagle3.embedding")}
+    nameless.pop("eagle3.target_hidden_size")
+    assert find_mismatch(replace(side, metadata=nameless), trunk) == "its header does not say how wide its models are"
     write_draft(draft, "model", demo_model)
     small = read_model(draft)
     assert find_mismatch(small, trunk) == ""
     near = replace(small, array_lengths={**small.array_lengths, "tokenizer.ggml.tokens": 2_100})
     assert find_mismatch(near, trunk) == "", "llama.cpp allows 128 tokens more or fewer"
+    unknown = {key: value for key, value in small.array_lengths.items() if key != "tokenizer.ggml.tokens"}
+    assert find_mismatch(replace(small, array_lengths=unknown), trunk) == "its header has no vocabulary"
     other = replace(small, metadata={**small.metadata, "tokenizer.ggml.model": "llama"})
     assert find_mismatch(other, trunk) == "its tokenizer is llama in place of gpt2"
 
