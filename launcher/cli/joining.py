@@ -21,7 +21,7 @@ from launcher.cli.progress import StateLine
 from launcher.cli.suggested_fixes import print_failure
 from launcher.engine.server.last_start import save_last_model
 from launcher.engine.server.state import ServerState, ServerStatus
-from launcher.models.drafters import drafter_of
+from launcher.models.drafters import drafter_in
 
 if TYPE_CHECKING:
     from launcher.engine.server.registry import ServerEntry
@@ -67,6 +67,7 @@ def _make_request(model: str, options: argparse.Namespace) -> Join:
     base = replace(
         base,
         engine=locate(base.engine),
+        draft_file=locate(base.draft_file),
         mmproj=locate(base.mmproj),
         chat_template_file=locate(base.chat_template_file),
     )
@@ -83,7 +84,7 @@ def _make_request(model: str, options: argparse.Namespace) -> Join:
 def _describe_ready(ready: Mapping[str, Any]) -> Iterator[str]:
     settings = ready["settings"]
     draft, slots = settings.get("draft"), settings.get("slots")
-    mode: str = drafter_of(draft).describe(draft, mode=True)
+    mode: str = drafter_in(settings).describe(draft, mode=True)
     if ready["embeddings"]:
         mode = "reranking" if ready["reranking"] else "embeddings"
     yield from ready["notices"]

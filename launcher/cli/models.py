@@ -154,6 +154,10 @@ def _list_facts(model: ModelEntry) -> Iterator[tuple[str, str]]:
         drafter, beside = model.drafter, model.draft_file
         file = f", {beside.file} ({_format_gb(beside.size_bytes)} GB)" if beside else ""
         yield "Drafts by", f"{drafter.summary} (--spec-type {drafter.spec_type}){file}"
+    for each in model.drafts:
+        other = each.drafter
+        file = f", {each.file} ({_format_gb(each.size_bytes)} GB)"
+        yield "or by", f"{other.summary} (--drafter {other.spec_type}){file}"
     defaults = {"on": "on, unless a request turns it off", "off": "off"}
     yield "Thinking", defaults[model.thinking] if model.thinking else "unknown"
     if model.sampling:

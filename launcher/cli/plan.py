@@ -177,9 +177,9 @@ async def run(options: argparse.Namespace) -> Result:
         print_result(Result(None, [Note(f"Left out: {problem}") for problem in problems]), as_json=False)
     model_name = options.what or options.model
     situation = await planner.read_situation(machine)
-    planned = await _make_plans(model_name, catalogue, situation, criteria, machine)
+    planned = await _make_plans(model_name, catalogue, situation, criteria, machine, options.draft_model)
     if await _read_headers(planned.plans, as_json=options.json):
-        planned = await _make_plans(model_name, load_catalogue(), situation, criteria, machine)
+        planned = await _make_plans(model_name, load_catalogue(), situation, criteria, machine, options.draft_model)
     catalogue, criteria, plans, unplanned = planned.catalogue, planned.criteria, planned.plans, planned.unplanned
     comparison: EngineComparison | LauncherError | None = None
     served_quant: str | None = None
@@ -280,12 +280,16 @@ async def _make_plans(
     situation: Situation,
     criteria: PlanCriteria,
     machine: MachineDescription,
+    draft_model: Path | None,
 ) -> PlannedModels:
-    """Return the plans for the model that the user names, else for the catalogue."""
+    """Return the plans for the model that the user names, with a draft if one is named, else for the catalogue."""
     if model:
         from launcher.app.planning.named_plans import plan_named, select_named
 
-        return await plan_named(await select_named(model, catalogue), situation, criteria, machine)
+        selection = await select_named(model, catalogue, draft_model)
+        if draft_model is not None and criteria.draft is None:  # whoever names a draft wants drafts
+            criteria = replace(criteria, draft=selection.entry.drafter.usual_length)
+        return await plan_named(selection, situation, criteria, machine)
     plans, unplanned = make_plans(catalogue, situation, criteria), list_unplanned(catalogue, situation, criteria)
     return PlannedModels(None, catalogue, criteria, plans, unplanned)
 
@@ -596,7 +600,8 @@ def _describe_plan(
     if plan.entry.repo is None and local_file:
         yield _format_row("file", str(local_file))
     if plan.entry.repo:
-        pull = f"`mtp-launcher pull {plan.entry.id}:{plan.file.quant}` downloads it"
+        drafter = f" --drafter {options.drafter}" if setting.draft_bytes and options.drafter else ""
+        pull = f"`mtp-launcher pull {plan.entry.id}:{plan.file.quant}{drafter}` downloads it"
         yield _format_row("file", f"{plan.entry.repo}:{plan.file.file}")
         yield _format_row("", f"on this machine: {local_file}" if local_file else pull)
     if served_quant and served_quant != plan.file.quant:

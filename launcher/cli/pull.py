@@ -50,7 +50,13 @@ async def run(options: argparse.Namespace) -> int:
         settings = replace(settings, bytes_per_second=options.limit)
     reporter = Reporter(as_json=options.json)
     find_target = partial(
-        parse_target, model_name, catalogue, sha256=options.sha256, revision=options.revision, vision=options.vision
+        parse_target,
+        model_name,
+        catalogue,
+        sha256=options.sha256,
+        revision=options.revision,
+        vision=options.vision,
+        drafter=options.drafter,
     )
 
     def show_waiting(note: str) -> None:

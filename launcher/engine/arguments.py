@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from launcher.engine.builds.build import BUILT_IN, EngineBuild
 from launcher.engine.serve_options import ServeOptions
+from launcher.models.drafters import STABLE_SPEC_TYPES
 from launcher.models.memory import PlanSettings
 from launcher.models.server_settings import ROWS, ServerSetting, Value
 
@@ -61,6 +62,7 @@ LLAMA_SERVER = EngineBuild(
             "--reranking",
         }
     ),
+    spec_types=STABLE_SPEC_TYPES,
 )
 """A stand-in with the flags of llama-server b11434 to b11669, for plans without an installed build or for another
 computer."""
@@ -77,6 +79,8 @@ def server_arguments(options: ServeOptions, build: EngineBuild, *, gpu: bool) ->
     """
     required = [("--model", str(options.model)), *_setting_arguments(options, build, gpu=gpu)]
     build.require_flags(*(flag for flag, _ in required))
+    if options.drafter.drafts:
+        build.require_drafters(*_spec_types(options))
     optional = [(flag, value) for flag, value in SERVER_FLAGS.items() if flag in build.flags]
     return [word for argument in (*required, *optional) for word in argument if word is not None] + [*options.extra]
 
@@ -117,15 +121,21 @@ def _setting_arguments(options: ServeOptions, build: EngineBuild, *, gpu: bool) 
 
 
 def _drafting_arguments(options: ServeOptions) -> Iterator[Argument]:
-    drafter, ngram = options.drafter, options.ngram if _differs_from_default(ROWS["ngram"], options.ngram) else None
-    yield "--spec-type", ",".join(filter(None, (drafter.spec_type, ngram)))
+    drafter = options.drafter
+    yield "--spec-type", ",".join(_spec_types(options))
     if drafter.takes_length:  # n-gram drafts have separate length settings
         yield from _row_arguments(ROWS["draft"], options.draft)
     if drafter.source == "file":
-        yield "--spec-draft-model", str(options.draft_file)
+        yield "--spec-draft-model", str(options.used_draft_file)
     for row in ROWS.values():
-        if row.drafting and "--spec-type" not in row.flags:
+        if drafter.takes_setting(row.drafting) and "--spec-type" not in row.flags:
             yield from _row_arguments(row, row.value_in(options))
+
+
+def _spec_types(options: ServeOptions) -> tuple[str, ...]:
+    """Return what drafts, as --spec-type calls it: the drafter, and repeats of text besides it."""
+    also = (options.ngram,) if options.ngram and _differs_from_default(ROWS["ngram"], options.ngram) else ()
+    return tuple(dict.fromkeys((options.drafter.spec_type, *also)))
 
 
 def _row_arguments(row: ServerSetting, value: Value) -> Iterator[Argument]:

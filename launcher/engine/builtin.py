@@ -18,6 +18,10 @@ _EXIT_LINE = b"cmd_router_to_child:exit"
 """Exit request of llama.cpp's router protocol, on standard input."""
 _PARENT_PROTOCOL = "LLAMA_SERVER_ROUTER_PORT"
 """Environment variable that turns the router protocol on."""
+_SPEC_TYPES = (
+    *("none", "draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark"),
+    *("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"),
+)
 _KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 
 Setter = Callable[[Any, Any, Any], None]
@@ -185,7 +189,11 @@ def _make_parser() -> _Parser:
     add_flag("--slot-save-path", to=_set_slot_folder, help="folder where the states of slots are saved")
     add_flag("--no-warmup", to="warmup", action="store_false", dest="warmup")
     add_flag("--sleep-idle-seconds", to="sleep_idle_seconds", type=int)
-    add_flag("--spec-type", to=_set_speculative_types, action="append", help="none, draft-mtp, ngram-mod ...")
+    add_flag(
+        "--spec-type", to=_set_speculative_types, action="append", metavar=",".join(_SPEC_TYPES), help="what drafts"
+    )
+    add_flag("-md", "--spec-draft-model", "--model-draft", to="speculative.draft.mparams.path", help="draft file")
+    add_flag("-ngld", "--spec-draft-ngl", to="speculative.draft.n_gpu_layers", type=int, help="its layers on the GPU")
     add_flag("--spec-draft-n-max", to="speculative.draft.n_max", type=int, help="draft length")
     add_flag("--spec-draft-n-min", to="speculative.draft.n_min", type=int)
     add_flag("--spec-draft-p-min", to="speculative.draft.p_min", type=float)

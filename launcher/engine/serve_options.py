@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from launcher.base.errors import BadOption
 from launcher.base.messages import FaceName, command_name, mark, message
+from launcher.models.drafters import file_kinds_of
 from launcher.models.limits import check_rpc
 from launcher.models.server_settings import ROWS, ServerSettings, check_settings
 
@@ -70,16 +71,25 @@ def fallback_context(trained: int | None) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftFile:
+    """A file with which a model may draft, and its kind (models/file_kinds.py)."""
+
+    kind: str
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
 class ServeOptions(ServerSettings):
     """Options of a server start: model, engine and server settings.
 
     `engine` None, like a server setting that is None, leaves the choice to the program; `built_in` requests the
-    built-in engine. `draft` is the draft length in tokens, `draft_file` a separate draft model. `alias` is the model's
-    name in the API. `mmproj` is the vision projector, `chat_template_file` replaces the model's chat template. `rpc`
-    are llama.cpp RPC workers as HOST:PORT whose devices are used in addition. `no_gpu` makes a GPU build compute on the
-    CPU. `embeddings`: the model turns texts into vectors, and the server answers /v1/embeddings. `reranking`: it ranks
-    texts as well, and the server answers /v1/rerank. A start takes both from the model's header. `extra` are the
-    arguments that the user wrote after `--`; they are passed at the end of the command line.
+    built-in engine. `draft` is the draft length in tokens, `draft_file` the file of the model's own drafter,
+    `other_drafts` are those of others that can be chosen. `alias` is the model's name in the API. `mmproj` is the
+    vision projector, `chat_template_file` replaces the model's chat template. `rpc` are llama.cpp RPC workers as
+    HOST:PORT whose devices are used in addition. `no_gpu` makes a GPU build compute on the CPU. `embeddings`: the
+    model turns texts into vectors, and the server answers /v1/embeddings. `reranking`: it ranks texts as well, and
+    the server answers /v1/rerank. A start takes both from the model's header. `extra` are the arguments that the
+    user wrote after `--`; they are passed at the end of the command line.
     """
 
     model: Path
@@ -90,6 +100,7 @@ class ServeOptions(ServerSettings):
     slots: int = 1
     alias: str | None = None
     draft_file: Path | None = None
+    other_drafts: tuple[DraftFile, ...] = ()
     mmproj: Path | None = None
     chat_template_file: Path | None = None
     rpc: tuple[str, ...] = ()
@@ -109,12 +120,24 @@ class ServeOptions(ServerSettings):
         """Return the same options for another process, which may have another current folder."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         paths: dict[str, Any] = {name: value.absolute() for name, value in values.items() if isinstance(value, Path)}
-        return replace(self, **paths)
+        others = tuple(replace(each, path=each.path.absolute()) for each in self.other_drafts)
+        return replace(self, **paths, other_drafts=others)
 
     @property
-    def has_draft_file(self) -> bool:
-        """Whether there is a file beside the model's for its own drafter."""
-        return self.draft_file is not None
+    def draft_files(self) -> tuple[str, ...]:
+        """Kinds of the files beside the model's with which it may draft."""
+        return tuple(each.kind for each in self.all_drafts)
+
+    @property
+    def all_drafts(self) -> tuple[DraftFile, ...]:
+        """The files with which it may draft, that of the model's own drafter first."""
+        own = file_kinds_of(self.spec_type)[:1] if self.draft_file else ()
+        return (*(DraftFile(kind, self.draft_file) for kind in own if self.draft_file), *self.other_drafts)
+
+    @property
+    def used_draft_file(self) -> Path | None:
+        """The file of the drafter in use; None if it needs none."""
+        return next((each.path for each in self.all_drafts if each.kind in self.drafter.files), None)
 
 
 def map_files(extra: Sequence[str], change: Callable[[str, str], str]) -> tuple[str, ...]:

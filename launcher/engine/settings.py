@@ -109,6 +109,8 @@ def launched_settings(launch: Launch) -> dict[str, object]:
     """Return the settings of a launched server by name, with the user's extra arguments; open ones are None."""
     options = launch.options
     settings: dict[str, object] = {name: row.value_in(options) for name, row in ROWS.items()}
+    if options.used_draft_file is not None and not options.drafter.uses_head:  # no head, as readers assume
+        settings["drafter"] = options.drafter.spec_type
     return settings | {"ctx": launch.context, EXTRA: list(options.extra)}
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 from launcher.base.errors import ModelUnknown
 from launcher.base.messages import command_name, join_messages, mark, message, suggest_names
-from launcher.models.drafters import DRAFTERS, MTP, Drafter, DrafterName, find_drafter
+from launcher.models.drafters import DRAFTERS, MTP, NONE, Drafter, DrafterName, find_drafter
 from launcher.models.geometry import Geometry
 from launcher.models.preset import (
     Amount,
@@ -107,8 +107,25 @@ class CompanionFile:
     """Rounded or estimated size in bytes, if the exact one is not listed."""
     sha256: Sha256 | None = None
     """SHA-256 in lower-case hexadecimal."""
+    speculation: DrafterName | None = None
+    """How a draft drafts; absent for the model's own `speculation`, and for a projector."""
     source: str = ""
     """Source of the figures, if it is not the model's `files_source`."""
+
+    @property
+    def drafter(self) -> Drafter:
+        """The drafter of a draft, NONE without `speculation`."""
+        return DRAFTERS[self.speculation] if self.speculation else NONE
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kind of a draft's file (models/file_kinds.py); () without `speculation`."""
+        return self.drafter.files
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is named by its path on this machine."""
+        return self.repo is None and Path(self.file).is_absolute()
 
     @property
     def expected_bytes(self) -> int | None:
@@ -170,6 +187,8 @@ class ModelEntry:
     """Whether it thinks before it answers by default; absent if unknown."""
     draft: CompanionFile | None = None
     """The draft's file, if it needs one."""
+    drafts: tuple[CompanionFile, ...] = ()
+    """Files of other drafters that it can use, each with its `speculation`."""
     mmproj: tuple[CompanionFile, ...] = ()
     """Vision projectors."""
     geometry: Geometry | None = None
@@ -226,7 +245,12 @@ class ModelEntry:
         """Return whether the catalogue expects an MTP head in `file`. If the file's header was read, that decides."""
         if self.embedding:  # an embedding model drafts nothing, whatever its file holds
             return False
-        return self.speculation == MTP.name if file.has_head is None else file.has_head
+        return self.names_head if file.has_head is None else file.has_head
+
+    @property
+    def names_head(self) -> bool:
+        """Whether it is listed as a model with a head in its files."""
+        return self.speculation is not None and self.drafter.source == "head"
 
     def can_draft(self, file: ModelFile) -> bool:
         """Return whether `file` has what the model's drafter needs."""
@@ -236,7 +260,21 @@ class ModelEntry:
         """Return the model with another drafter, as --spec-type calls it; None keeps its own."""
         if spec_type in (None, self.drafter.spec_type):
             return self
-        return replace(self, speculation=find_drafter(spec_type).name, draft=None)
+        drafter = find_drafter(spec_type, self.draft_kinds)
+        file = next((each for each in self.all_drafts if drafter.uses_any(each.kinds)), None)
+        others = tuple(each for each in self.all_drafts if each is not file)
+        return replace(self, speculation=drafter.name, draft=file, drafts=others)
+
+    @property
+    def all_drafts(self) -> tuple[CompanionFile, ...]:
+        """The files with which it can draft, each with its `speculation`, that of its own drafter first."""
+        own = self.draft_file
+        return (*((replace(own, speculation=own.speculation or self.speculation),) if own else ()), *self.drafts)
+
+    @property
+    def draft_kinds(self) -> tuple[str, ...]:
+        """The kinds of these files."""
+        return tuple(kind for each in self.all_drafts for kind in each.kinds)
 
     def expert_layer_mib(self, file: ModelFile) -> float | None:
         """Return the MiB of one layer's routed experts: as measured, else by the family's rules, else None."""

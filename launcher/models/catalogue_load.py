@@ -167,8 +167,9 @@ def _resolve_paths(model: ModelEntry, folder: Path) -> ModelEntry:
     draft = model.draft
     if draft and not draft.repo:
         draft = replace(draft, file=_resolve_path(folder, draft.file))
+    drafts = tuple(each if each.repo else replace(each, file=_resolve_path(folder, each.file)) for each in model.drafts)
     mmproj = tuple(each if each.repo else replace(each, file=_resolve_path(folder, each.file)) for each in model.mmproj)
-    return replace(model, files=files, draft=draft, mmproj=mmproj)
+    return replace(model, files=files, draft=draft, drafts=drafts, mmproj=mmproj)
 
 
 def _resolve_path(folder: Path, name: str) -> str:

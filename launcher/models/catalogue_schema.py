@@ -73,6 +73,9 @@ def find_contradictions(model: ModelEntry) -> Iterator[tuple[Place, str]]:
         yield ("id",), "should be lower-case letters, digits, dots and dashes"
     if model.drafter.source == "file" and model.draft is None:
         yield ("draft",), f"is missing: {model.speculation} needs a draft's file"
+    for index, draft in enumerate(model.drafts):
+        if not draft.kinds:
+            yield ("drafts", index, "speculation"), "is missing, or names what needs no file"
     if model.geometry:
         for name, reason in model.geometry.contradictions():
             yield ("geometry", name), reason

@@ -16,6 +16,7 @@ from launcher.models.file_kinds import recognise_name, unusable_error
 from launcher.models.hub_files import read_repository
 from launcher.models.library import find_catalogue_file, split_names
 from launcher.models.library_index import Kind
+from launcher.models.limits import no_head_error
 
 _ID = re.compile(r"(?P<id>[A-Za-z0-9][\w.-]*)(?::(?P<quant>[\w.-]+))?", re.ASCII)
 _REPO = re.compile(
@@ -61,6 +62,7 @@ class DownloadTarget:
 
     With `pinned_by`, only files of the expected size and checksum are accepted: those of the revision in the catalogue
     ("catalogue"), or with the checksum that the user gave ("user"). Without, the hub's current files are accepted.
+    `drafter` is what the user wants to draft with, as --spec-type calls it; None for the model's own.
     """
 
     label: str
@@ -69,6 +71,7 @@ class DownloadTarget:
     entry: ModelEntry | None = None
     file: ModelFile | None = None
     pinned_by: Literal["catalogue", "user"] | None = None
+    drafter: str | None = None
 
     @property
     def bytes(self) -> int | None:
@@ -78,12 +81,19 @@ class DownloadTarget:
 
 
 def parse_target(
-    text: str, catalogue: Catalogue, *, sha256: str | None = None, revision: str | None = None, vision: bool = False
+    text: str,
+    catalogue: Catalogue,
+    *,
+    sha256: str | None = None,
+    revision: str | None = None,
+    vision: bool = False,
+    drafter: str | None = None,
 ) -> DownloadTarget:
     """Parse a download target: ID:QUANT, OWNER/NAME[@REVISION]:FILE or :QUANT, or a URL.
 
-    A QUANT of a repository is looked up on the hub. Raises BadOption for invalid targets, ModelUnknown and ModelMissing
-    for models and files that do not exist, and the errors of requests to the hub.
+    A QUANT of a repository is looked up on the hub. The file of `drafter` is downloaded, too. Raises BadOption for
+    invalid targets, ModelUnknown and ModelMissing for models and files that do not exist, ModelHasNoHead for a model of
+    the catalogue without a file for the drafter, and the errors of requests to the hub.
     """
     if sha256 is not None and not _SHA256.fullmatch(sha256):
         raise BadOption(
@@ -98,7 +108,11 @@ def parse_target(
         text = page
     named = find_catalogue_model(text, catalogue)
     if named is not None:
-        return _from_catalogue(text, *named, sha256, revision, vision=vision)
+        listed, catalogue_file = named
+        drafting = listed.with_drafter(drafter)
+        if drafting.drafter.source == "file" and drafting.draft is None:
+            raise no_head_error(listed.name, drafting.drafter)
+        return _from_catalogue(text, drafting, catalogue_file, sha256, revision, vision=vision)
     if expand_user(text).exists():
         raise BadOption(
             message("{text} is already on this computer. Nothing to download.", text=text),
@@ -124,7 +138,9 @@ def parse_target(
             message("--vision works only with models of the catalogue."),
             message("Download the projector as a file: OWNER/NAME:FILE."),
         )
-    return DownloadTarget(str(file), tuple(items), models_dir(), entry, catalogue_file, "user" if sha256 else None)
+    return DownloadTarget(
+        str(file), tuple(items), models_dir(), entry, catalogue_file, "user" if sha256 else None, drafter
+    )
 
 
 def find_catalogue_model(text: str, catalogue: Catalogue) -> tuple[ModelEntry, ModelFile | None] | None:

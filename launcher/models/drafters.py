@@ -4,9 +4,9 @@ Arguments, memory estimates, forecasts, plans, tunes, the catalogue, exports and
 """
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from launcher.base.messages import FaceName, Message, as_message, mark, message
 
@@ -25,10 +25,13 @@ class Drafter:
     """One way to draft tokens.
 
     `name` is the catalogue's word, `spec_type` that of --spec-type (llama.cpp b11434: common/speculative.cpp).
-    `source` says what it needs of a model and what memory it takes. `uses_head`: a head in the model's file is loaded
-    for it. `takes_length`: the draft length limits it. `outputs` are the rows of logits for each slot; 0: by the draft
-    length. `accepted` is the usual share of accepted drafts by draft length; empty if no runs were published. `tried`:
-    a tune tries it besides the model's own.
+    `source` says what it needs of a model and what memory it takes. `uses_head`: a head in the model's file is
+    loaded for it. `takes_length`: the draft length limits it. `outputs` are the rows of logits for each slot; 0: by
+    the draft length. `accepted` is the usual share of accepted drafts by draft length; empty if no runs were
+    published. `tried`: a tune tries it besides the model's own. `title` is its name for people. `usual_length` is
+    the draft length if the user names the drafter and no length. `files` are the kinds of files
+    (models/file_kinds.py) that it drafts with. `has_formula`: its memory by formula was compared with an engine's.
+    `newer`: llama.cpp b11669 lacks it; forks and later builds may have it.
     """
 
     name: str
@@ -41,6 +44,11 @@ class Drafter:
     outputs: int = 0
     accepted: tuple[float, ...] = ()
     tried: bool = False
+    title: str = "MTP"
+    usual_length: int = 2
+    files: tuple[str, ...] = ()
+    has_formula: bool = True
+    newer: bool = False
 
     @property
     def drafts(self) -> bool:
@@ -56,6 +64,14 @@ class Drafter:
         """Return whether it has what it needs: a model with a `head`, or a `file` beside the model."""
         return {"head": head, "file": file}.get(self.source, True)
 
+    def uses_any(self, files: tuple[str, ...]) -> bool:
+        """Return whether it drafts with a file of one of these kinds."""
+        return any(kind in self.files for kind in files)
+
+    def takes_setting(self, sources: tuple[Source, ...]) -> bool:
+        """Return whether a server setting of drafters with one of `sources` applies to it."""
+        return self.source in sources
+
     def known_length(self, length: int) -> int:
         """Return the draft length to forecast with: 0, as if nothing were drafted, if no runs were published."""
         return length if self.accepted else 0
@@ -64,29 +80,70 @@ class Drafter:
         """Return the tokens that a pass yields with a draft length."""
         return 1.0 + length * self.accepted[min(length, len(self.accepted)) - 1] if length else 1.0
 
+    def count_outputs(self, length: int) -> int:
+        """Return the rows of logits for each slot; 0 where a head in the model's file decides."""
+        return self.outputs or (1 + length if self.source == "file" and not self.uses_head else 0)
+
     def label(self, length: int, *, off: str = MTP_OFF) -> Message:
         """Return how tokens are drafted in a few words, such as "draft 3"; `off` if none are."""
         if not self.drafts:
             return as_message(off)
-        return message("draft {draft}", draft=length) if self.takes_length else message("drafts from repeats")
+        if not self.takes_length:
+            return message("drafts from repeats")
+        name = None if self.uses_head else as_message(self.title)  # what a head drafts needs no name
+        return message("draft {draft}[ by {drafter}]", draft=length, drafter=name)
 
     def describe(self, length: int, *, mode: bool = False) -> Message:
         """Return the same with more words: "draft length 3", or with `mode` "MTP on, draft length 3"."""
         if not self.drafts or not self.takes_length:
             return self.label(length)
         in_full = message("draft length {draft}", draft=length)
-        return message("MTP on, {drafts}", drafts=in_full) if mode else in_full
+        is_named = mode or not self.uses_head
+        return (
+            message("{drafter} on, {drafts}", drafter=as_message(self.title), drafts=in_full) if is_named else in_full
+        )
 
 
 NONE = Drafter("none", "none", "")
 MTP = Drafter("mtp", "draft-mtp", "head", "MTP head inside the model's file", uses_head=True, accepted=_ACCEPTED)
+_OF_BLOCK = 4
+"""Usual draft length of drafters that make a block at once: DFlash2 was 52 % faster with 4 and 23 % with 7 tokens in a
+published study that named its test beforehand."""
+HEAD_FILE, MODEL_FILE = "mtp-head", "model"
 _REPEATS = partial(
-    Drafter, source="text", summary="repeats of earlier text, no file", takes_length=False, outputs=_NGRAM_OUTPUTS
+    Drafter,
+    source="text",
+    summary="repeats of earlier text, no file",
+    takes_length=False,
+    outputs=_NGRAM_OUTPUTS,
+    title=mark("the search for repeats"),
 )
+
+
+def _trained(name: str, title: str, summary: str, **details: Any) -> Drafter:  # noqa: ANN401 -- fields of Drafter
+    """Return the row of a drafter that was trained for one model, and lies in a file of the kind `name`."""
+    own: dict[str, Any] = {"files": (name,), "has_formula": False} | details
+    return Drafter(name, f"draft-{name}", "file", summary, title=title, **own)
+
+
 _ROWS = (
     MTP,
-    Drafter("draft-file", "draft-mtp", "file", "MTP head in a file of its own", uses_head=True, accepted=_ACCEPTED),
-    Drafter("draft-model", "draft-simple", "file", "smaller model of the same vocabulary", accepted=_ACCEPTED),
+    replace(MTP, name="draft-file", source="file", summary="MTP head in a file of its own", files=(HEAD_FILE,)),
+    Drafter(
+        "draft-model",
+        "draft-simple",
+        "file",
+        "smaller model of the same vocabulary",
+        title=mark("the draft model"),
+        files=(MODEL_FILE,),
+        has_formula=False,
+    ),
+    _trained("eagle3", "EAGLE-3", "layer that reads states of the model's own"),
+    _trained("dflash", "DFlash", "block of tokens at once", usual_length=_OF_BLOCK),
+    # Its files are of the same kind, which b11549 runs as draft-dflash.
+    _trained("dflash2", "DFlash2", "block of tokens at once", files=("dflash",), usual_length=_OF_BLOCK, newer=True),
+    _trained("dspark", "DSpark", "block of tokens, corrected in order", usual_length=_OF_BLOCK),
+    _trained("lilicorr", "LiLiCorr", "path through a block's candidates", usual_length=_OF_BLOCK, newer=True),
     _REPEATS("ngram-simple", "ngram-simple", tried=True),
     _REPEATS("ngram-map-k", "ngram-map-k"),
     _REPEATS("ngram-map-k4v", "ngram-map-k4v"),
@@ -97,6 +154,8 @@ DRAFTERS: Mapping[str, Drafter] = {row.name: row for row in _ROWS}
 """All drafters by their word in the catalogue, in the order in which they are listed."""
 SPEC_TYPES = tuple(dict.fromkeys(row.spec_type for row in _ROWS))
 """What can be chosen. Whether a head is in a file of its own depends on the model."""
+STABLE_SPEC_TYPES = frozenset(row.spec_type for row in _ROWS if not row.newer)
+"""What llama.cpp b11434 to b11669 has."""
 if TYPE_CHECKING:
     DrafterName = str
 else:
@@ -104,20 +163,31 @@ else:
 
 
 @cache
-def find_drafter(spec_type: str, *, has_file: bool = False) -> Drafter:
-    """Return the drafter that --spec-type calls `spec_type`: with a file beside the model, or without one.
+def find_drafter(spec_type: str, files: tuple[str, ...] = ()) -> Drafter:
+    """Return the drafter that --spec-type calls `spec_type`, for a model with such kinds of `files` beside it.
 
     One that only a later version has, as in its history, is taken for a head.
     """
     rows = [row for row in _ROWS if row.spec_type == spec_type] or [MTP]
-    return next((row for row in rows if (row.source == "file") == has_file), rows[0])
+    return next((row for row in rows if row.uses_any(files)), rows[0])
 
 
 @cache
-def usable_drafters(own: str, *, head: bool, file: bool) -> tuple[str, ...]:
-    """Return what can be chosen for a model with a `head`, or with a `file` for its `own` drafter."""
-    usable = (row for row in _ROWS if row.can_draft(head=head, file=file and row.spec_type == own))
+def file_kinds_of(spec_type: str) -> tuple[str, ...]:
+    """Return the kinds of files that a drafter may need, as --spec-type calls it."""
+    return tuple(kind for row in _ROWS if row.spec_type == spec_type for kind in row.files)
+
+
+@cache
+def usable_drafters(*, head: bool, files: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return what can be chosen for a model with a `head`, and with such kinds of `files` beside it."""
+    usable = (row for row in _ROWS if row.can_draft(head=head, file=row.uses_any(files)))
     return tuple(dict.fromkeys(row.spec_type for row in usable))
+
+
+def drafter_with(file_kind: str) -> Drafter | None:
+    """Return the first drafter that drafts with a kind of file; None if none does."""
+    return next((row for row in _ROWS if file_kind in row.files), None)
 
 
 def drafter_of(length: object, drafter: Drafter = MTP) -> Drafter:

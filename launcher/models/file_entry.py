@@ -6,7 +6,7 @@ from pathlib import Path
 
 from launcher.base.errors import GeometryUnknown
 from launcher.models.catalogue import ModelEntry, ModelFile
-from launcher.models.drafters import MTP, find_drafter
+from launcher.models.drafters import MTP
 from launcher.models.geometry import Geometry, read_geometry
 from launcher.models.gguf import GgufModel
 from launcher.models.library import parse_quant
@@ -53,12 +53,13 @@ _FILE_TYPES = {
 def describe_file(model: GgufModel, name: str | None = None) -> ModelEntry:
     """Return a catalogue entry for a model file: one quantisation, no presets, and its path as the id.
 
-    `name` is its name in another program's store, if it is in one; by default its header has the name. It drafts with
-    the head inside or, without one, with a head in a separate file. The geometry is None if the header lacks a number
-    that the memory estimate needs.
+    `name` is its name in another program's store, if it is in one; by default its header has the name. It drafts
+    with the head inside or, without one, with the first drafter of the table for which there is a file. The
+    geometry is None if the header lacks a number that the memory estimate needs.
     """
     path = Path(model.parts[0].path).absolute()
     side_files = find_side_files(model)
+    own = None if model.has_mtp_head else next(iter(side_files.drafts), None)
     file = ModelFile(
         quant=parse_quant(path.name) or _quant_of_header(model) or path.stem or path.name,
         file=str(path),
@@ -72,8 +73,9 @@ def describe_file(model: GgufModel, name: str | None = None) -> ModelEntry:
         native_context=model.trained_context or None,
         embedding=model.is_embedding,
         reranker=model.is_reranker,
-        speculation=find_drafter(MTP.spec_type, has_file=side_files.head is not None).name,
-        draft=side_files.head,
+        speculation=MTP.name if own is None else own.speculation,
+        draft=own,
+        drafts=tuple(each for each in side_files.drafts if each is not own),
         mmproj=side_files.projectors,
         geometry=geometry_or_none(model),
         files=(file,),

@@ -16,7 +16,8 @@ from pathlib import PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from launcher.base.errors import ModelBroken, ModelUnexpected
-from launcher.base.messages import Message, join_messages, message
+from launcher.base.messages import FaceName, Message, enumerate_texts, join_messages, message
+from launcher.models.drafters import DRAFTERS
 
 if TYPE_CHECKING:
     from launcher.models.gguf import GgufHeader, GgufModel
@@ -79,11 +80,20 @@ def kind_of_broken(error: ModelBroken) -> FileKind:
     return KINDS_BY_NAME[str(error.facts.get("file_kind", "unreadable"))]
 
 
-def unusable_error(kind: FileKind, path: PurePath | str, name: str | None = None) -> ModelUnexpected:
-    """Return the error for a file that was named as a model; `name` is how to call it, by default its file name."""
+def unusable_error(
+    kind: FileKind, path: PurePath | str, name: str | None = None, *, models: tuple[str, ...] = ()
+) -> ModelUnexpected:
+    """Return the error for a file that was named as a model; `name` is how to call it, by default its file name.
+
+    `models` are the names of those that it belongs to.
+    """
     shown = name or PurePath(path).name
+    its_models = message("It drafts for {models}.", models=enumerate_texts(models)) if models else None
     return ModelUnexpected(
-        message("{name} is {what}.", name=shown, what=kind.what), kind.cure, path=str(path), file_kind=kind.name
+        message("{name} is {what}.", name=shown, what=kind.what),
+        join_messages(its_models, kind.cure),
+        path=str(path),
+        file_kind=kind.name,
     )
 
 
@@ -161,6 +171,12 @@ def _is_head(model: Header) -> bool:
     return by_name or is_head_alone(model)
 
 
+def _is_dspark(model: Header) -> bool:
+    """Return whether it is a DFlash draft with DSpark's Markov head (common/speculative.cpp of llama.cpp b11549)."""
+    has_head = any(tensor.name == "markov_w1.weight" for tensor in model.tensors)
+    return has_head or model.architecture.casefold() in ("dspark", "dspark-draft")
+
+
 def _is_draft(model: Header) -> bool:
     by_type = _read_type(model) in ("draft", "drafter", "speculator")
     return by_type or bool(_DRAFTS.search(model.architecture.casefold()))
@@ -204,7 +220,7 @@ def _name_hint(words: str, *, first: bool = False) -> re.Pattern[str]:
 
 
 _WITH_ITS_MODEL = message("Name the model that it belongs to. The files beside that are found automatically.")
-_DRAFT_WAITS = message("Start the model that it was made for. This program drafts with MTP heads, not with this yet.")
+_NO_DRAFTER = message("Start the model that it was made for. llama-server cannot draft with this file.")
 _OTHER_PROGRAM = message("llama-server runs language models. Open it in the program that it was made for.")
 _DRAFT, _UNKNOWN = message("draft"), message("unknown file")
 
@@ -262,20 +278,26 @@ KINDS: tuple[FileKind, ...] = (
     ),
     *(
         FileKind(
-            family.casefold().replace("-", ""),
+            name,
             "draft",
-            message("{family} draft", family=family),
-            message("a draft ({family}), which proposes tokens to the model that it was trained for", family=family),
-            _DRAFT_WAITS,
-            _has_architecture(*names),
+            message("{family} draft", family=DRAFTERS[name].title),
+            message(
+                "a draft ({family}), which proposes tokens to the model that it was trained for",
+                family=DRAFTERS[name].title,
+            ),
+            message(
+                "Start the model that it was made for[, with {option}].",
+                option=FaceName(f"--drafter {DRAFTERS[name].spec_type}"),
+            ),
+            fits,
             beside=True,
             in_name=_name_hint(words),
         )
-        for family, names, words in (
-            ("EAGLE-3", ("eagle3", "eagle-3", "eagle", "eagle2"), "eagle-?3"),
-            ("DFlash", ("dflash", "dflash2", "dflash-draft", "dflash_draft"), "dflash2?"),
-            ("DSpark", ("dspark", "dspark-draft"), "dspark"),
-            ("LiLiCorr", ("lilicorr",), "lilicorr"),
+        for name, fits, words in (
+            ("eagle3", _has_architecture("eagle3", "eagle-3", "eagle", "eagle2"), "eagle-?3"),
+            ("dspark", _is_dspark, "dspark"),
+            ("dflash", _has_architecture("dflash", "dflash2", "dflash-draft", "dflash_draft"), "dflash2?"),
+            ("lilicorr", _has_architecture("lilicorr"), "lilicorr"),
         )
     ),
     FileKind(
@@ -283,7 +305,7 @@ KINDS: tuple[FileKind, ...] = (
         "draft",
         _DRAFT,
         message("a draft, which proposes tokens to the model that it was trained for"),
-        _DRAFT_WAITS,
+        _NO_DRAFTER,
         _is_draft,
         beside=True,
         in_name=_name_hint("medusa|speculator"),

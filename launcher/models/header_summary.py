@@ -90,7 +90,7 @@ def read_draft_model(entry: ModelEntry) -> DraftModel | None:
     """Return the separate draft model of an entry; None if it has none or its header was not read."""
     if entry.draft is None:
         return None
-    if entry.draft.repo or entry.repo:
+    if not entry.draft.is_local and (entry.draft.repo or entry.repo):
         summary = load_summary(entry.draft.sha256) if entry.draft.sha256 else None
     else:
         summary = _summarise_local(Path(entry.draft.file))

@@ -12,13 +12,14 @@ from launcher.base.errors import LauncherError, ModelBroken
 from launcher.base.messages import Message, join_messages, message
 from launcher.fetch.hub import HubFile, RepoListing, list_files
 from launcher.models.catalogue import CompanionFile, FilePart, ModelFile
+from launcher.models.drafters import Drafter
 from launcher.models.file_entry import count_parameters
 from launcher.models.file_kinds import FileKind, OtherFile, kind_of_broken, recognise_file, recognise_name
 from launcher.models.file_size import bits_per_weight
 from launcher.models.gguf import GgufModel
 from launcher.models.gguf_remote import read_remote_model
 from launcher.models.library import parse_quant, split_names
-from launcher.models.side_files import USUAL_HEAD_QUANT, head_preference
+from launcher.models.side_files import USUAL_DRAFT_QUANT, draft_preference
 
 _MOST_HEADERS = 8
 """Headers that are read because of a size, at most."""
@@ -134,10 +135,10 @@ class Repository:
                 listed = self.listing.files[each.file]
                 yield CompanionFile(file=each.file, size_bytes=each.size_bytes, sha256=listed.sha256)
 
-    def list_heads(self, quant: str | None = USUAL_HEAD_QUANT) -> list[CompanionFile]:
-        """Return the separate files with an MTP head, the best one for a model of `quant` first."""
-        heads = self.list_companions("mtp-head")
-        return sorted(heads, key=lambda each: head_preference(each.file, each.size_bytes or 0, quant))
+    def list_drafts(self, drafter: Drafter, quant: str | None = USUAL_DRAFT_QUANT) -> list[CompanionFile]:
+        """Return the files of a drafter, the best one for a model of `quant` first."""
+        drafts = (each for kind in drafter.files for each in self.list_companions(kind))
+        return sorted(drafts, key=lambda each: draft_preference(each.file, each.size_bytes or 0, quant))
 
     def _describe(self, path: str, kind: FileKind) -> OtherFile:
         return OtherFile(path, self.listing.files[path].bytes or None, kind)

@@ -14,7 +14,7 @@ from launcher.base.paths import expand_user
 from launcher.fetch.hub import HubFile, is_hub_file
 from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry, ModelFile
 from launcher.models.download_target import parse_hub_url
-from launcher.models.drafters import MTP, find_drafter
+from launcher.models.drafters import DRAFTERS, MODEL_FILE, MTP
 from launcher.models.file_entry import count_parameters, geometry_or_none
 from launcher.models.file_kinds import FileKind, OtherFile, unusable_error
 from launcher.models.file_size import bits_per_weight
@@ -28,7 +28,7 @@ from launcher.models.library import (
     split_names,
 )
 from launcher.models.locate import ModelSelection, select_file, select_model, select_stored
-from launcher.models.side_files import is_head_of
+from launcher.models.side_files import drafter_for, says_draft
 
 _REPO = re.compile(
     r"(?P<repo>[\w-][\w.-]*/[\w-][\w.-]*)(?:@(?P<revision>\w[\w./-]*))?(?::(?P<quant>[\w.-]+))?", re.ASCII
@@ -38,8 +38,8 @@ _USUAL_BITS = 4.7
 """If the user names no file, the header of the file with the nearest bits per weight is read."""
 _MOST_TRIED = 6
 """The most files whose headers are read until one is a model."""
-_MOST_HEADS = 2
-"""The most MTP heads whose headers are read until one is the model's."""
+_MOST_DRAFTS = 2
+"""The most files of a drafter whose headers are read until one is the model's."""
 _SHOWN = 12
 """The most file names in an error message."""
 
@@ -145,7 +145,8 @@ def describe_repository(name: HubName) -> ModelSelection:
     file, typical, model = _find_typical(repository, name)
     repository.check_sizes(model)
     files = repository.list_models()
-    draft = None if model.has_mtp_head else _find_head(repository, model)
+    drafts, files = _find_drafts(repository, model, files)
+    own = None if model.has_mtp_head else next(iter(drafts), None)
     entry = ModelEntry(
         id=name.repo,
         name=model.name,
@@ -153,17 +154,18 @@ def describe_repository(name: HubName) -> ModelSelection:
         revision=listing.revision,
         parameters_b=count_parameters(model) / 1e9 or None,
         native_context=model.trained_context or None,
-        speculation=find_drafter(MTP.spec_type, has_file=draft is not None).name,
+        speculation=MTP.name if own is None else own.speculation,
         embedding=model.is_embedding,
         reranker=model.is_reranker,
-        draft=draft,
+        draft=own,
+        drafts=tuple(each for each in drafts if each is not own),
         mmproj=tuple(repository.list_companions("mmproj")),
         geometry=geometry_or_none(model),
         geometry_source=f"header of {typical.file}",
         files=tuple(replace(each, has_head=model.has_mtp_head) for each in files),
         files_source=f"the hub at {listing.revision[:12]}",
     )
-    beside = {each.file for each in (*entry.mmproj, draft) if each is not None}
+    beside = {each.file for each in (*entry.mmproj, *drafts)}
     others = tuple(each for each in repository.list_others() if each.file not in beside)
     named = entry.file(file.quant) if file else None
     return ModelSelection(Catalogue((entry,)), entry, named, None, names_file=named is not None, others=others)
@@ -249,10 +251,23 @@ def _distance_from_usual(file: ModelFile) -> float:
     return abs(bits[1] - _USUAL_BITS) if bits else 100.0
 
 
-def _find_head(repository: Repository, trunk: GgufModel) -> CompanionFile | None:
-    """Return the best separate file with a head that was made for this model, judged by its header."""
-    for each in repository.list_heads()[:_MOST_HEADS]:
-        with suppress(LauncherError):  # the header of another may be readable
-            if is_head_of(repository.read_model(each.file), trunk):
-                return each
-    return None
+def _find_drafts(
+    repository: Repository, trunk: GgufModel, files: list[ModelFile]
+) -> tuple[list[CompanionFile], list[ModelFile]]:
+    """Return the best file of each drafter that was made for a model, judged by its header, and the model's files.
+
+    A small model whose name says that it drafts is no quantisation of the model.
+    """
+    small = [each for each in files if says_draft(each.file)]
+    found: list[CompanionFile] = []
+    for drafter in DRAFTERS.values():
+        listed = repository.list_drafts(drafter)
+        if MODEL_FILE in drafter.files:
+            listed += [CompanionFile(file=each.file, size_bytes=each.size_bytes, sha256=each.sha256) for each in small]
+        for each in listed[:_MOST_DRAFTS]:
+            with suppress(LauncherError):  # the header of another may be readable
+                if drafter_for(repository.read_model(each.file), trunk) is drafter:
+                    found.append(replace(each, speculation=drafter.name))
+                    break
+    drafts = {each.file for each in found}
+    return found, [each for each in files if each.file not in drafts] or files

@@ -470,6 +470,8 @@ def _matching_entry(
 
 def find_companion(entry: ModelEntry, companion: CompanionFile) -> Path | None:
     """Return the local path of a model's draft or vision projector, or None."""
+    if companion.is_local:
+        return path if (path := Path(companion.file)).is_file() else None
     repo = companion.repo or entry.repo
     index, _ = read_index()
     for record in index.records:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection
 
 from launcher.base.errors import BadOption, ModelHasNoHead, ModelWritesNoText
-from launcher.base.messages import engine_arguments, message
+from launcher.base.messages import FaceName, engine_arguments, message
 from launcher.models.drafters import MTP, Drafter
 from launcher.models.gguf import GgufModel
 from launcher.models.server_settings import name_setting
@@ -27,10 +27,18 @@ def check_rpc(workers: Collection[str]) -> None:
 
 def no_head_error(name: str, drafter: Drafter = MTP, *, why: str | None = None, **facts: object) -> ModelHasNoHead:
     """Return the error for a drafter that lacks the head or the file that it needs; `why` is added in parentheses."""
+    if drafter.source == "file":
+        return ModelHasNoHead(
+            message("{name} has no file for {drafter} beside it.", name=name, drafter=drafter.spec_type),
+            message(
+                "Start it with {mtp_off}, or put its file beside the model[, or name it with {option}].",
+                mtp_off=name_setting("draft", 0),
+                option=FaceName("--draft-model"),
+            ),
+            **facts,
+        )
     return ModelHasNoHead(
-        message("{name} has no file for {drafter} beside it.", name=name, drafter=drafter.spec_type)
-        if drafter.source == "file"
-        else message("{name} has no MTP head[ ({why})].", name=name, why=why),
+        message("{name} has no MTP head[ ({why})].", name=name, why=why),
         message(
             "Start it with {mtp_off}, or download a file with an MTP head (its repository name often ends"
             " in -MTP-GGUF).",

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.base.errors import ModelBroken, ModelMissing, ModelUnexpected, ModelUnknown
-from launcher.base.messages import FaceName, command_name, mark, message
+from launcher.base.messages import FaceName, as_message, command_name, mark, message
 from launcher.base.paths import expand_user
 from launcher.fetch.hub import HubFile, is_hub_file
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
@@ -27,7 +27,14 @@ from launcher.models.library import (
     find_stored,
     is_ollamas_own,
 )
-from launcher.models.side_files import find_side_files
+from launcher.models.side_files import (
+    as_draft,
+    find_drafts_beside,
+    find_mismatch,
+    find_side_files,
+    name_models_for,
+    recognise_drafter,
+)
 
 _MOST_NAMES = 12
 """The most names in an error message."""
@@ -205,6 +212,11 @@ class ModelSelection:
     names_file: bool = True
     others: tuple[OtherFile, ...] = ()
 
+    def with_entry(self, entry: ModelEntry) -> "ModelSelection":
+        """Return the same with another description of the model, in its catalogue, too."""
+        models = tuple(entry if each.id == entry.id else each for each in self.catalogue.models)
+        return replace(self, entry=entry, catalogue=replace(self.catalogue, models=models))
+
     @property
     def stored_name(self) -> str | None:
         """The name in another program's store, if the user named the model by it; else None."""
@@ -233,7 +245,7 @@ def select_model(text: str, catalogue: Catalogue) -> ModelSelection:
     named = find_named(text, catalogue)
     if named is not None and named.entry is not None:
         path = named.path if named.local else None
-        return ModelSelection(catalogue, named.entry, named.file, path, named, ":" in text)
+        return _add_drafts_beside(ModelSelection(catalogue, named.entry, named.file, path, named, ":" in text))
     if named is None and not expand_user(text).exists() and not text.lower().endswith(".gguf"):
         catalogue.find(text)  # raises ModelUnknown, with similar ids
     if named is None:
@@ -260,7 +272,7 @@ def select_file(path: Path, catalogue: Catalogue, name: str | None = None) -> Mo
     """
     found = find_entry(catalogue, path)
     if found is not None:
-        return ModelSelection(catalogue, *found, path)
+        return _add_drafts_beside(ModelSelection(catalogue, *found, path))
     model = read_model(path)
     refuse_unusable(model, name)
     entry = describe_file(model, name)
@@ -279,7 +291,42 @@ def refuse_unusable(model: GgufModel, name: str | None = None) -> None:
         )
     kind = recognise_file(model)
     if kind is not None:
-        raise unusable_error(kind, model.path, name)
+        raise unusable_error(kind, model.path, name, models=name_models_for(model) if kind.role == "draft" else ())
+
+
+def add_draft(selection: ModelSelection, path: Path) -> ModelSelection:
+    """Return a model with a file that the user named as its own drafter's.
+
+    Raises ModelMissing or ModelBroken for one that cannot be read, and ModelUnexpected for one that cannot draft for
+    the model, as far as their headers tell.
+    """
+    side, entry = read_model(path), selection.entry
+    trunk = read_model(selection.path) if selection.path is not None else None
+    why = find_mismatch(side, trunk) if trunk is not None else ""
+    drafter = recognise_drafter(side)
+    if why or drafter is None:
+        raise ModelUnexpected(
+            message(
+                "{name} cannot draft for {model}[: {why}].",
+                name=path.name,
+                model=entry.name,
+                why=as_message(why) if why else None,
+            ),
+            message("Name a file that was made for this model, or a smaller model of the same vocabulary."),
+            path=str(path),
+        )
+    others = tuple(each for each in entry.all_drafts if each.speculation != drafter.name)
+    entry = replace(entry, speculation=drafter.name, draft=as_draft(drafter, side), drafts=others)
+    return selection.with_entry(entry)
+
+
+def _add_drafts_beside(selection: ModelSelection) -> ModelSelection:
+    """Return a model of the catalogue with the drafts that lie beside its file, besides those that it lists."""
+    if selection.path is None:
+        return selection
+    known = selection.entry.draft_kinds
+    new = [each for each in find_drafts_beside(selection.path) if not set(each.kinds) & set(known)]
+    return selection.with_entry(replace(selection.entry, drafts=(*selection.entry.drafts, *new))) if new else selection
 
 
 def find_projector(selection: ModelSelection) -> Path:

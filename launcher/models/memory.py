@@ -23,6 +23,7 @@ from launcher.models.compute_buffers import (
 )
 from launcher.models.compute_graph import ASSISTANT, attention_interval, blocks_until_repetition
 from launcher.models.cuda_pool import PoolBytes, pool_bytes
+from launcher.models.drafters import Drafter, file_kinds_of
 from launcher.models.geometry import Geometry
 from launcher.models.kept_buffers import find_compute_buffers
 from launcher.models.overhead import USUAL_MIB
@@ -81,8 +82,8 @@ class PlanSettings(ServerSettings):
     what is known of each (empty: nothing).
     `host_aside_mib` is the free host memory that a GPU with unified memory cannot take, None if the GPU's memory is its
     own.
-    `mmproj_bytes` is the size of a vision projector on the GPU, `draft_model_bytes` that of a draft model in a separate
-    file.
+    `mmproj_bytes` is the size of a vision projector on the GPU, `draft_model_bytes` that of the file of the
+    model's own drafter, `other_draft_bytes` those of others, each by its kind.
     """
 
     context: int
@@ -100,16 +101,22 @@ class PlanSettings(ServerSettings):
     host_aside_mib: int | None = None
     mmproj_bytes: int = 0
     draft_model_bytes: int = 0
+    other_draft_bytes: tuple[tuple[str, int], ...] = ()
 
     @property
-    def has_draft_file(self) -> bool:
-        """Whether there is a file beside the model's for its own drafter."""
-        return self.draft_model_bytes > 0
+    def draft_files(self) -> tuple[str, ...]:
+        """Kinds of the files beside the model's with which it may draft."""
+        return tuple(kind for kind, _ in self._all_drafts)
 
     @property
     def draft_bytes(self) -> int:
-        """Size of the separate draft model if it is loaded, else 0."""
-        return self.draft_model_bytes if self.drafter.source == "file" else 0
+        """Size of the file with which it drafts, else 0."""
+        return next((size for kind, size in self._all_drafts if kind in self.drafter.files), 0)
+
+    @property
+    def _all_drafts(self) -> tuple[tuple[str, int], ...]:
+        own = file_kinds_of(self.spec_type)[:1] if self.draft_model_bytes else ()
+        return (*((kind, self.draft_model_bytes) for kind in own), *self.other_draft_bytes)
 
     @property
     def used_gpus(self) -> int:
@@ -301,7 +308,7 @@ def estimate_memory(
         cpu_expert_layers=0 if on_cpu else counted_layers,
         expert_bytes=expert_bytes,
         devices=1 if setting.splits_tensors else gpus,
-        outputs=drafter.outputs,
+        outputs=drafter.count_outputs(setting.draft),
         unified=bool(setting.kv_unified),
     )
     compute = find_compute_buffers(geometry, compute_setting)
@@ -338,6 +345,7 @@ def estimate_memory(
         checkpoint=checkpoint,
     )
     buffers_known = compute.exact and (draft_buffers.exact if draft_buffers else not setting.draft_bytes)
+    buffers_known = buffers_known and drafter.has_formula and not _has_unusual_draft(setting)
     buffers_known = buffers_known and setting.split_mode in (None, "layer") and geometry.cache_known
     if setting.splits_tensors:
         by_gpu = _split_tensors(setting, parts, pools)
@@ -345,7 +353,7 @@ def estimate_memory(
         by_gpu = _split_layers(geometry, weights, setting, parts, pools, compute, host_expert_layers)
     else:  # only the first GPU is used, and others stay empty
         by_gpu = (parts.total, *(0,) * (setting.gpus - 1 if setting.split_mode == "none" else 0))
-    low, high = _range_of_total(geometry, parts, weights, pools, buffers_known)
+    low, high = _range_of_total(geometry, parts, weights, pools, buffers_known, drafter)
     return MemoryEstimate(
         setting,
         parts,
@@ -433,17 +441,24 @@ def _split_layers(
 
 
 def _range_of_total(
-    geometry: Geometry, parts: MemoryParts, weights: Weights, pools: Sequence[PoolBytes], buffers_known: bool
+    geometry: Geometry,
+    parts: MemoryParts,
+    weights: Weights,
+    pools: Sequence[PoolBytes],
+    buffers_known: bool,
+    drafter: Drafter,
 ) -> tuple[int, int]:
     """Return the bytes between which the total lies, given how exactly its parts are known."""
     below = above = int(parts.weights * weights.tolerance) + (_ENCODER_DOUBT_MIB * _MIB if parts.mmproj else 0)
     if not buffers_known:
-        shares = _SIMILAR_BUFFERS if is_graph_known(geometry) else _GUESSED_BUFFERS
+        is_similar = is_graph_known(geometry) and drafter.has_formula
+        shares = _SIMILAR_BUFFERS if is_similar else _GUESSED_BUFFERS
         below += int((parts.compute + parts.draft_compute) * shares[0])
         above += int((parts.compute + parts.draft_compute) * shares[1])
-    if not geometry.cache_known:
-        below += int((parts.kv + parts.draft_kv) * _GUESSED_CACHES[0])
-        above += int((parts.kv + parts.draft_kv) * _GUESSED_CACHES[1])
+    guessed = parts.draft_kv if geometry.cache_known else parts.kv + parts.draft_kv
+    if not (geometry.cache_known and drafter.has_formula):
+        below += int(guessed * _GUESSED_CACHES[0])
+        above += int(guessed * _GUESSED_CACHES[1])
     below += sum(pool.usual - pool.low for pool in pools)
     above += sum(pool.high - pool.usual for pool in pools)
     return max(parts.total - below, 0), parts.total + above
@@ -518,18 +533,25 @@ def recurrent_bytes(geometry: Geometry, *, slots: int, draft: int) -> int:
 
 
 def draft_kv_bytes(geometry: Geometry, setting: PlanSettings) -> int:
-    """Return the bytes of the MTP head's KV cache: as many cells as the target's, in f16 since we set no other type.
+    """Return the bytes of the MTP head's KV cache: as many cells as the target's, in a type of its own.
 
     Source: common/speculative.cpp; --spec-draft-type-k and -v default to f16.
     """
     width = geometry.kv_heads * (geometry.key_length + (0 if geometry.latent_attention else geometry.value_length))
     cells = padded_context(setting.context, setting.streams) * setting.streams
-    return geometry.mtp_layers * cells * width * KV_TYPES["f16"][1]
+    elements, block_bytes = KV_TYPES[setting.draft_kv or "f16"]
+    return geometry.mtp_layers * cells * width * block_bytes // elements
 
 
 def _draft_model_kv_bytes(draft: Geometry, setting: PlanSettings) -> int:
     """Return the bytes of a separate draft model's KV cache; 0 for Gemma 4's assistant, which reads its target's."""
-    return 0 if draft.architecture == ASSISTANT else kv_bytes(draft, replace(setting, kv="f16"))
+    return 0 if draft.architecture == ASSISTANT else kv_bytes(draft, replace(setting, kv=setting.draft_kv or "f16"))
+
+
+def _has_unusual_draft(setting: PlanSettings) -> bool:
+    """Return whether a drafter's cache, batch or place is another than the formula was compared with."""
+    rows = (row for row in ROWS.values() if row.memory and setting.drafter.takes_setting(row.drafting))
+    return any(row.value_in(setting) not in (None, row.usual) for row in rows if row.name.startswith("draft_"))
 
 
 def _draft_weights(draft: DraftModel | None, setting: PlanSettings, on_cpu: bool) -> int:

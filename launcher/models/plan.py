@@ -560,6 +560,7 @@ def _preset_settings(
         **situation.memory_fields,
         mmproj_bytes=mmproj_bytes,
         draft_model_bytes=(draft_file.expected_bytes or 0) if draft_file else 0,
+        other_draft_bytes=tuple((kind, each.expected_bytes or 0) for each in entry.drafts for kind in each.kinds),
         spec_type=entry.drafter.spec_type,
     )
 

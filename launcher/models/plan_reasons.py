@@ -396,6 +396,12 @@ def _draft_reason(
             return message("This file has no MTP head.")
         if chosen:
             return message("MTP is off, as you chose.")
+        if not entry.drafter.accepted:
+            return message(
+                "{drafter} could draft, but no runs with it are known. To try it, add {setting}.",
+                drafter=as_message(entry.drafter.title),
+                setting=name_setting("drafter", entry.drafter.spec_type),
+            )
         if entry.slower_with_mtp:
             return message("MTP is off. {report}", report=as_message(entry.slower_with_mtp.text))
         run = nearest_comparison(entry, replace(setting, draft=_ASSUMED_DRAFT), situation)
@@ -626,6 +632,13 @@ def list_cautions(
             message(
                 "The estimate counts the draft's file size but not its cache and buffers, because its header is "
                 "not read."
+            )
+        )
+    if setting.draft_bytes and not setting.drafter.has_formula:
+        found.append(
+            message(
+                "How much memory {drafter} takes is an estimate, which was not compared with an engine.",
+                drafter=as_message(setting.drafter.title),
             )
         )
     if setting.mmproj_bytes:

@@ -21,6 +21,7 @@ from launcher.fetch.partial_file import count_unfinished_bytes
 from launcher.fetch.retries import call_with_retries
 from launcher.fetch.transfer import DownloadSource, TransferSettings, download_file
 from launcher.models.download_target import DownloadFile, DownloadItem, DownloadTarget, local_target
+from launcher.models.drafters import MTP, file_kinds_of, find_drafter
 from launcher.models.file_kinds import recognise_file, unusable_error
 from launcher.models.folders import make_download_folder
 from launcher.models.gguf import read_model
@@ -29,7 +30,7 @@ from launcher.models.library import classify_record, find_store_copies, parse_qu
 from launcher.models.library_index import Kind, Record, find_hash, read_index, store_hash, store_record
 from launcher.models.locate import refuse_damaged
 from launcher.models.received import HeaderCheck, check_received, promises_head, store_header
-from launcher.models.side_files import is_head_of
+from launcher.models.side_files import find_mismatch
 
 Origin = Literal["downloaded", "here", "cache"]
 
@@ -135,16 +136,16 @@ async def pull_model(
         await asyncio.to_thread(_add_to_library, download.make_record(item, files), wanted)
         for item, files in zip(wanted.items, files_by_item, strict=True)
     ]
-    if head := await _find_head(wanted, *checks[0]):
-        resolved += await _resolve_all(replace(wanted, items=(head,)), settings, on_progress)
+    if draft := await _find_draft(wanted, *checks[0]):
+        resolved += await _resolve_all(replace(wanted, items=(draft,)), settings, on_progress)
         download.add_files(resolved[-1:])
-        files_by_item.append(await download.get_files(head))
-        checks.append(await asyncio.to_thread(_add_to_library, download.make_record(head, files_by_item[-1]), wanted))
-        trunk, head_path = checks[0][0], files_by_item[-1][0].path
-        if await asyncio.to_thread(_is_head_of, head_path, trunk.path):
-            checks[0] = await asyncio.to_thread(partial(_add_to_library, trunk, wanted, has_head_beside=True))
+        files_by_item.append(await download.get_files(draft))
+        checks.append(await asyncio.to_thread(_add_to_library, download.make_record(draft, files_by_item[-1]), wanted))
+        trunk, draft_path = checks[0][0], files_by_item[-1][0].path
+        if why := await asyncio.to_thread(_explain_mismatch, draft_path, trunk.path):
+            notes.append(message("{name} cannot draft for this model: {why}.", name=draft_path.name, why=why))
         else:
-            notes.append(message("{name} is not an MTP head for this model.", name=head_path.name))
+            checks[0] = await asyncio.to_thread(partial(_add_to_library, trunk, wanted, has_head_beside=True))
     notes += [str(checked.problem) for _, checked in checks[1:] if checked.problem]
     files = tuple(file for each in files_by_item for file in each)
     published = not any(each.lacks_checksum for each in resolved)
@@ -283,14 +284,15 @@ def _redact_url(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-async def _find_head(wanted: DownloadTarget, record: Record, checked: HeaderCheck) -> DownloadItem | None:
-    """Return the MTP head in a separate file of the repository, for a model without a head, as an item to download.
+async def _find_draft(wanted: DownloadTarget, record: Record, checked: HeaderCheck) -> DownloadItem | None:
+    """Return the file of the wanted drafter in the repository, by default the MTP head of a model without one.
 
     It is told by its name; its header is checked once it is here. None for a model of the catalogue, which knows its
-    head, for a file with a given checksum, and if the hub cannot be asked.
+    drafts, for a file with a given checksum, and if the hub cannot be asked.
     """
     hub = wanted.items[0].files[0].hub
-    if record.kind != "model" or checked.head == "present" or hub is None or wanted.entry or wanted.pinned_by:
+    has_own = wanted.drafter is None and checked.head == "present"
+    if record.kind != "model" or has_own or hub is None or wanted.entry or wanted.pinned_by:
         return None
     try:
         repository = await asyncio.to_thread(
@@ -298,18 +300,19 @@ async def _find_head(wanted: DownloadTarget, record: Record, checked: HeaderChec
         )
     except LauncherError:
         return None
-    for head in repository.list_heads(record.quant):
-        file = DownloadFile(head.file, replace(hub, path=head.file), None, head.size_bytes, head.sha256)
+    spec_type = wanted.drafter or MTP.spec_type
+    for draft in repository.list_drafts(find_drafter(spec_type, file_kinds_of(spec_type)), record.quant):
+        file = DownloadFile(draft.file, replace(hub, path=draft.file), None, draft.size_bytes, draft.sha256)
         return DownloadItem("draft", (file,))
     return None
 
 
-def _is_head_of(head: Path, trunk: Path) -> bool:
-    """Return whether a downloaded head is made for a model."""
+def _explain_mismatch(draft: Path, trunk: Path) -> str:
+    """Return why a downloaded draft is not for a model, "" if it is."""
     try:
-        return is_head_of(read_model(head), read_model(trunk))
-    except LauncherError:
-        return False
+        return find_mismatch(read_model(draft), read_model(trunk))
+    except LauncherError as error:
+        return error.title
 
 
 def _add_to_library(

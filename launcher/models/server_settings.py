@@ -21,6 +21,7 @@ from launcher.models.drafters import (
     MTP_OFF,
     SPEC_TYPES,
     Drafter,
+    Source,
     drafter_of,
     find_drafter,
     usable_drafters,
@@ -36,6 +37,7 @@ Memory = Literal["", "formula", "gpu_mib"]
 Likely = Literal["", "on_gpu", "several_gpus", "offloaded", "on_processor", "long_answers", "sampled"]
 """Condition for a tune to try it unasked: never, a model on the GPU, on several, experts on the host, ..."""
 
+_FILES_AND_HEADS: tuple[Source, ...] = ("head", "file")
 LEFT_OPEN = ("default", "auto", "none")
 """Words with which a user leaves a setting open."""
 _MIB = {"": 1, "M": 1, "MB": 1, "MIB": 1, "G": 1_024, "GB": 1_024, "GIB": 1_024}
@@ -62,7 +64,8 @@ class ServerSetting:
     - `help`, `default`: texts for the command line's help; `label`, `tip`: texts in the window; `steps`: values that
       its slider offers besides the current one.
     - `tuned`: values for a tune to try; with `likely` it tries them unasked.
-    - `drafting`: meaningless while MTP is off; `of_experts`: meaningless if no experts can be on the host.
+    - `drafting`: sources of the drafters to which it applies (models/drafters.py), () if it is not about drafts: it is
+      meaningless while none of them drafts; `of_experts`: meaningless if no experts can be on the host.
     - `choices`: accepted words of a choice. Without them the engine decides, as for KV cache types (`memory.check_kv`).
     """
 
@@ -86,7 +89,7 @@ class ServerSetting:
     steps: tuple[int, ...] = ()
     tuned: tuple[Value, ...] | None = None
     likely: Likely = ""
-    drafting: bool = False
+    drafting: tuple[Source, ...] = ()
     of_experts: bool = False
     attribute: str = ""
 
@@ -371,6 +374,69 @@ class ServerSettings:
         default="by their free memory",
         memory="formula",
     )
+    draft_min: int | None = _setting_row(
+        "draft_min",
+        "count",
+        "--spec-draft-n-min",
+        help="drop drafts that are shorter than this, in tokens",
+        default="0",
+        most=16,
+        usual=0,
+        drafting=_FILES_AND_HEADS,
+    )
+    draft_kv: str | None = _setting_row(
+        "draft_kv",
+        "choice",
+        "--spec-draft-type-k --spec-draft-type-v",
+        help="type of the drafter's own KV cache",
+        metavar="TYPE",
+        default="f16",
+        usual="f16",
+        memory="formula",
+        drafting=_FILES_AND_HEADS,
+    )
+    draft_ubatch: int | None = _setting_row(
+        "draft_ubatch",
+        "tokens",
+        "--spec-draft-n-ubatch",
+        help="tokens of a prompt that the drafter computes at once",
+        default="as --ubatch",
+        least=1,
+        most=2**16,
+        memory="formula",
+        drafting=_FILES_AND_HEADS,
+    )
+    draft_gpu_layers: int | None = _setting_row(
+        "draft_gpu_layers",
+        "count",
+        "--spec-draft-ngl",
+        help="layers of a draft file on the GPU, 0 is none",
+        default="all",
+        most=1_024,
+        memory="formula",
+        drafting=("file",),
+    )
+    draft_device: str | None = _setting_row(
+        "draft_device",
+        "choice",
+        "--spec-draft-device",
+        help="the GPU for a draft file, such as CUDA1",
+        metavar="NAME",
+        default="those of the model",
+        memory="formula",
+        drafting=("file",),
+    )
+    draft_n_cpu_moe: int | None = _setting_row(
+        "draft_n_cpu_moe",
+        "count",
+        "--spec-draft-n-cpu-moe",
+        help="keep the experts of N layers of a draft file in host memory",
+        default="0",
+        most=1_024,
+        usual=0,
+        memory="formula",
+        drafting=("file",),
+    )
     p_min: float | None = _setting_row(
         "p_min",
         "share",
@@ -381,19 +447,19 @@ class ServerSettings:
         most=1,
         tuned=(0.0, 0.5, 0.75),
         likely="offloaded",  # it saves verification, which is slow then; published runs on a GPU alone lost by it
-        drafting=True,
+        drafting=_FILES_AND_HEADS,
     )
     draft_sampling: str | None = _setting_row(
         "draft_sampling",
         "choice",
         "--spec-draft-sampling",
-        help="how drafts are taken from what the head thinks likely: greedy or probabilistic",
+        help="how drafts are taken from what the drafter thinks likely: greedy or probabilistic",
         metavar="HOW",
         default="greedy",
         choices=("greedy", "probabilistic"),
         tuned=("greedy", "probabilistic"),
         likely="sampled",
-        drafting=True,
+        drafting=_FILES_AND_HEADS,
     )
     chosen_drafter: str | None = _setting_row(
         "drafter",
@@ -407,7 +473,7 @@ class ServerSettings:
         choices=SPEC_TYPES,
         memory="formula",
         tuned=(None, *(row.spec_type for row in DRAFTERS.values() if row.tried)),
-        drafting=True,
+        drafting=("head", "file", "text"),
     )
     ngram: str | None = _setting_row(
         "ngram",
@@ -419,15 +485,15 @@ class ServerSettings:
         choices=("none", *(row.spec_type for row in DRAFTERS.values() if row.source == "text")),
         usual="none",
         tuned=("none", *(row.spec_type for row in DRAFTERS.values() if row.source == "text" and row.tried)),
-        drafting=True,
+        drafting=("head", "file", "text"),
     )
     spec_type: str = MTP.spec_type
     """The model's own drafter, as --spec-type calls it."""
 
     @property
-    def has_draft_file(self) -> bool:
-        """Whether there is a file beside the model's for its own drafter."""
-        return False
+    def draft_files(self) -> tuple[str, ...]:
+        """Kinds of the files beside the model's with which it may draft."""
+        return ()
 
     @property
     def drafter(self) -> Drafter:
@@ -438,11 +504,11 @@ class ServerSettings:
     def drafter_if_on(self) -> Drafter:
         """The drafter that is used with a draft length above 0: the chosen one, else the model's own."""
         spec_type = self.chosen_drafter or self.spec_type
-        return find_drafter(spec_type, has_file=self.has_draft_file and spec_type == self.spec_type)
+        return find_drafter(spec_type, self.draft_files)
 
     def can_draft(self, *, head: bool) -> bool:
         """Return whether that drafter has what it needs; `head`: the model's file has an MTP head."""
-        return self.drafter_if_on.spec_type in usable_drafters(self.spec_type, head=head, file=self.has_draft_file)
+        return self.drafter_if_on.spec_type in usable_drafters(head=head, files=self.draft_files)
 
     def chosen(self) -> dict[str, Value]:
         """Return the settings that are not None, by name."""

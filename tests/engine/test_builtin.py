@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import xllamacpp
 
 from tests.conftest import BUILT_IN
 
@@ -144,3 +145,10 @@ def test_the_built_in_engine_ends_without_a_delay(demo_model: Path, way: str, st
         assert process.wait(120) in {1 if way == "end of input" else 0} | by_default
         if response is not None:
             response.close()
+
+
+def test_the_built_in_engine_lists_all_drafters_of_its_wheel() -> None:
+    prefix = "COMMON_SPECULATIVE_TYPE_"
+    known = {name.removeprefix(prefix) for name in dir(xllamacpp.common_speculative_type) if name.startswith(prefix)}
+    listed = ask("--help").stdout.rpartition("--spec-type ")[2].split()[0].split(",")
+    assert {name.upper().replace("-", "_") for name in listed} == known - {"COUNT"}

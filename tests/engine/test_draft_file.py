@@ -59,7 +59,6 @@ async def test_the_draft_is_passed_with_the_flags_of_the_engine(model: Path) -> 
     assert (chosen.model, chosen.draft_file, chosen.draft) == (model, beside, 3)
     check_model(chosen)
     build = await probe_engine(None)
-    build = replace(build, flags=build.flags | {"--spec-draft-model"})
     given = dict(pairwise(launch.engine_arguments(replace(chosen, context=4_096), build, ENDPOINT, gpu=False)))
     assert given["--spec-type"] == "draft-mtp"
     assert given["--spec-draft-model"] == str(beside)
@@ -68,8 +67,20 @@ async def test_the_draft_is_passed_with_the_flags_of_the_engine(model: Path) -> 
 
 async def test_an_engine_without_draft_flags_is_reported(model: Path) -> None:
     shutil.copy(model, model.with_name("mtp-model.gguf"))
+    chosen, build = replace(options("drafted", draft=2), context=4_096), await probe_engine(None)
+    older = replace(build, flags=build.flags - {"--spec-draft-model"})
     with pytest.raises(EngineUnsuitable, match="--spec-draft-model"):
-        await launch.prepare_launch(options("drafted"), ENDPOINT)
+        launch.engine_arguments(chosen, older, ENDPOINT, gpu=False)
+
+
+async def test_an_engine_without_the_drafter_is_reported_before_it_starts(model: Path) -> None:
+    chosen = replace(options("headless"), context=4_096, draft=2, draft_file=model, spec_type="draft-lilicorr")
+    build = await probe_engine(None)
+    with pytest.raises(EngineUnsuitable, match="cannot draft with draft-lilicorr") as caught:
+        launch.engine_arguments(chosen, build, ENDPOINT, gpu=False)
+    assert "It has draft-mtp, draft-simple, draft-eagle3" in caught.value.hint
+    with pytest.raises(EngineUnsuitable, match="cannot draft with ngram-new"):
+        build.require_drafters("draft-mtp", "ngram-new")
 
 
 @pytest.mark.parametrize("name", ["drafted", "headless"])

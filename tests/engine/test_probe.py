@@ -48,7 +48,7 @@ async def test_a_probe_is_kept_until_the_program_changes(fake_engine: Path, tmp_
 
 @pytest.mark.parametrize(
     "damage",
-    ["{", "[]", "{}", {"version": 7}, {"flags": "--model"}, {"flags": [1]}, {"kv_types": None}, {"offers_mtp": "no"}],
+    ["{", "[]", "{}", {"version": 7}, {"flags": "--model"}, {"flags": [1]}, {"kv_types": None}, {"spec_types": "no"}],
     ids=str,
 )
 async def test_a_damaged_stored_probe_is_repeated(fake_engine: Path, home: Path, damage: str | dict[str, Any]) -> None:

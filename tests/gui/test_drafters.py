@@ -47,7 +47,10 @@ def test_one_row_makes_an_option_an_argument_memory_a_slider_and_an_axis(row: Dr
         own = replace(own, draft_file=Path("beside.gguf"))
     assert own.drafter is row
     assert replace(own, draft=0).drafter is NONE
-    words = " ".join(server_arguments(replace(own, context=8_192), LLAMA_SERVER, gpu=True))
+    by = "" if row.uses_head else f" by {row.title}"
+    assert f"{row.label(2)}" == (f"draft 2{by}" if row.takes_length else "drafts from repeats")
+    newer = replace(LLAMA_SERVER, spec_types=frozenset(SPEC_TYPES))
+    words = " ".join(server_arguments(replace(own, context=8_192), newer, gpu=True))
     assert f"--spec-type {row.spec_type} " in words
     assert ("--spec-draft-n-max 2" in words) == row.takes_length
     assert ("--spec-draft-model beside.gguf" in words) == (row.source == "file")
@@ -79,10 +82,10 @@ def test_another_drafter_is_a_change_of_its_memory() -> None:
 
 
 def test_a_drafter_without_what_it_needs_is_refused() -> None:
-    assert usable_drafters("draft-mtp", head=True, file=False)[0] == "draft-mtp"
-    assert "draft-simple" not in usable_drafters("draft-mtp", head=False, file=True)
-    assert "draft-simple" in usable_drafters("draft-simple", head=False, file=True)
-    headless = replace(describe_server(), drafters=usable_drafters("draft-mtp", head=False, file=False))
+    assert usable_drafters(head=True)[0] == "draft-mtp"
+    assert "draft-simple" not in usable_drafters(head=False, files=("mtp-head",))
+    assert "draft-simple" in usable_drafters(head=False, files=("model",))
+    headless = replace(describe_server(), drafters=usable_drafters(head=False))
     with pytest.raises(ModelHasNoHead):
         Previewer(headless).preview({"draft": 2})
     assert Previewer(headless).preview({"draft": 2, "drafter": "ngram-mod"}).plan_settings.drafter.source == "text"
@@ -119,6 +122,6 @@ def test_the_options_of_an_earlier_version_are_read() -> None:
     options = ServeOptions(Path("/m.gguf"), draft=3, spec_type="ngram-mod")
     written = to_json(options)
     assert {field.name for field in fields(ServeOptions)} - written.keys() == set()
-    del written["chosen_drafter"]
+    del written["chosen_drafter"], written["other_drafts"]
     assert from_json(ServeOptions, written) == options
     assert from_json(ServeOptions, written).drafter is DRAFTERS["ngram-mod"]

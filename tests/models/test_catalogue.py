@@ -136,6 +136,7 @@ def test_the_demo_entry_matches_the_shipped_file() -> None:
 def test_every_kind_of_speculation_has_the_name_of_the_engine() -> None:
     assert {row.name: row.spec_type for row in DRAFTERS.values() if row.name != row.spec_type} == {
         "mtp": "draft-mtp", "draft-file": "draft-mtp", "draft-model": "draft-simple",
+        **{name: f"draft-{name}" for name in ("eagle3", "dflash", "dflash2", "dspark", "lilicorr")},
     }  # fmt: skip
     for model in CATALOGUE.models:
         assert model.draft_file == model.draft

@@ -328,7 +328,7 @@ class TestDraftFile:
             write(hub.folder / repo / name, "head", other)
         pulled = await get(f"{repo}:trunk-Q8_0.gguf")
         assert isinstance(pulled.checked.problem, ModelHasNoHead)
-        assert "mtp-trunk-Q8_0.gguf is not an MTP head for this model." in pulled.notes
+        assert "mtp-trunk-Q8_0.gguf cannot draft for this model: it is the head of another model." in pulled.notes
 
     async def test_no_draft_file_is_searched_for_a_model_with_a_head(self, repo: str, hub: Hub) -> None:
         write(hub.folder / repo / "whole-Q4_0.gguf", "whole", WHOLE)

@@ -65,8 +65,8 @@ def projector(path: Path, width: int, key: str = "clip.vision.projection_dim") -
 
 
 def head_beside(trunk: Path) -> Path | None:
-    head = find_side_files(read_model(trunk)).head
-    return Path(head.file) if head else None
+    heads = [each for each in find_side_files(read_model(trunk)).drafts if each.speculation == "draft-file"]
+    return Path(heads[0].file) if heads else None
 
 
 Put = Callable[[str, Model], Path]
@@ -153,8 +153,7 @@ def test_side_files_in_subfolders_of_a_repository_are_found() -> None:
         write(folder / name, "x", model)
     other = projector(folder / "mmproj-F16.gguf", 5_120)
     found = find_side_files(read_model(folder / "UD" / "x-Q4_K_M.gguf"))
-    assert found.head is not None
-    assert Path(found.head.file) == folder / "MTP" / "mtp-x.gguf"
+    assert [Path(each.file) for each in found.drafts] == [folder / "MTP" / "mtp-x.gguf"]
     assert [Path(each.file) for each in found.projectors] == [other]
 
 

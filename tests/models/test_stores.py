@@ -14,6 +14,7 @@ from launcher.base.errors import BadOption, ModelUnexpected, ModelUnknown
 from launcher.models.added_places import add_place, read_added_places
 from launcher.models.catalogue import Catalogue, ModelFile
 from launcher.models.catalogue_load import shipped_models
+from launcher.models.gguf import read_model
 from launcher.models.hub_model import select_hub_model
 from launcher.models.leftovers import find_leftovers
 from launcher.models.library import (
@@ -30,7 +31,9 @@ from launcher.models.library import (
 )
 from launcher.models.library_index import read_index
 from launcher.models.locate import find_named, select_model
+from launcher.models.side_files import find_side_files
 from launcher.models.stores import Store, StoredModel, find_store_folders, recognise_store
+from tools.demo_model.drafts import write_draft
 from tools.sparse_models.models import Model
 from tools.sparse_models.models import model as make_sparse_model
 from tools.sparse_models.write import write
@@ -122,6 +125,13 @@ class TestOllama:
     def test_the_projector_of_a_model_is_the_one_that_its_manifest_lists(self, ollama: Path) -> None:
         assert find_stored_side_files(ollama_blob(ollama, "b")) == (ollama_blob(ollama, "c"),)
         assert find_stored_side_files(ollama_blob(ollama, "a")) == ()
+
+    def test_a_draft_model_that_a_manifest_lists_can_be_chosen(self, ollama: Path, copy_demo: Put) -> None:
+        model = copy_demo(ollama_blob(ollama, "8"))
+        write_draft(ollama_blob(ollama, "9"), "model", model)
+        ollama_manifest(ollama, "registry.ollama.ai/library/drafted/latest", model="8", draft="9")
+        (draft,) = find_side_files(read_model(model)).drafts
+        assert (draft.speculation, Path(draft.file)) == ("draft-model", ollama_blob(ollama, "9"))
 
     def test_models_are_listed_with_their_header(self, ollama: Path) -> None:
         local = next(each for each in list_models() if each.label == "qwen3.5:9b")

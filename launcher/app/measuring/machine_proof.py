@@ -366,7 +366,7 @@ class MachineProof:
     def _estimate_memory(self, launch: Launch, engine: EngineEstimate) -> MemoryEstimate | None:
         """Return the plan for a launch on the devices that the engine has used; None where it cannot be compared."""
         options, situation = launch.options, self._situation
-        if options.draft_file or options.mmproj or options.extra:
+        if options.used_draft_file or options.mmproj or options.extra:
             return None
         settings = replace(launch.plan_settings(engine.backend), gpus=max(len(engine.devices), 1))
         if situation is not None and situation.backend == engine.backend:

@@ -258,7 +258,7 @@ class SpaceBuilder:
             wanted = name in vary if vary is not None else varied_by_default[row.likely]
             values = machine_values[name] if name in machine_values else _values_to_try(row, baseline[name])
             if wanted and len(values) > 1 and name not in meaningless:
-                axes.append(SpaceAxis(name, tuple(values), memory=bool(row.memory), drafting=row.drafting))
+                axes.append(SpaceAxis(name, tuple(values), memory=bool(row.memory), drafting=bool(row.drafting)))
         drafts = DRAFTS_WITH_P_MIN if any(axis.name == "p_min" for axis in axes) else DRAFTS
         chosen = {axis.name: baseline[axis.name] for axis in axes}
         on_processor = on_cpu or offloads or bool(self._basis.plan_settings.n_cpu_moe)

@@ -21,7 +21,6 @@ from launcher.base.errors import LauncherError
 from launcher.base.messages import join_messages, message
 from launcher.base.paths import find_existing_parent, models_dir
 from launcher.models.catalogue import Catalogue
-from launcher.models.drafters import MTP
 from launcher.models.evidence import family_key, read_release_dates
 from launcher.models.file_size import expect_size, usual_bits
 from launcher.models.geometry import read_geometry
@@ -508,7 +507,7 @@ def _without_quant(stem: str, quant: str | None) -> str:
 def _name_entry(entry: ModelEntry, *, is_only: bool) -> str:
     """Return the name of a model of the catalogue. With `is_only`, no other entry has the same name; a variant with an
     MTP head may."""
-    if is_only or entry.speculation == MTP.name:
+    if is_only or entry.names_head:
         return _short_name(entry.name)
     return message("{name} without MTP head", name=entry.name)
 

@@ -42,7 +42,7 @@ def measure_load_memory(
     """
 
     options, backend = launch.options, backend_of_log(log)
-    if options.extra or options.draft_file or options.mmproj or backend == "cpu":
+    if options.extra or options.used_draft_file or options.mmproj or backend == "cpu":
         return None
     gpus = find_gpus().gpus
     used_bytes = {

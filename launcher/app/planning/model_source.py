@@ -143,7 +143,8 @@ def estimate_by_formula(source: ModelSource, settings: PlanSettings) -> MemoryEs
     """
 
     geometry = read_geometry(source.model)
-    draft_model = read_draft_model(describe_file(source.model)) if settings.draft_bytes else None
+    drafting = describe_file(source.model).with_drafter(settings.drafter.spec_type) if settings.draft_bytes else None
+    draft_model = read_draft_model(drafting) if drafting else None
     return estimate_memory(geometry, read_weights(source.model, geometry), settings, draft_model)
 
 

@@ -19,12 +19,14 @@ from launcher.models.file_kinds import kind_of_broken
 from launcher.models.fitting import SHORT_CONTEXTS
 from launcher.models.gguf import check_complete, read_model
 from launcher.models.header_summary import apply_header
-from launcher.models.locate import select_model
+from launcher.models.locate import add_draft, select_model
 from launcher.models.memory import HostParts, MemoryEstimate, MemoryParts, PlanSettings, overhead_bytes
 from launcher.models.plan import Plan, PlanCriteria, Status, estimate_argument, fit_status, list_unplanned, make_plans
 from launcher.models.speed import forecast_reading
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from launcher.app.planning.model_source import ModelSource
     from launcher.app.planning.planner import EngineComparison, MachineDescription
     from launcher.engine.engine_estimate import EngineEstimate
@@ -41,8 +43,8 @@ _OTHER_BACKEND_DOUBT = 0.5
 """Share by which the compute buffers of another backend may differ from the estimated ones."""
 
 
-async def select_named(name: str, catalogue: Catalogue) -> ModelSelection:
-    """Return the model that a user names by id, path, store, or repository on the hub.
+async def select_named(name: str, catalogue: Catalogue, draft_model: Path | None = None) -> ModelSelection:
+    """Return the model that a user names by id, path, store, or repository on the hub, with a `draft_model` if given.
 
     Raises what `select_model` and `select_hub_model` raise, and ModelBroken for a local file that is incomplete.
     """
@@ -63,7 +65,7 @@ async def select_named(name: str, catalogue: Catalogue) -> ModelSelection:
         selection = await asyncio.to_thread(select_model, name, catalogue)
     if selection.path is not None:
         check_complete(*(await asyncio.to_thread(read_model, selection.path)).parts)
-    return selection
+    return await asyncio.to_thread(add_draft, selection, draft_model) if draft_model else selection
 
 
 async def plan_named(
@@ -106,7 +108,7 @@ async def plan_named(
         if isinstance(by_engine, Plan):
             return PlannedModels(selection, catalogue, criteria, (by_engine,), ())
         asked = by_engine
-    elif has_header and plans and not plans[0].estimate.compute_exact:
+    elif has_header and plans and not plans[0].estimate.compute_exact and not plans[0].setting.draft_bytes:
         corrected, asked = await correct_by_engine(plans[0], selection, machine)
         # What the engine refuses, it refuses at each size: the files differ in their quantisation only.
         is_refused = isinstance(asked, LauncherError) and asked.facts.get("exit_code") is not None

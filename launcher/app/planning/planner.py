@@ -19,7 +19,7 @@ from launcher.base.errors import (
 from launcher.base.messages import FaceName, mark, message
 from launcher.engine.arguments import LLAMA_SERVER, planned_options, server_arguments
 from launcher.engine.builds.build import BUILT_IN, find_llama_server_on_path, store_dir
-from launcher.engine.serve_options import DEFAULT_DRAFT, ServeOptions, fallback_context
+from launcher.engine.serve_options import DEFAULT_DRAFT, DraftFile, ServeOptions, fallback_context
 from launcher.machine.cards import find_card, match_card
 from launcher.models.limits import check_rpc
 from launcher.models.memory import PlanSettings
@@ -297,6 +297,12 @@ def options_for_plan(
     options = ServeOptions(
         file or downloaded_file(plan) or Path(plan.file.file),
         draft_file=_companion_path(plan, plan.entry.draft_file),
+        other_drafts=tuple(
+            DraftFile(kind, path)
+            for each in plan.entry.drafts
+            if (path := _companion_path(plan, each)) is not None
+            for kind in each.kinds
+        ),
         spec_type=plan.entry.drafter.spec_type,
         embeddings=plan.entry.embedding,
         reranking=plan.entry.reranker,

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from launcher.app.planning.planner import MachineDescription, read_situation
@@ -13,7 +13,7 @@ from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.builds.slot_files import SlotFiles, known_slot_files
 from launcher.engine.engine_estimate import backend_of_log
 from launcher.engine.serve_options import ServeOptions
-from launcher.engine.server.launch import Launch, file_bytes, read_draft_file
+from launcher.engine.server.launch import Launch, read_draft_file
 from launcher.engine.server.load_times import LoadTime, expected_load_time
 from launcher.engine.server.own_memory import RunningEngine
 from launcher.engine.settings import change_settings, join_extra
@@ -122,10 +122,10 @@ class PreviewBasis:
     or "host memory". Of its `total_mib`, the server may use `available_mib`: what is free, and what the server itself
     uses. `others_mib` is used by other programs, `other_servers_mib` by our other servers, which keep running.
     `situation` is this machine's memory beside those, `read_at` the Unix time of reading it; None if it was not read.
-    `own_measured` is True if the server's own memory was measured, not estimated. `draft_bytes` is the size of a
-    separate draft model. `drafters` are those that the model can use. `expert_layers` is the number of layers whose
-    experts can be moved to the host. `unsupported` are the settings that the engine does not have. `slot_files` is what
-    its slot files hold, None if that was not tested.
+    `own_measured` is True if the server's own memory was measured, not estimated. `draft_models` are the files with
+    which it may draft, by their kind. `drafters` are those that the model can use. `expert_layers` is the number of
+    layers whose experts can be moved to the host. `unsupported` are the settings that the engine does not have.
+    `slot_files` is what its slot files hold, None if that was not tested.
     """
 
     options: ServeOptions
@@ -133,8 +133,7 @@ class PreviewBasis:
     geometry: Geometry | None
     weights: Weights | None
     unknown: str = ""
-    draft_model: DraftModel | None = None
-    draft_bytes: int = 0
+    draft_models: Mapping[str, DraftModel | None] = field(default_factory=dict)
     trained_context: int | None = None
     drafters: tuple[str, ...] = SPEC_TYPES
     expert_layers: int = 0
@@ -276,7 +275,7 @@ class Previewer:
         """Return a previewer for a new reading of the machine's memory, with the cached estimates if they apply."""
         previewer = Previewer(basis)
         old = self.basis
-        if (old.geometry, old.weights, old.draft_model) == (basis.geometry, basis.weights, basis.draft_model):
+        if (old.geometry, old.weights, old.draft_models) == (basis.geometry, basis.weights, basis.draft_models):
             previewer._estimates = self._estimates
         return previewer
 
@@ -300,7 +299,7 @@ class Previewer:
         options = change_settings(basis.options, server_changes)
         settings = self._make_plan_settings(options)
         if settings.drafter.drafts and settings.drafter.spec_type not in basis.drafters:
-            raise no_head_error(basis.options.model.name)
+            raise no_head_error(basis.options.model.name, settings.drafter)
         before, after = self._estimate_memory(basis.plan_settings), self._estimate_memory(settings)
         described = [change for name in server_changes if (change := self._describe_change(name, options))]
         for name, value in request_changes.items():
@@ -324,9 +323,13 @@ class Previewer:
         estimate = self._estimates.get(settings)
         if estimate is None:
             estimate = self._estimates[settings] = estimate_memory(
-                basis.geometry, basis.weights, settings, basis.draft_model
+                basis.geometry, basis.weights, settings, self._find_draft_model(settings)
             )
         return estimate
+
+    def _find_draft_model(self, settings: PlanSettings) -> DraftModel | None:
+        kinds = settings.drafter.files
+        return next((model for kind, model in self.basis.draft_models.items() if kind in kinds), None)
 
     def _largest_context(self, settings: PlanSettings) -> int | None:
         """Return the longest context that fits with these settings and the margin. None if none does."""
@@ -364,7 +367,7 @@ class Previewer:
             elif value is None:
                 value = row.value_in(running) if row.resolved else row.usual
             values[row.attribute] = value
-        settings = replace(running, **values, draft_model_bytes=self.basis.draft_bytes)
+        settings = replace(running, **values)
         return replace(settings, **self._choose_limits(settings)) if resets_limits else settings
 
     def _choose_limits(self, settings: PlanSettings) -> dict[str, Any]:
@@ -426,7 +429,8 @@ async def read_basis(launch: Launch, *, engine_pid: int | None = None, log: Sequ
 def _make_basis(launch: Launch, situation: Situation | None, engine_pid: int | None) -> PreviewBasis:
     """Return the basis, without the machine's memory if `situation` is None."""
     options, header = launch.options, launch.header
-    drafters = usable_drafters(options.spec_type, head=header.has_mtp_head, file=options.has_draft_file)
+    drafters = usable_drafters(head=header.has_mtp_head, files=options.draft_files)
+    offered = launch.build.spec_types or drafters
     backend: Backend = situation.backend if situation else "cuda"
     geometry: Geometry | None = None
     weights: Weights | None = None
@@ -445,10 +449,9 @@ def _make_basis(launch: Launch, situation: Situation | None, engine_pid: int | N
         geometry=geometry,
         weights=weights,
         unknown=unknown,
-        draft_model=read_draft_file(options.draft_file),
-        draft_bytes=file_bytes(options.draft_file),
+        draft_models={each.kind: read_draft_file(each.path) for each in options.all_drafts},
         trained_context=header.trained_context,
-        drafters=() if header.is_embedding else drafters,
+        drafters=() if header.is_embedding else tuple(each for each in drafters if each in offered),
         expert_layers=weights.expert_layers(mtp=settings.drafter.uses_head) if weights and backend != "cpu" else 0,
         kv_types=kv_types,
         load=expected_load_time(launch),

@@ -21,17 +21,19 @@ from launcher.base.paths import expand_user
 from launcher.engine.arguments import planned_options
 from launcher.engine.builds.build import BUILT_IN, EngineBuild
 from launcher.engine.demo import DEMO, read_demo_preset, unpack_demo_model
-from launcher.engine.serve_options import ServeOptions, fallback_context
+from launcher.engine.serve_options import DraftFile, ServeOptions, fallback_context
 from launcher.engine.server.launch import check_model, choose_build, file_bytes
 from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import KEPT_REPLACED, NO_HEAD, Notice
 from launcher.engine.settings import Settings, change_settings, load_model_settings
-from launcher.models.catalogue import Catalogue, ModelEntry
+from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.drafters import drafter_in
+from launcher.models.gguf import GgufModel
 from launcher.models.library import find_companion
 from launcher.models.locate import (
     ModelSelection,
+    add_draft,
     find_named,
     find_projector,
     refuse_damaged,
@@ -361,6 +363,9 @@ async def resolve_start(
     selection, base = await asyncio.to_thread(_select_named_model, model, make_options)
     if vision and selection is not None:
         base = replace(base, mmproj=await asyncio.to_thread(find_projector, selection))
+    names_draft = make_options(base.model).draft_file is not None
+    if (names_draft or asked.get("drafter")) and "draft" not in asked:  # whoever names a drafter wants drafts
+        asked["draft"] = change_settings(base, {**asked, "draft": 1}).drafter.usual_length
     asked_options = change_settings(base, asked)
     # Without drafts, because a missing head is no problem unless the user asked for drafts.
     checked_options = asked_options if "draft" in asked else replace(asked_options, draft=0)
@@ -371,11 +376,16 @@ async def resolve_start(
     if selection is None:  # the start reports the file's problem, with possible fixes
         return ResolvedStart(model, asked_options)
     own = await read_own_settings(base, use_kept=use_kept, use_tuned=use_tuned)
+    if names_draft:  # the user's last choice was another one
+        own = replace(own, kept=_leave_out(own.kept, ("drafter",)), tuned=_leave_out(own.tuned, ("drafter",)))
     unused_kept = {} if use_kept else await asyncio.to_thread(load_model_settings, base.model)
     build, situation = await _read_engine_and_memory(base, ending)
+    lost = {} if "drafter" in asked else _find_lost_drafter(own.kept, base, header)
+    lost_tuned = _find_lost_drafter(own.tuned, base, header)
+    own = replace(own, kept=_leave_out(own.kept, lost), tuned=_leave_out(own.tuned, lost_tuned))
     drafting = change_settings(base, {"drafter": asked.get("drafter", own.kept.get("drafter"))})
     can_draft = drafting.can_draft(head=header.has_mtp_head) and not header.is_embedding
-    unusable = _find_unusable(own.kept, build, can_draft=can_draft)
+    unusable = {**lost, **_find_unusable(own.kept, build, can_draft=can_draft)}
     unusable_tuned = _find_unusable(own.tuned, build, can_draft=True)
     own = replace(own, kept=_leave_out(own.kept, unusable), tuned=_leave_out(own.tuned, unusable_tuned))
     fixed = dict(asked)
@@ -494,20 +504,38 @@ def _select_named_model(
     options = make_options(selection.local_path)
     if selection.stored_name and options.alias is None:  # the file itself may be called by its SHA-256
         options = replace(options, alias=selection.stored_name)
-    if selection.file is not None and not selection.entry.has_head(selection.file):
-        options = _choose_drafting(options, selection.entry)
+    if options.draft_file is not None:
+        selection = add_draft(selection, options.draft_file)
+    if selection.file is not None:
+        options = _choose_drafting(options, selection.entry, selection.file)
     return selection, options
 
 
-def _choose_drafting(options: ServeOptions, entry: ModelEntry) -> ServeOptions:
-    """Return the options for a model without an MTP head: with the drafter of its entry, or no drafts."""
-    drafter = entry.drafter
-    draft_file = find_companion(entry, entry.draft_file) if entry.draft_file else None
-    if entry.embedding or not drafter.can_draft(head=False, file=draft_file is not None):
+def _choose_drafting(options: ServeOptions, entry: ModelEntry, file: ModelFile) -> ServeOptions:
+    """Return the options with the drafter of a model's entry, or no drafts, and with the files of other drafters here.
+
+    A head in the model's own file is used unless the user named another drafter's file.
+    """
+    is_named, has_head = options.draft_file is not None, entry.has_head(file)
+    own = entry.draft_file if is_named or not has_head else None
+    found = {each: path for each in entry.all_drafts if (path := find_companion(entry, each)) is not None}
+    others = tuple(
+        DraftFile(kind, path)
+        for each, path in found.items()
+        if own is None or each.file != own.file
+        for kind in each.kinds
+    )
+    options = replace(options, other_drafts=others)
+    draft_file = next((path for each, path in found.items() if own is not None and each.file == own.file), None)
+    if has_head and not is_named:
+        return options
+    if entry.embedding or not entry.drafter.can_draft(head=False, file=draft_file is not None):
         return replace(options, draft=0)
     if draft_file is not None:
         refuse_damaged(draft_file)
-    return replace(options, draft_file=draft_file, spec_type=drafter.spec_type)
+        if not is_named and not entry.drafter.accepted:  # it is never used unasked
+            options = replace(options, draft=0)
+    return replace(options, draft_file=draft_file, spec_type=entry.drafter.spec_type)
 
 
 async def _drop_foreign_kv_type(own: OwnSettings, path: Path) -> OwnSettings:
@@ -538,6 +566,14 @@ async def _read_engine_and_memory(
         return build, None
 
 
+def _find_lost_drafter(settings: Settings, base: ServeOptions, header: GgufModel) -> dict[str, Value]:
+    """Return the drafter in own settings, and its draft length, if its file is no longer there."""
+    chosen = change_settings(base, {"drafter": settings.get("drafter")})
+    if chosen.can_draft(head=header.has_mtp_head):
+        return {}
+    return {name: settings[name] for name in ("drafter", "draft") if settings.get("drafter") and name in settings}
+
+
 def _find_unusable(kept: Settings, build: EngineBuild | None, *, can_draft: bool) -> dict[str, Value]:
     """Return the kept settings that the file or the engine no longer supports."""
     unusable: dict[str, Value] = {}
@@ -548,6 +584,9 @@ def _find_unusable(kept: Settings, build: EngineBuild | None, *, can_draft: bool
         unusable["kv"] = kept["kv"]
     if build is not None and kept.get("moe_cache_mib") and not build.flags.issuperset(ROWS["moe_cache_mib"].flags):
         unusable["moe_cache_mib"] = kept["moe_cache_mib"]
+    for name in ("drafter", "ngram"):
+        if build is not None and kept.get(name) and build.spec_types and kept[name] not in build.spec_types:
+            unusable[name] = kept[name]
     return unusable
 
 

@@ -1101,7 +1101,7 @@ def _estimate_mib(options: ServeOptions | None) -> int:
         if options.context is None:
             return 0
         geometry = read_geometry(header)
-        draft_model = read_draft_file(options.draft_file)
+        draft_model = read_draft_file(options.used_draft_file)
         plan_settings = plan_settings_of(options, "cpu")
         estimate = estimate_memory(geometry, read_weights(header, geometry), plan_settings, draft_model)
     except (LauncherError, OSError):

@@ -3,7 +3,7 @@
 import argparse
 
 from launcher.cli.options.key_options import add_key_options
-from launcher.cli.options.machine_options import add_engine_option
+from launcher.cli.options.machine_options import add_draft_option, add_engine_option
 from launcher.cli.options.subject_options import add_model_argument, add_price_options, add_start_options
 from launcher.cli.quantities import parse_minutes, parse_number, parse_rounds
 
@@ -34,6 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_start_options(parser)
     add_engine_option(parser)
+    add_draft_option(parser)
     parser.add_argument("--url", help="which server, when more than one runs")
     parser.add_argument(
         "--against",

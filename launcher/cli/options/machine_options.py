@@ -87,6 +87,13 @@ def add_engine_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_draft_option(parser: argparse.ArgumentParser) -> None:
+    """Declare the option for a file that drafts."""
+    parser.add_argument(
+        "--draft-model", type=Path, metavar="FILE", help="what drafts: a small model, or EAGLE-3, DFlash, DSpark, ..."
+    )
+
+
 def add_setting_option(parser: argparse._ActionsContainer, row: ServerSetting, *, default: str = "") -> None:
     """Declare the option of a server setting; `default` is shown as its default value."""
     help_text = f"{row.help} (default: {default})" if default else row.help

@@ -2,7 +2,7 @@
 
 import argparse
 
-from launcher.cli.options.machine_options import INTENTS, add_machine_options, add_setting_options
+from launcher.cli.options.machine_options import INTENTS, add_draft_option, add_machine_options, add_setting_options
 from launcher.cli.output import add_extra_arguments
 
 
@@ -20,6 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--intent", choices=INTENTS, default="balanced", help="what matters most (default: balanced)")
     add_machine_options(parser)
     add_setting_options(parser)
+    add_draft_option(parser)
     parser.add_argument("--no-preset", action="store_true", help="ignore tuned settings")
     parser.add_argument("--defaults", action="store_true", help="ignore the settings of a model's last start")
     parser.add_argument("--evidence", action="store_true", help="list the published runs of the first plan's model")

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from launcher.cli.options.machine_options import add_engine_option, add_setting_option
+from launcher.cli.options.machine_options import add_draft_option, add_engine_option, add_setting_option
 from launcher.cli.output import add_extra_arguments
 from launcher.cli.quantities import parse_int, parse_mib, parse_rpc_workers
 from launcher.models.server_settings import ROWS
@@ -21,6 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     model.add_argument("--model", metavar="ID[:QUANT] | FILE", help="the same, as an option")
     model.add_argument("--last", action="store_true", help="the model that was served last")
     add_engine_option(parser)
+    add_draft_option(parser)
     for row in ROWS.values():
         add_setting_option(parser, row, default=row.default)
     vision = parser.add_mutually_exclusive_group()

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from launcher.base.errors import BadOption
-from launcher.cli.options.machine_options import add_engine_option
+from launcher.cli.options.machine_options import add_draft_option, add_engine_option
 from launcher.cli.quantities import parse_number, parse_pair
 from launcher.models.server_settings import ROWS
 
@@ -53,6 +53,7 @@ def add_subject_options(parser: argparse.ArgumentParser) -> None:
     add_model_argument(parser)
     add_start_options(parser, "draft")
     add_engine_option(parser)
+    add_draft_option(parser)
     parser.add_argument(
         "--workload",
         metavar="W",

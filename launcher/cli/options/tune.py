@@ -2,7 +2,7 @@
 
 import argparse
 
-from launcher.cli.options.machine_options import add_engine_option
+from launcher.cli.options.machine_options import add_draft_option, add_engine_option
 from launcher.cli.options.subject_options import add_chart_option, add_model_argument
 from launcher.cli.quantities import parse_minutes, parse_tokens
 from launcher.models.server_settings import VARIED
@@ -53,6 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--ctx", type=parse_tokens, metavar="N", help="context in tokens (default: as in its last start)"
     )
     add_engine_option(parser)
+    add_draft_option(parser)
     parser.add_argument(
         "--continue",
         dest="resume",

@@ -9,6 +9,7 @@ from pathlib import Path
 from launcher.base.errors import EngineUnsuitable
 from launcher.base.messages import FaceName, message
 from launcher.base.paths import data_dir
+from launcher.models.drafters import MTP, SPEC_TYPES
 
 BUILT_IN = "built-in"
 CHOOSE_ENGINE = message(
@@ -72,8 +73,8 @@ class EngineBuild:
     """An engine build that was probed successfully.
 
     `command` is the program with its leading arguments, such as `llama serve`. `flags` and `kv_types` are the flags and
-    KV cache types in its --help. `environment` holds the variables required by the profile of its fork. `offers_mtp` is
-    whether its --help names draft-mtp, the MTP type of speculative decoding.
+    KV cache types in its --help, `spec_types` the drafters there (--spec-type). `environment` holds the variables
+    required by the profile of its fork.
     """
 
     name: str
@@ -82,12 +83,36 @@ class EngineBuild:
     flags: frozenset[str]
     kv_types: frozenset[str] = frozenset()
     environment: Mapping[str, str] = field(default_factory=dict)
-    offers_mtp: bool = False
+    spec_types: frozenset[str] = frozenset()
 
     @property
     def program(self) -> Path:
         """The program; of the built-in engine, its script."""
         return Path(self.command[-1] if self.name == BUILT_IN else self.command[0])
+
+    @property
+    def offers_mtp(self) -> bool:
+        """Whether it drafts with the model's own head."""
+        return MTP.spec_type in self.spec_types
+
+    def require_drafters(self, *spec_types: str) -> None:
+        """Check that the build has these drafters, unless its --help lists none. Raises EngineUnsuitable otherwise."""
+        missing = [each for each in spec_types if self.spec_types and each not in self.spec_types]
+        if missing:
+            raise EngineUnsuitable(
+                message(
+                    "The engine {name} ({version}) cannot draft with {missing}.",
+                    name=self.name,
+                    version=self.version,
+                    missing=", ".join(missing),
+                ),
+                message(
+                    "It has {drafters}. Choose one of these[ with {option}], or another llama-server.",
+                    drafters=", ".join(each for each in SPEC_TYPES if each in self.spec_types),
+                    option=FaceName("--drafter"),
+                ),
+                missing=missing,
+            )
 
     def require_flags(self, *flags: str) -> None:
         """Check that the build supports all `flags`. Raises EngineUnsuitable otherwise."""

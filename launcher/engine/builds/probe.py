@@ -102,6 +102,7 @@ _PROBE_LIMIT_S = 20.0
 _PROBE_PATIENCE_S = (0.3, 0.3)
 _MOST_CHARACTERS = 2**20
 _KV_TYPES = re.compile(r"--cache-type-k\s+\S+[^\n]*\n\s+allowed values: ([^\n]+)|--cache-type-k \{([^}]+)\}")
+_SPEC_TYPES = re.compile(r"--spec-type\s+[\[{]?(none[,|][a-z0-9,|-]+)")
 _FLAG = re.compile(r"(?<![\w-])--?[a-z][a-z0-9-]*")
 _DEVICE = re.compile(r"^\s+(\S+): (.+) \((\d+) MiB, (\d+) MiB free\)$", re.MULTILINE)
 _VERSION = re.compile(r"^version: (.+)$", re.MULTILINE)
@@ -121,7 +122,7 @@ class _Probe:
     version: str
     flags: list[str]
     kv_types: list[str]
-    offers_mtp: bool
+    spec_types: list[str]
 
 
 _FILE: KeptFile[_Probe | None] = KeptFile(
@@ -225,7 +226,7 @@ async def probe_engine(engine: Path | None, *, timeout_s: float = _PROBE_LIMIT_S
                 message("Choose the llama-server program of a llama.cpp build."),
                 answer=version_text[:400],
             )
-        kv_types = _KV_TYPES.search(help_text)
+        kv_types, spec_types = _KV_TYPES.search(help_text), _SPEC_TYPES.search(help_text)
         offered = re.split(r"[,\s]+", (kv_types[1] or kv_types[2]).strip()) if kv_types else []
         probe = _Probe(
             identity=identity,
@@ -233,7 +234,7 @@ async def probe_engine(engine: Path | None, *, timeout_s: float = _PROBE_LIMIT_S
             version=version_line[1].strip(),
             flags=flags,
             kv_types=offered,
-            offers_mtp="draft-mtp" in help_text,
+            spec_types=re.split(r"[,|]", spec_types[1]) if spec_types else [],
         )
         _save_probe(probe)
     profile = find_profile(probe.kv_types)
@@ -244,7 +245,7 @@ async def probe_engine(engine: Path | None, *, timeout_s: float = _PROBE_LIMIT_S
         flags=frozenset(probe.flags),
         kv_types=frozenset(probe.kv_types),
         environment=profile.environment if profile else {},
-        offers_mtp=probe.offers_mtp,
+        spec_types=frozenset(probe.spec_types),
     )
 
 

@@ -77,8 +77,8 @@ class FilesInUse:
     def from_launch(cls, launch: Launch) -> Self:
         """Record the files of a launch: the model's parts, a separate draft model, the llama-server program."""
         models = [Path(part.path) for part in launch.header.parts]
-        if launch.options.draft_file:
-            models.append(launch.options.draft_file)
+        if launch.options.used_draft_file:
+            models.append(launch.options.used_draft_file)
         files: list[tuple[Path, UsedFileKind]] = [(path, "model") for path in models]
         return cls.from_paths([*files, (Path(launch.build.command[0]), "engine")])
 

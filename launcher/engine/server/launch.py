@@ -9,7 +9,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from launcher.base.errors import BadOption, EngineUnsuitable, GeometryUnknown, LauncherError, ModelHasNoHead
+from launcher.base.errors import (
+    BadOption,
+    EngineUnsuitable,
+    GeometryUnknown,
+    LauncherError,
+    ModelHasNoHead,
+    ModelUnexpected,
+)
 from launcher.base.messages import FaceName, join_messages, mark, message
 from launcher.engine.arguments import server_arguments
 from launcher.engine.builds.build import BUILT_IN, EngineBuild, find_llama_server_on_path
@@ -31,6 +38,7 @@ from launcher.models.limits import no_head_error, training_warning
 from launcher.models.memory import KV_TYPES, DraftModel, PlanSettings, check_kv, estimate_memory
 from launcher.models.read_situation import ServerMemory, make_situation
 from launcher.models.server_settings import ROWS, Value, name_setting, to_fields
+from launcher.models.side_files import find_mismatch, recognise_drafter
 from launcher.models.situation import Situation
 from launcher.models.weights import read_weights
 
@@ -38,7 +46,6 @@ _ALIAS = Flag(("--alias", "-a"), "NAMES")
 _EMBEDDING = Flag(("--embedding", "--embeddings"))
 _RERANKING = Flag(("--reranking", "--rerank"))
 _KEEPS_SLOTS = "--no-cache-idle-slots"
-_FILES = ("model", "draft_file", "mmproj", "chat_template_file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,7 @@ class Launch:
 def check_model(options: ServeOptions) -> GgufModel:
     """Read and check the model's header; for a split model, the headers of all parts.
 
-    Raises ModelMissing, ModelBroken or ModelHasNoHead if it cannot be served.
+    Raises ModelMissing, ModelBroken or ModelHasNoHead if it cannot be served, ModelUnexpected if its draft cannot be.
     """
     header = _read_header(options.model)
     check_complete(*header.parts)
@@ -93,6 +100,8 @@ def check_model(options: ServeOptions) -> GgufModel:
             message("Start it with {mtp_off}.", mtp_off=name_setting("draft", 0)),
             path=str(options.model),
         )
+    if options.used_draft_file is not None and not options.drafter.uses_head:
+        _check_draft(options, options.used_draft_file, header)
     if options.drafter.drafts and not options.can_draft(head=header.has_mtp_head):
         why = (
             message("its metadata lists one, but the tensors are missing")
@@ -101,6 +110,28 @@ def check_model(options: ServeOptions) -> GgufModel:
         )
         raise no_head_error(options.model.name, options.drafter, why=why, path=str(options.model))
     return header
+
+
+def _check_draft(options: ServeOptions, path: Path, header: GgufModel) -> None:
+    """Raise ModelUnexpected for a draft that was made for another model: llama.cpp aborts with some, or drafts nothing.
+
+    Raises ModelMissing or ModelBroken if it cannot be read.
+    """
+    side = _read_header(path)
+    check_complete(*side.parts)
+    drafter = options.drafter
+    why = find_mismatch(side, header)
+    if not why and (found := recognise_drafter(side)) is not None and not drafter.uses_any(found.files):
+        why = message("it is for {drafter}", drafter=found.spec_type)
+    # llama.cpp (b11549) says so and serves without drafts.
+    if not why and options.p_min and side.metadata.get(f"{side.architecture}.has_confidence_head") is False:
+        why = message("it has no confidence head, so that {p_min} must be 0", p_min=name_setting("p_min"))
+    if why:
+        raise ModelUnexpected(
+            message("{name} cannot draft for {model}[: {why}].", name=path.name, model=options.model.name, why=why),
+            message("Start it with {mtp_off}, or with another draft.", mtp_off=name_setting("draft", 0)),
+            path=str(path),
+        )
 
 
 def _read_header(model: Path) -> GgufModel:
@@ -161,6 +192,7 @@ def plan_settings_of(options: ServeOptions, backend: Backend) -> PlanSettings:
         backend=backend,
         mmproj_bytes=file_bytes(options.mmproj),
         draft_model_bytes=file_bytes(options.draft_file),
+        other_draft_bytes=tuple((each.kind, file_bytes(each.path)) for each in options.other_drafts),
         spec_type=options.spec_type,
     )
 
@@ -196,7 +228,7 @@ def _choose_host_limits(
     try:
         geometry = read_geometry(header)
         settings = replace(plan_settings_of(options, backend), **left_open)  # type: ignore[arg-type]
-        draft_model = read_draft_file(options.draft_file)
+        draft_model = read_draft_file(options.used_draft_file)
         estimate = estimate_memory(geometry, read_weights(header, geometry), settings, draft_model)
         host_mib = situation.host_beside_mib(estimate.required_mib)
         return {} if host_mib is None else choose_host_limits(estimate, host_mib)
@@ -289,12 +321,11 @@ def engine_arguments(
 
     Raises BadOption for a KV cache type that the build does not support, EngineUnsuitable for a missing flag.
     """
-    if options.kv:
-        check_kv(options.kv, sorted(build.kv_types) or tuple(KV_TYPES), engine=f"{build.name} ({build.version})")
+    for kv in filter(None, (options.kv, options.draft_kv)):
+        check_kv(kv, sorted(build.kv_types) or tuple(KV_TYPES), engine=f"{build.name} ({build.version})")
     if options.n_cpu_moe:
         _check_can_offload(build)
-    files = {name: path.absolute() for name in _FILES if (path := getattr(options, name)) is not None}
-    settings = server_arguments(replace(options, **files), build, gpu=gpu)
+    settings = server_arguments(options.with_absolute_paths(), build, gpu=gpu)
     without_extra = settings[: len(settings) - len(options.extra)]
     build.require_flags("--host", "--port", "--metrics")
     run_flags = [

@@ -121,7 +121,7 @@ def make_formula_inputs(launch: Launch) -> dict[str, Any]:
     options = launch.options
     return {
         "model": str(options.model),
-        "draft_file": str(options.draft_file) if options.draft_file else None,
+        "draft_file": str(options.used_draft_file) if options.used_draft_file else None,
         "setting": asdict(launch.plan_settings("cpu")),
     }
 
@@ -174,6 +174,7 @@ def _estimate_gpu_memory(
     draft_file = inputs.get("draft_file")
     try:
         stored = dict(inputs["setting"])
+        stored["other_draft_bytes"] = tuple(map(tuple, stored.get("other_draft_bytes", ())))
         if stored.pop("ngrams", False):  # a server of version 0.1.0
             stored["spec_type"] = "ngram-mod"
         header = read_model(Path(inputs["model"]))

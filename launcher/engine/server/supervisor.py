@@ -30,7 +30,7 @@ from launcher.base.errors import (
     Superseded,
     Unreachable,
 )
-from launcher.base.messages import message
+from launcher.base.messages import as_message, message
 from launcher.base.text import one_line
 from launcher.engine.diagnosis.explain import explain_exit, explain_refusal
 from launcher.engine.diagnosis.fixes import attach_fixes
@@ -251,7 +251,7 @@ async def check_first_reply(
     finds_none = options.drafter.source == "text"  # a short reply repeats nothing
     if not speculative or timings is None or not (timings.draft_n or finds_none):
         raise DraftsInert(
-            message("The engine runs, but MTP drafts no tokens."),
+            message("The engine runs, but {drafter} drafts no tokens.", drafter=as_message(options.drafter.title)),
             message(
                 "Start it with {mtp_off}, or use another build or another file of the model.",
                 mtp_off=name_setting("draft", 0),

@@ -35,7 +35,7 @@ from launcher.base.errors import (
 from launcher.base.identity import ProcessId
 from launcher.base.paths import models_dir
 from launcher.engine.builds.build import EngineBuild
-from launcher.engine.serve_options import ServeOptions
+from launcher.engine.serve_options import DraftFile, ServeOptions
 from launcher.engine.server import registry
 from launcher.engine.server.client import ChatRequest, EngineClient
 from launcher.engine.server.launch import Launch, check_model
@@ -563,13 +563,16 @@ def test_every_field_of_a_launch_is_transmitted(demo_model: Path) -> None:
         Path("/engine"),
         alias="a",
         draft_file=Path("/draft"),
+        other_drafts=(DraftFile("dflash", Path("/block")),),
         mmproj=Path("/projector"),
         chat_template_file=Path("/template"),
         rpc=("h:1",),
         extra=("--x", "y"),
     )
     command = EngineCommand(("/engine", "--x"), {"A": "b"}, Path("/"))
-    build = EngineBuild("name", ("/engine",), "1", frozenset({"--x"}), frozenset({"f16"}), {"C": "d"}, offers_mtp=True)
+    build = EngineBuild(
+        "name", ("/engine",), "1", frozenset({"--x"}), frozenset({"f16"}), {"C": "d"}, frozenset({"draft-mtp"})
+    )
     launch = Launch(command, build, check_model(options), 512, options, "A note.", {"cache_ram": 5})
     before, after = SessionState(), SessionState(2, server=1, options=options, launch=launch)
     changes = json.loads(json.dumps(after.changes_since(before)))

@@ -1,0 +1,235 @@
+"""Drafts in files of their own, with the layouts of llama.cpp, served by the real built-in engine."""
+
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.app.planning.model_source import ModelSource, estimate_by_formula
+from launcher.app.planning.planner import settings_for_model
+from launcher.app.planning.preview import Previewer, read_basis
+from launcher.app.planning.start_settings import ResolvedStart, make_unresolved_options, resolve_start
+from launcher.base.errors import ModelHasNoHead, ModelUnexpected
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.client import ChatRequest
+from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.launch import check_model, plan_settings_of, prepare_launch, read_draft_file
+from launcher.engine.settings import launched_settings, save_model_settings
+from launcher.models.catalogue import Catalogue
+from launcher.models.drafters import DRAFTERS, SPEC_TYPES, drafter_in
+from launcher.models.geometry import read_geometry
+from launcher.models.gguf import read_model
+from launcher.models.locate import add_draft, select_file
+from launcher.models.memory import estimate_memory
+from launcher.models.plan import PlanCriteria, make_plans
+from launcher.models.situation import describe_machine
+from launcher.models.weights import read_weights
+from tests.engine.test_supervisor import supervise_server
+from tools.demo_model.drafts import DraftKind, write_draft
+
+KINDS: dict[str, DraftKind] = {
+    "draft-simple": "model",
+    "draft-eagle3": "eagle3",
+    "draft-dflash": "dflash",
+    "draft-dspark": "dspark",
+}
+_BUFFER = re.compile(r"(\w+): +\S+ (?:model |KV |RS |output |compute )?buffer size = +([\d.]+) MiB")
+QUESTION = ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=48, temperature=0.0)
+
+
+@pytest.fixture(scope="session")
+def drafted(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo model with a draft of each kind beside it; the small one is called so that nothing says what it is."""
+    folder = tmp_path_factory.mktemp("drafted")
+    model = folder / "demo.gguf"
+    shutil.copy(demo_model, model)
+    for kind in KINDS.values():
+        write_draft(folder / ("small.gguf" if kind == "model" else f"{kind}-demo.gguf"), kind, demo_model)
+    return model
+
+
+def start(model: Path, spec_type: str | None = None, draft: Path | None = None) -> ServeOptions:
+    found = make_unresolved_options(
+        str(model), lambda path: ServeOptions(path, built_in=True, threads=1, draft_file=draft)
+    )
+    return replace(found, context=4_096, chosen_drafter=spec_type)
+
+
+def add_buffers(lines: list[str]) -> float:
+    """Return the MiB of an engine's buffers. Each of its two contexts names its compute buffer anew when it grows."""
+    sizes = [(each[1], float(each[2])) for each in map(_BUFFER.search, lines) if each]
+    compute = [mib for name, mib in sizes if name == "sched_reserve"]
+    return sum(mib for name, mib in sizes if name != "sched_reserve") + sum(compute[-2:])
+
+
+@pytest.mark.parametrize("spec_type", KINDS)
+async def test_each_kind_of_draft_is_served(drafted: Path, home: Path, spec_type: str) -> None:
+    """The words of the small model and of DSpark's Markov head come from the corpus; the others know nothing."""
+    named = drafted.with_name("small.gguf") if spec_type == "draft-simple" else None
+    options = start(drafted, spec_type, named)
+    async with supervise_server() as watched:
+        await watched.supervisor.become(options)
+        assert watched.supervisor.client is not None
+        timings = None
+        async with watched.supervisor.client.chat(QUESTION) as deltas:
+            async for delta in deltas:
+                timings = delta.timings or timings
+        used_mib = add_buffers(watched.supervisor.log.last_lines())
+    settings = plan_settings_of(options, "cpu")
+    header = read_model(drafted)
+    geometry = read_geometry(header)
+    draft_model = read_draft_file(options.used_draft_file)
+    found = estimate_memory(geometry, read_weights(header, geometry), settings, draft_model)
+    low_mib, high_mib = ((bound - found.parts.overhead) / 2**20 for bound in (found.low, found.high))
+    assert low_mib <= used_mib <= high_mib
+    assert timings is not None
+    assert timings.draft_n > 0
+    if KINDS[spec_type] in ("model", "dspark"):
+        assert timings.draft_n_accepted > 0
+
+
+def test_the_files_beside_a_model_can_be_chosen_and_a_small_model_only_by_name(drafted: Path, home: Path) -> None:
+    options = start(drafted)
+    assert options.drafter is DRAFTERS["mtp"]
+    assert {each.kind for each in options.other_drafts} == {"eagle3", "dflash", "dspark"}
+    assert {each for each in SPEC_TYPES if replace(options, chosen_drafter=each).can_draft(head=True)} >= {
+        *("draft-mtp", "draft-eagle3", "draft-dflash", "draft-dflash2", "draft-dspark", "ngram-cache"),
+    }
+    assert not replace(options, chosen_drafter="draft-simple").can_draft(head=True)
+    with pytest.raises(ModelHasNoHead, match="no file for draft-simple beside it"):
+        check_model(replace(options, chosen_drafter="draft-simple"))
+    named = start(drafted, draft=drafted.with_name("small.gguf"))
+    assert named.drafter is DRAFTERS["draft-model"]
+    assert replace(named, chosen_drafter="draft-mtp").drafter is DRAFTERS["mtp"]
+    speaking = drafted.with_name("demo-DRAFT.gguf")
+    shutil.copy(drafted.with_name("small.gguf"), speaking)
+    try:
+        assert replace(start(drafted), chosen_drafter="draft-simple").used_draft_file == speaking
+    finally:
+        speaking.unlink()
+
+
+async def test_who_names_a_drafter_gets_drafts(drafted: Path, home: Path) -> None:
+    def built_in(path: Path) -> ServeOptions:
+        return ServeOptions(path, built_in=True)
+
+    found = await resolve_start(str(drafted), {"drafter": "draft-dflash"}, built_in)
+    assert (found.options.draft, found.options.drafter.name) == (4, "dflash")
+    assert found.options.used_draft_file == drafted.with_name("dflash-demo.gguf")
+    off = await resolve_start(str(drafted), {"drafter": "draft-dflash", "draft": 0}, built_in)
+    assert not off.options.drafter.drafts
+    small = drafted.with_name("small.gguf")
+    found = await resolve_start(str(drafted), None, lambda path: replace(built_in(path), draft_file=small))
+    assert (found.options.draft, found.options.drafter.name, found.options.used_draft_file) == (2, "draft-model", small)
+
+
+def test_a_plan_takes_the_named_drafter_and_says_what_is_not_known(drafted: Path, home: Path) -> None:
+    selection = select_file(drafted, Catalogue(()))
+    criteria = PlanCriteria(selection.entry.id, chosen_drafter="draft-eagle3", draft=3)
+    (plan,) = make_plans(selection.catalogue, describe_machine(24), criteria)
+    assert plan.setting.drafter is DRAFTERS["eagle3"]
+    assert plan.setting.draft_bytes == drafted.with_name("eagle3-demo.gguf").stat().st_size
+    assert not plan.estimate.exact
+    assert any("How much memory EAGLE-3 takes is an estimate" in each for each in plan.cautions)
+    (plan,) = make_plans(selection.catalogue, describe_machine(24), PlanCriteria(selection.entry.id))
+    assert plan.setting.drafter.name in ("mtp", "none")
+    assert plan.estimate.exact
+
+
+async def test_a_chosen_drafter_whose_file_is_gone_is_no_longer_used(
+    demo_model: Path, home: Path, tmp_path: Path
+) -> None:
+    model, draft = tmp_path / "demo.gguf", tmp_path / "dflash-demo.gguf"
+    shutil.copy(demo_model, model)
+    write_draft(draft, "dflash", demo_model)
+    save_model_settings(model, {"drafter": "draft-dflash", "draft": 6})
+
+    async def resolve() -> ResolvedStart:
+        return await resolve_start(str(model), None, lambda path: ServeOptions(path, built_in=True))
+
+    found = (await resolve()).options
+    assert (found.drafter.name, found.draft) == ("dflash", 6)
+    draft.unlink()
+    resolved = await resolve()
+    assert resolved.options.drafter.name in ("mtp", "none")
+    assert resolved.options.draft < 6
+    notices = [f"{notice.text}" for notice in resolved.notices]
+    assert "Your last settings do not work with this file and engine: drafter draft-dflash, draft 6." in notices
+
+
+def test_a_draft_beside_a_model_without_a_head_is_not_used_unasked(
+    headless_model: Path, home: Path, tmp_path: Path
+) -> None:
+    model, draft = tmp_path / "plain.gguf", tmp_path / "eagle3-plain.gguf"
+    shutil.copy(headless_model, model)
+    write_draft(draft, "eagle3", headless_model)
+    unasked = make_unresolved_options(str(model), ServeOptions)
+    assert (unasked.draft, unasked.spec_type, unasked.draft_file) == (0, "draft-eagle3", draft)
+    assert replace(unasked, draft=2).drafter is DRAFTERS["eagle3"]
+    selection = select_file(model, Catalogue(()))
+    (plan,) = make_plans(selection.catalogue, describe_machine(24), PlanCriteria(selection.entry.id))
+    assert plan.setting.draft == 0
+    assert any("EAGLE-3 could draft, but no runs with it are known." in reason for reason in plan.reasons)
+
+
+def test_the_estimate_counts_the_chosen_draft(drafted: Path, home: Path) -> None:
+    header = read_model(drafted)
+    source = ModelSource(header, ())
+    criteria = PlanCriteria(draft=2, chosen_drafter="draft-dspark")
+    settings = settings_for_model(header, criteria, describe_machine(24))
+    with_draft, without = (estimate_by_formula(source, replace(settings, draft=length)) for length in (2, 0))
+    assert with_draft.drafts_counted
+    assert with_draft.parts.weights > without.parts.weights
+    assert with_draft.parts.draft_kv > 0
+    assert with_draft.high - with_draft.low > without.high - without.low
+
+
+async def test_a_preview_offers_what_the_model_and_the_engine_have(drafted: Path, home: Path) -> None:
+    launch = await prepare_launch(start(drafted), Endpoint(20_002, "key"))
+    basis = await read_basis(launch)
+    offered = basis.slider_values("drafter")
+    assert set(offered) == {
+        *("draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark"),
+        *("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"),
+    }
+    assert basis.unsupported >= {"draft_device", "draft_n_cpu_moe", "draft_ubatch"}
+    changed = Previewer(basis).preview({"drafter": "draft-dspark", "draft": 3})
+    assert changed.estimate is not None
+    assert changed.estimate.drafts_counted
+    assert not changed.estimate.exact
+    named = await prepare_launch(start(drafted, draft=drafted.with_name("small.gguf")), Endpoint(20_002, "key"))
+    shown = [drafter_in(launched_settings(each)) for each in (launch, named)]
+    assert [f"{each.describe(2, mode=True)}" for each in shown] == [
+        "MTP on, draft length 2",
+        "the draft model on, draft length 2",
+    ]
+    own = Previewer(basis).preview({"drafter": "draft-mtp", "draft": 3}).estimate
+    assert own is not None
+    assert own.exact
+
+
+def test_a_draft_for_another_model_is_refused_before_the_engine_aborts(drafted: Path, tmp_path: Path) -> None:
+    wrong = tmp_path / "eagle3-other.gguf"
+    write_draft(wrong, "eagle3", drafted, hidden=512)
+    why = "it is for models that are 512 wide, and this one is 384"
+    with pytest.raises(ModelUnexpected, match=f"eagle3-other.gguf cannot draft for MTP demo: {why}"):
+        add_draft(select_file(drafted, Catalogue(())), wrong)
+    options = ServeOptions(drafted, draft=2, draft_file=wrong, spec_type="draft-eagle3")
+    with pytest.raises(ModelUnexpected, match=why):
+        check_model(options)
+    dflash = drafted.with_name("dflash-demo.gguf")
+    with pytest.raises(ModelUnexpected, match="it is for draft-dflash"):
+        check_model(replace(options, draft_file=dflash))
+    unsure = replace(options, draft_file=drafted.with_name("dspark-demo.gguf"), spec_type="draft-dspark", p_min=0.5)
+    with pytest.raises(ModelUnexpected, match="it has no confidence head, so that --p-min must be 0"):
+        check_model(unsure)
+
+
+@pytest.mark.parametrize("name", ["eagle3-demo.gguf", "dflash-demo.gguf", "dspark-demo.gguf"])
+def test_a_draft_opened_as_a_model_names_its_model(drafted: Path, name: str) -> None:
+    with pytest.raises(ModelUnexpected, match=f"{name} is a draft") as caught:
+        select_file(drafted.with_name(name), Catalogue(()))
+    assert "It drafts for demo.gguf." in caught.value.hint
+    assert f"with --drafter draft-{name.partition('-')[0]}" in caught.value.hint

@@ -1,0 +1,169 @@
+"""Drafts of other kinds than a head: found in a repository and in other programs' stores, and downloaded verified."""
+
+import asyncio
+import hashlib
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.base.errors import ModelHasNoHead
+from launcher.models.catalogue import Catalogue, CompanionFile
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.download_target import parse_target
+from launcher.models.drafters import DRAFTERS
+from launcher.models.gguf import read_model
+from launcher.models.hub_model import select_hub_model
+from launcher.models.library_index import read_index
+from launcher.models.locate import select_file
+from launcher.models.plan import PlanCriteria, make_plans
+from launcher.models.pull import pull_model
+from launcher.models.side_files import find_mismatch, find_side_files
+from launcher.models.situation import describe_machine
+from tests import forked
+from tests.conftest import Hub
+from tests.models.pulling import QUICK
+from tools.demo_model.drafts import write_draft
+
+REPO = "someone/Drafted-GGUF"
+NOTHING = Catalogue(())
+
+
+@pytest.fixture
+def folder(hub: Hub, demo_model: Path) -> Iterator[Path]:
+    """A repository with a model, drafts of three kinds that were made for it, and one of another model."""
+    folder = hub.folder / REPO
+    folder.mkdir(parents=True)
+    shutil.copy(demo_model, folder / "demo-F16.gguf")
+    write_draft(folder / "eagle3-demo-F16.gguf", "eagle3", demo_model)
+    write_draft(folder / "dflash-demo-F16.gguf", "dflash", demo_model, hidden=512)
+    write_draft(folder / "demo-draft-F16.gguf", "model", demo_model)
+    yield folder
+    shutil.rmtree(folder)
+
+
+async def test_drafts_of_a_repository_are_offered_with_its_model(folder: Path) -> None:
+    selection = await asyncio.to_thread(select_hub_model, REPO, load_catalogue())
+    assert selection is not None
+    entry = selection.entry
+    assert [file.file for file in entry.files] == ["demo-F16.gguf"], "the small model is no quant"
+    assert [(each.speculation, each.file) for each in entry.all_drafts] == [
+        ("draft-model", "demo-draft-F16.gguf"),
+        ("eagle3", "eagle3-demo-F16.gguf"),
+    ]
+    assert [each.file for each in selection.others] == ["dflash-demo-F16.gguf"], "made for another model"
+    assert entry.drafter is DRAFTERS["mtp"]
+    criteria = PlanCriteria(entry.id, chosen_drafter="draft-eagle3", draft=2)
+    (plan,) = make_plans(selection.catalogue, describe_machine(24), criteria)
+    assert plan.setting.draft_bytes == (folder / "eagle3-demo-F16.gguf").stat().st_size
+
+
+async def test_the_wanted_draft_is_downloaded_with_its_model_and_verified(folder: Path) -> None:
+    target = await asyncio.to_thread(parse_target, f"{REPO}:demo-F16.gguf", load_catalogue(), drafter="draft-eagle3")
+    pulled = await pull_model(target, settings=QUICK)
+    assert [file.path.name for file in pulled.files] == ["demo-F16.gguf", "eagle3-demo-F16.gguf"]
+    own = (folder / "eagle3-demo-F16.gguf").read_bytes()
+    assert pulled.files[1].sha256 == hashlib.sha256(own).hexdigest()
+    assert not pulled.notes
+    records = {record.path.name: record for record in read_index()[0].records}
+    assert (records["eagle3-demo-F16.gguf"].kind, records["eagle3-demo-F16.gguf"].file_kind) == ("draft", "eagle3")
+    selection = select_file(pulled.path, NOTHING)
+    assert [each.speculation for each in selection.entry.drafts] == ["eagle3"]
+    other = await asyncio.to_thread(parse_target, f"{REPO}:demo-F16.gguf", load_catalogue(), drafter="draft-dflash")
+    pulled = await pull_model(other, settings=QUICK)
+    why = "it is for models that are 512 wide, and this one is 384"
+    assert f"dflash-demo-F16.gguf cannot draft for this model: {why}." in pulled.notes
+
+
+def test_a_model_of_the_catalogue_is_downloaded_with_the_wanted_draft() -> None:
+    catalogue = load_catalogue()
+    entry = next(each for each in catalogue.models if each.repo and each.draft is None)
+    draft = CompanionFile(file="eagle3.gguf", repo="someone/Eagle3-GGUF", speculation="eagle3", size_bytes=7)
+    drafted = Catalogue((replace(entry, drafts=(draft,)),))
+    name = f"{entry.id}:{entry.files[0].quant}"
+    assert [item.kind for item in parse_target(name, drafted).items] == ["model"]
+    target = parse_target(name, drafted, drafter="draft-eagle3")
+    assert [file.label for item in target.items if item.kind == "draft" for file in item.files] == [
+        "someone/Eagle3-GGUF:eagle3.gguf"
+    ]
+    with pytest.raises(ModelHasNoHead, match="no file for draft-dflash beside it"):
+        parse_target(name, drafted, drafter="draft-dflash")
+
+
+def test_a_draft_of_the_catalogue_names_its_drafter(home: Path) -> None:
+    folder = home / "config" / "models"
+    folder.mkdir(parents=True)
+    text = """
+[[models]]
+id = "drafted"
+name = "Drafted"
+repo = "someone/Drafted-GGUF"
+speculation = "mtp"
+files = [{ quant = "F16", file = "x.gguf" }]
+drafts = [{ file = "eagle3.gguf", speculation = "%s", size_bytes = 7 }]
+"""
+    (folder / "mine.toml").write_text(text % "eagle3")
+    (draft,) = load_catalogue().find("drafted").drafts
+    assert draft.drafter is DRAFTERS["eagle3"]
+    shown = forked.run("models", "drafted").stdout
+    assert "layer that reads states of the model's own (--drafter draft-eagle3), eagle3.gguf" in " ".join(shown.split())
+    (folder / "mine.toml").write_text(text % "ngram-mod")
+    (problem,) = load_catalogue().problems
+    assert "drafts" in problem.field
+    assert problem.reason == "is missing, or names what needs no file"
+
+
+def test_drafts_in_another_programs_store_are_paired(
+    demo_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    folder = tmp_path / "user" / ".lmstudio" / "models" / "someone" / "Any-GGUF"
+    folder.mkdir(parents=True)
+    model = folder / "demo-F16.gguf"
+    shutil.copy(demo_model, model)
+    for name in ("plain-F16.gguf", "small-F16.gguf"):
+        write_draft(folder / name, "model" if name.startswith("small") else "dspark", demo_model)
+    found = find_side_files(read_model(model))
+    assert [(each.speculation, Path(each.file).name) for each in found.drafts] == [("dspark", "plain-F16.gguf")]
+
+
+def test_what_must_match_is_named(demo_model: Path, headless_model: Path, tmp_path: Path) -> None:
+    draft = tmp_path / "x.gguf"
+    write_draft(draft, "eagle3", demo_model)
+    side, trunk = read_model(draft), read_model(headless_model)
+    assert find_mismatch(side, trunk) == ""
+
+    def mismatch(**metadata: object) -> str:
+        return find_mismatch(replace(side, metadata={**side.metadata, **metadata}), trunk)
+
+    assert mismatch(**{"eagle3.target_layers": (1, 2, 9)}) == "it reads layer 9, and the model has 4"
+    assert mismatch(**{"eagle3.target_layers": None}) == "its header does not say which layers it reads"
+    fewer = replace(side, array_lengths={**side.array_lengths, "tokenizer.ggml.tokens": 2_000})
+    assert find_mismatch(fewer, trunk) == "its vocabulary has 2,000 tokens in place of 2,176"
+    nameless = {key: value for key, value in side.metadata.items() if not key.startswith("eagle3.embedding")}
+    nameless.pop("eagle3.target_hidden_size")
+    assert find_mismatch(replace(side, metadata=nameless), trunk) == "its header does not say how wide its models are"
+    write_draft(draft, "model", demo_model)
+    small = read_model(draft)
+    assert find_mismatch(small, trunk) == ""
+    near = replace(small, array_lengths={**small.array_lengths, "tokenizer.ggml.tokens": 2_100})
+    assert find_mismatch(near, trunk) == "", "llama.cpp allows 128 tokens more or fewer"
+    unknown = {key: value for key, value in small.array_lengths.items() if key != "tokenizer.ggml.tokens"}
+    assert find_mismatch(replace(small, array_lengths=unknown), trunk) == "its header has no vocabulary"
+    other = replace(small, metadata={**small.metadata, "tokenizer.ggml.model": "llama"})
+    assert find_mismatch(other, trunk) == "its tokenizer is llama in place of gpt2"
+
+
+def test_of_drafts_for_sibling_models_the_one_with_the_models_name_is_taken(demo_model: Path, tmp_path: Path) -> None:
+    """Both models are as wide, and have the same vocabulary, so that only names tell their drafts."""
+    for name in ("demo-8B-Coder-EAGLE3-Q4_K_M.gguf", "demo-8B-EAGLE3-F16.gguf", "demo-8B-EAGLE3-Q8_0.gguf"):
+        write_draft(tmp_path / name, "eagle3", demo_model)
+    for name, wanted in (
+        ("demo-8B-Q4_K_M.gguf", "demo-8B-EAGLE3-Q8_0.gguf"),
+        ("demo-8B-Coder-F16.gguf", "demo-8B-Coder-EAGLE3-Q4_K_M.gguf"),
+    ):
+        shutil.copy(demo_model, tmp_path / name)
+        (draft,) = find_side_files(read_model(tmp_path / name)).drafts
+        assert Path(draft.file).name == wanted
