@@ -88,7 +88,8 @@ class Forwarder:
     reply. `link` is the engine that it was last sent to, `model` that engine's model file. `refused` gets the refusal
     with which it is to end early. `taken_up` is cleared while an engine has its slot, but has not begun with it.
     `slot` is the one that has its conversation, None if the engine is to choose.
-    `has_turn` is whether it has a turn in the engine, `waits_for_client` whether the client has to take a part of the
+    `has_turn` is whether it has a turn in the engine, `is_in_engine` whether it was or is about to be sent with it,
+    `waits_for_client` whether the client has to take a part of the
     reply before the engine is heard any further. `headers` are those that the response has besides the engine's.
     """
 
@@ -102,7 +103,7 @@ class Forwarder:
         self.taken_up = asyncio.Event()
         self.taken_up.set()
         self.slot: int | None = None
-        self.has_turn = self.waits_for_client = False
+        self.has_turn = self.is_in_engine = self.waits_for_client = False
         self._request, self._headers = request, headers
         self._response: web.StreamResponse | None = None
         self._has_written = False

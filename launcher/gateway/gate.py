@@ -1,9 +1,10 @@
 """The gate of one model: holds its requests while no engine is ready, and hands them over from engine to engine."""
 
 import asyncio
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,8 @@ _TAKEN_UP_S = 5.0
 _KEEP_AFTER_S, _KEEP_AT_END_S = 10.0, 10.0
 """Seconds without a request after which conversations are kept on disk, and seconds for it before an engine is stopped.
 """
+_KEEP_SOON_S, _KEEP_EVERY_S = 1.0, 120.0
+"""Seconds without a request that suffice where nothing was kept for `_KEEP_EVERY_S` seconds."""
 _FORESEE_S = 2.0
 """Time limit in seconds for the outlook that users see before a restart. Rendering a long prompt takes milliseconds."""
 _CUT_OFF = "The server was stopped or restarted before the reply was complete"
@@ -125,8 +128,10 @@ class Gate:
         self.on_use: Callable[[], None] = lambda: None
         self._on_exchange = on_exchange
         self._keeper = keeper or StateKeeper()
-        self._keeping: asyncio.TimerHandle | asyncio.Task[None] | None = None
-        self._preparing: asyncio.Task[None] | None = None
+        self._keeping: asyncio.TimerHandle | None = None
+        self._kept_s = -math.inf
+        """When conversations were last kept while idle, by the loop's time."""
+        self._background: set[asyncio.Task[None]] = set()
         self._link: EngineLink | None = None
         self._lost_link: EngineLink | None = None
         self._loss_reason = ""
@@ -151,8 +156,11 @@ class Gate:
     async def close(self) -> None:
         """Wait until what is kept on disk is there, saved slots included. All requests must have ended."""
         self._stop_keeping()
-        if isinstance(self._keeping, asyncio.Task):
-            await asyncio.wait([self._keeping])
+        if self._background:
+            await asyncio.wait(self._background, timeout=_KEEP_AT_END_S)
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
         self._keeper.keep_saved([*self._saved, *(self._set_aside or ())])
         await self._keeper.close()
 
@@ -283,18 +291,34 @@ class Gate:
                 await self._keeper.restore_slots(link, await self._take_slots(link))
             forwarder.slot = None
             if not gives_way and not forwarder.has_delivered and forwarder.continuation is None:
-                forwarder.slot = await self._keeper.restore_for(link, forwarder.exchange)
-                if forwarder.slot is None:
+                forwarder.slot = await self._keeper.restore_for(link, forwarder.exchange, self._count_in_engine)
+                if forwarder.slot is None and not self._count_in_engine():
                     await self._keeper.keep_before(link, forwarder.exchange)
+            forwarder.is_in_engine = True
+
+    def _count_in_engine(self) -> int:
+        """Return how many requests were sent to the engine and have not ended, as far as clients take their replies."""
+        return sum(each.is_in_engine and not each.waits_for_client for each in self._forwarders)
 
     def _keep_later(self) -> None:
-        """Have the conversations in the slots kept on disk once no request has come for a while."""
+        """Have the conversations in the slots kept on disk once no request has come for a while.
+
+        A busy agent leaves the engine alone for seconds at most: what was not kept for long is kept sooner.
+        """
         self._stop_keeping()
         if not self._forwarders and self._link is not None:
-            self._keeping = asyncio.get_running_loop().call_later(_KEEP_AFTER_S, self._begin_keeping)
+            loop = asyncio.get_running_loop()
+            after_s = _KEEP_AFTER_S if loop.time() - self._kept_s < _KEEP_EVERY_S else _KEEP_SOON_S
+            self._keeping = loop.call_later(min(after_s, _KEEP_AFTER_S), self._begin_keeping)
 
     def _begin_keeping(self) -> None:
-        self._keeping = asyncio.ensure_future(self._keep_while_idle())
+        self._kept_s = asyncio.get_running_loop().time()
+        self._do_in_background(self._keep_while_idle())
+
+    def _do_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def _keep_while_idle(self) -> None:
         await self._keep_slots(self._is_idle)
@@ -304,15 +328,13 @@ class Gate:
     def prepare_for(self, client: str) -> None:
         """Restore what the next session of a client, such as a coding agent, probably begins with."""
         if self._link is not None and self._is_idle():
-            self._preparing = asyncio.ensure_future(
-                self._keeper.restore_ahead(self._link, self._slots_lock, client, self._is_idle)
-            )
+            self._do_in_background(self._keeper.restore_ahead(self._link, self._slots_lock, client, self._is_idle))
 
     def _is_idle(self) -> bool:
         return not self._forwarders and self._engine_ready.is_set() and self._set_aside is None
 
     def _stop_keeping(self) -> None:
-        if isinstance(self._keeping, asyncio.TimerHandle):
+        if self._keeping is not None:
             self._keeping.cancel()
 
     async def _keep_slots(self, may_go_on: Callable[[], bool], *, last: bool = False) -> None:
@@ -616,7 +638,7 @@ class Gate:
             self._ended_parts += exchange.parts
             self._ended_requests += exchange.path in GENERATING_PATHS
             self._reading_speed = exchange.figures.reading_speed or self._reading_speed
-            self._keeper.note_end(exchange, self._reading_speed)
+            self._keeper.note_end(exchange)
             self._keep_later()
             self._note_change(exchange)
             self.on_use()
@@ -660,7 +682,7 @@ class Gate:
                     await self._fail_broken(forwarder)
                     return
             finally:
-                forwarder.has_turn = False
+                forwarder.has_turn = forwarder.is_in_engine = False
                 if takes_turn:
                     self._turns.end_turn()
             forwarder.check_refused()

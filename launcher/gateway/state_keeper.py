@@ -55,6 +55,10 @@ _COMPARED, _MOST_TRIES = 12, 3
 _LONGEST_READING_S, _POLL_S = 600.0, 0.1
 _SIMILAR = 0.1
 """Share of a request from which an engine takes the slot that begins with it (--slot-prompt-similarity)."""
+_SETTLED_S, _LOOK_S = 0.5, 0.02
+"""Seconds in which an engine begins with what was sent to it, and seconds between two looks at it."""
+_LEAST_LIMIT_S, _LIMIT = 2.0, 3.0
+"""A restore may take this many times as long as expected, and this many seconds longer: a request waits for it."""
 _LEFT_OUT = ("lora", "control_vector")
 _REFUSED = range(400, 500)
 """HTTP statuses of requests that the engine does not understand."""
@@ -120,9 +124,9 @@ class SavedSlot:
 class StateKeeper:
     """Keeps the states of one model's slots in a vault. Belongs to one asyncio loop.
 
-    Where a caller holds a lock, requests wait for it: only the engine's own work is done under it. Files are read and
-    kept in the background. `read_left_out` returns the names, in lower case, of keys and models of which it keeps
-    nothing.
+    Where a caller holds a lock, requests wait for it: under it the engine works, and the file of a state that is to be
+    restored is compared with its digest. Files are read and kept in the background. `read_left_out` returns the names,
+    in lower case, of keys and models of which it keeps nothing.
     """
 
     def __init__(
@@ -146,6 +150,8 @@ class StateKeeper:
         self._ahead: tuple[SavedState, float] | None = None
         """What was restored before a request asked for it, and in how many seconds."""
         self._background: set[asyncio.Task[None]] = set()
+        self._reading_speed: float | None = None
+        """Tokens/s of the last prompt of which enough was read to tell."""
         self._bytes_s = _FIRST_BYTES_S
         self._bytes_per_token = 0.0
 
@@ -167,7 +173,7 @@ class StateKeeper:
         self._ahead = None
         self._live.extend(each.asked for each in restored if each.asked is not None)
 
-    def note_end(self, exchange: Exchange, reading_speed: float | None) -> None:
+    def note_end(self, exchange: Exchange) -> None:
         """Record a request that has ended, whose conversation is in a slot now."""
         hashed = self._hashed.pop(exchange.number, _UNHASHED)
         restored, figures = self._restored.pop(exchange.number, None), exchange.figures
@@ -187,22 +193,29 @@ class StateKeeper:
         if figures.prompt_tokens is None or exchange.has_failed:
             hashed, written = _UNHASHED, math.inf  # whatever its slot has now must not be taken for another request's
         prompt_tokens = figures.prompt_tokens or 0
+        if figures.reading_speed and prompt_tokens - (figures.reused_tokens or 0) >= _LEAST_TOKENS:
+            self._reading_speed = figures.reading_speed
+        elif restored is not None and self._reading_speed is None:
+            self._reading_speed = restored.prompt_tokens / restored.read_s
         self._live.append(
             AskedPrompt(
                 *hashed,
                 prompt_tokens,
                 prompt_tokens + written,
-                prompt_tokens / (figures.reading_speed or reading_speed or _USUAL_SPEED),
+                prompt_tokens / (self._reading_speed or _USUAL_SPEED),
                 exchange.user_agent,
                 exchange.served_by or exchange.model or "",
                 exchange.conversation,
             )
         )
 
-    async def restore_for(self, link: EngineLink, exchange: Exchange) -> int | None:
+    async def restore_for(
+        self, link: EngineLink, exchange: Exchange, count_in_engine: Callable[[], int] = int
+    ) -> int | None:
         """Restore the state that saves most for a request, and return its slot; None if none is worth it.
 
-        The caller holds the lock. Raises EngineUnreached if the engine ends at it.
+        The caller holds the lock. `count_in_engine` returns how many requests were sent to the engine and have not
+        ended. Raises EngineUnreached if the engine ends at it.
         """
         body, figures, vault = exchange.body, exchange.figures, self._vault
         if (
@@ -234,7 +247,7 @@ class StateKeeper:
             figures.unused_state = Reread(tokens, None, RereadCause.KEPT_SLOW)
             return None
         try:
-            slots = await link.read_slots()
+            slots = await _read_settled(link, count_in_engine)
             known = max((count_common(each.chain, chain) for each in self._list_live(slots)), default=0)
             number = None
             if known < count_common(state.chain, chain):
@@ -329,9 +342,12 @@ class StateKeeper:
         try:
             if not await asyncio.shield(lending):
                 return RereadCause.KEPT_CHANGED
-            status, data = await link.request_json(f"/slots/{number}?action=restore", {"filename": path.name})
-        except EngineLost:  # perhaps because of this file: no other engine is asked
-            await asyncio.to_thread(vault.drop_state, state)
+            limit_s = _LEAST_LIMIT_S + _LIMIT * state.size / self._bytes_s
+            body = {"filename": path.name}
+            status, data = await link.request_json(f"/slots/{number}?action=restore", body, limit_s=limit_s)
+        except EngineLost:
+            if not await link.answers():  # perhaps because of this file: no other engine is asked
+                await asyncio.to_thread(vault.drop_state, state)
             raise
         finally:
             await asyncio.wait([lending])  # if the client has left: the thread would make the file later
@@ -357,12 +373,11 @@ class StateKeeper:
         return isinstance(tokens, int) and tokens >= self._least_tokens and not is_kept
 
     async def keep_before(self, link: EngineLink, exchange: Exchange) -> None:
-        """Keep the conversation that a request may drive out of its slot, unless a reply would wait for that.
-
-        The caller holds the lock.
-        """
+        """Keep the conversation that a request may drive out of its slot. The caller holds the lock; no reply runs."""
         chain = self._hashed.get(exchange.number, _UNHASHED).chain
-        if self._vault is None or not any(map(self._is_waiting, self._live)) or _goes_on(self._live[-1], chain):
+        if self._vault is None or not any(map(self._is_waiting, self._live)):
+            return
+        if _goes_on(self._live[-1], chain):
             return
         with suppress(EngineLost, OSError):
             slots = await link.read_slots()
@@ -481,14 +496,15 @@ class StateKeeper:
     def _find_asked(self, tokens: int) -> AskedPrompt | None:
         """Return the last request that may have filled a slot with this many tokens, and that filled no later one.
 
-        None if that must not be kept. Should it be another request with as many tokens, its state is found for the
-        wrong text, and dropped then.
+        None if that must not be kept, or if another one that must not may have filled it. Should it be another request
+        that may be kept, its state is found for the wrong text, and dropped then.
         """
-        for asked in reversed(self._live):
-            if asked not in self._placed and asked.fits_slot(tokens):
-                self._placed.append(asked)
-                return asked if asked.chain else None
-        return None
+        fitting = [each for each in reversed(self._live) if each not in self._placed and each.fits_slot(tokens)]
+        if not fitting:
+            return None
+        self._placed.append(fitting[0])
+        doubtful = not fitting[0].chain or any(not each.chain and each.tokens < math.inf for each in fitting)
+        return None if doubtful else fitting[0]
 
     async def save_slots(self, link: EngineLink) -> list[SavedSlot]:
         """Save every slot that has a conversation. Slots that cannot be saved are left out."""
@@ -620,6 +636,21 @@ class StateKeeper:
             _log.warning("A conversation could not be kept: %s", error)
         finally:
             _delete_file(path)
+
+
+async def _read_settled(link: EngineLink, count_in_engine: Callable[[], int]) -> list[dict[str, Any]]:
+    """Return the slots once the engine has begun with all requests that were sent to it; none if that takes too long.
+
+    Until then it may give any slot that seems free to one of them. Raises EngineLost.
+    """
+    end_s = time.monotonic() + _SETTLED_S
+    while True:
+        slots = await link.read_slots()
+        if sum(bool(each.get("is_processing")) for each in slots) >= count_in_engine():
+            return slots
+        if time.monotonic() >= end_s:
+            return []
+        await asyncio.sleep(_LOOK_S)
 
 
 def _choose_checkpoints(checkpoints: Sequence[Checkpoint], asked: AskedPrompt) -> Sequence[Checkpoint]:

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from errno import ENOSPC
 from functools import wraps
 from hashlib import blake2b
@@ -200,6 +200,7 @@ class StateVault:
             return False
         target = self.path_of(state)
         earlier = [each for each in self.list_states(state.kind) if _continues(state, each)]
+        state = replace(state, uses=max((each.uses for each in earlier), default=0))
         try:
             path.replace(target)
             target.chmod(0o600)
@@ -352,6 +353,21 @@ class StateVault:
         """Delete states."""
         for state in states:
             self.drop_state(state)
+
+    @_one_at_a_time
+    def forget_all(self) -> int:
+        """Delete all states, and files that no index lists; return how many files are left."""
+        self.forget(self.list_states())
+        if self._db is not None:
+            with suppress(sqlite3.Error):
+                self._db.execute("DELETE FROM states")  # damaged rows, too
+        left = 0
+        for path in [*self.folder.glob(f"*{_SUFFIX}"), *self.folder.glob(f"*{_UNREAD}"), *self.folder.glob("*.bad")]:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError:
+                left += 1
+        return left
 
     def read_use(self, kind: str | None = None) -> VaultUse:
         """Return how much the vault holds, of a kind or in all, and may hold."""

@@ -7,7 +7,7 @@ import asyncio
 import os
 import resource
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -54,11 +54,11 @@ def act_before(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], Non
     made: list[str] = []
     original = EngineLink.request_json
 
-    async def request_json(self: EngineLink, path: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+    async def request_json(self: EngineLink, path: str, *rest: object, **limits: float) -> tuple[int, dict[str, Any]]:
         if path == step and step not in made:
             act()
         made.append(path)
-        return await original(self, path, body)
+        return await original(self, path, *rest, **limits)  # type: ignore[arg-type]
 
     monkeypatch.setattr(EngineLink, "request_json", request_json)
     return made

@@ -206,6 +206,23 @@ def test_no_more_is_written_in_a_day_than_the_disk_should_bear(tmp_path: Path) -
     tight.close()
 
 
+def test_all_is_deleted_even_what_no_index_lists(kept: StateVault, tmp_path: Path) -> None:
+    keep(kept, tmp_path, make_state())
+    others = [kept.folder / name for name in ("lost.state", "half.unread", "index.sqlite.bad")]
+    for path in others:
+        path.write_text("a conversation")
+    assert kept.forget_all() == 0
+    assert not kept.list_states()
+    assert [each.name for each in kept.folder.iterdir() if not each.name.startswith("index.sqlite")] == []
+    assert not others[2].exists()
+
+
+def test_a_state_that_replaces_others_has_their_uses(kept: StateVault, tmp_path: Path) -> None:
+    kept.note_use(keep(kept, tmp_path, make_state()))
+    keep(kept, tmp_path, make_state("two", b"x" * 12 * BLOCK_BYTES, opening=b"x" * 20))
+    assert [each.uses for each in kept.list_states()] == [1]
+
+
 def test_a_folder_that_can_be_used_again_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vault, "_RETRY_S", 0.0)
     folder = tmp_path / "states"

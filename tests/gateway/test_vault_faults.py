@@ -24,6 +24,7 @@ from launcher.gateway import gate, state_keeper
 from launcher.gateway.engine_connection import EngineLost, EngineReply
 from launcher.gateway.engine_link import EngineLink
 from launcher.gateway.exchange import Exchange
+from launcher.gateway.forwarder import Forwarder
 from launcher.gateway.gate import Gate
 from launcher.gateway.slot_folder import SLOT_FILES
 from launcher.gateway.state_keeper import SavedSlot, StateKeeper
@@ -415,7 +416,7 @@ async def test_embeddings_are_not_looked_up(tmp_path: Path) -> None:
         assert await keeper.restore_for(link, exchange) is None
         exchange.figures.prompt_tokens = 3_000
         exchange.note_run()
-        keeper.note_end(exchange, None)
+        keeper.note_end(exchange)
         assert keeper._find_asked(3_000) is None
 
 
@@ -428,12 +429,12 @@ async def test_a_request_that_failed_hides_the_slot_that_it_may_have_written_eac
         await keeper.restore_for(link, asked)
         asked.figures.prompt_tokens = 3_000
         asked.note_run()
-        keeper.note_end(asked, None)
+        keeper.note_end(asked)
         for _ in range(2):
             failed = Exchange("/v1/chat/completions", b"", body)
             failed.note_run()
             failed.note_error({"code": 500, "message": "It broke"})
-            keeper.note_end(failed, None)
+            keeper.note_end(failed)
             assert keeper._find_asked(3_000) is None
         found = keeper._find_asked(3_000)
         assert found is not None
@@ -448,3 +449,76 @@ async def test_models_with_adapters_keep_no_states_however_the_flag_is_written(o
             changed = replace(launch, options=replace(launch.options, extra=(extra, "7")))
             await side.resume_requests(session.supervisor.endpoint, changed)
             assert find_link(session).keeps_states is keeps
+
+
+async def test_two_requests_that_come_at_once_get_their_states_in_slots_of_their_own(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_slots, forward = EngineLink.read_slots, Forwarder.forward
+    looks: list[None] = []
+    looked_again = asyncio.Event()
+
+    async def count_looks(self: EngineLink) -> list[dict[str, Any]]:
+        looks.append(None)
+        slots = await read_slots(self)
+        if len(looks) > 1:
+            looked_again.set()
+        return slots
+
+    async def forward_late(self: Forwarder, link: EngineLink) -> bool:
+        await looked_again.wait()  # until the engine was asked for the other request
+        return await forward(self, link)
+
+    two = replace(options, slots=2, kv_unified=True)
+    async with serve_model(two) as (_, client):
+        for topic in ("Bread", "Water"):
+            await ask(client, about(topic))
+    async with serve_model(two) as (session, client):
+        monkeypatch.setattr(EngineLink, "read_slots", count_looks)
+        monkeypatch.setattr(Forwarder, "forward", forward_late)
+        replies = {topic: ReadReply() for topic in ("Bread", "Water")}
+        readings = [
+            asyncio.create_task(read_stream(client, reply, about(topic)["content"])) for topic, reply in replies.items()
+        ]
+        async with asyncio.timeout(60):  # neither reply ends before it is told to
+            for reply in replies.values():
+                await reply.wait_for_parts(5)
+        for reply in replies.values():
+            reply.most_parts = reply.parts + 1
+        await asyncio.gather(*readings)
+        assert all(each.restored_tokens for each in session.request_log.records)
+    assert len(list_kept()) == 2
+
+
+async def test_a_conversation_that_must_not_be_kept_is_not_taken_for_one_as_long(options: ServeOptions) -> None:
+    def note(keeper: StateKeeper, *, kept: bool) -> None:
+        exchange = Exchange("/v1/chat/completions", b"", {}, may_be_kept=kept)
+        exchange.figures.prompt_tokens, exchange.figures.reply_tokens = 2_655, 40
+        exchange.heard_s = 1.0
+        if kept:
+            keeper._hashed[exchange.number] = state_keeper._HashedPrompt(b"12345678", b"", 0, 10_000)
+        keeper.note_end(exchange)
+
+    keeper = StateKeeper()
+    note(keeper, kept=False)
+    note(keeper, kept=True)
+    assert keeper._find_asked(2_694) is None
+    other = StateKeeper()
+    note(other, kept=True)
+    assert other._find_asked(2_694) is not None
+
+
+async def test_the_time_that_was_spared_is_that_of_a_prompt_that_was_read(options: ServeOptions) -> None:
+    turn = await keep_one(options)
+    with closing(open_vault()) as vault:
+        (first,) = vault.list_states()
+    async with serve_model(options) as (session, client):
+        for question in ("Why?", "And why?", "Really?"):  # few tokens are read of each: their speed says nothing
+            turn = [*turn, (await ask(client, *turn))["answer"], {"role": "user", "content": question}]
+        spared = session.request_log.records[0].spared_s
+        assert spared is not None
+        assert spared == pytest.approx(first.read_s, rel=0.1)
+        gate = find_gate(session)
+        speeds = {each.prompt_tokens / each.read_s for each in gate._keeper._live}
+        assert max(speeds) == pytest.approx(first.prompt_tokens / first.read_s)
+        assert min(speeds) == pytest.approx(first.prompt_tokens / first.read_s)
