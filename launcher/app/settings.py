@@ -234,7 +234,7 @@ def read_kept(launch: "Launch | None" = None) -> "VaultUse":
 def forget_kept() -> "VaultUse":
     """Delete all that is kept of conversations on disk; return what is left."""
     with closing(open_vault()) as vault:
-        vault.forget(vault.list_states())
+        vault.forget_all()
         return vault.read_use()
 
 
@@ -372,6 +372,8 @@ def _is_set_by_user(declared: Setting) -> bool:
 
 def _apply_change(declared: Setting) -> SettingState:
     """Return the state of a setting after a change, and apply it to this process."""
+    if declared.name in (CACHE_DISK, CACHE_DAYS) and (cache_dir() / "states").exists():
+        read_kept()  # what is kept then is as little as that
     if declared.variable and not _is_set_by_user(declared):
         os.environ.pop(declared.variable, None)
         _variables_set.pop(declared.variable, None)

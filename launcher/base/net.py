@@ -21,9 +21,9 @@ from launcher.base.errors import BadOption, ProxyUnusable, Refused, Unreachable,
 from launcher.base.messages import join_messages, message
 
 USER_AGENT = f"mtp-launcher/{__version__}"
+"""The name by which servers know this program."""
 CONVERSATION_HEADER = "X-Conversation"
 """The request header in which the window names a chat, so that deleting the chat deletes what is kept of it on disk."""
-"""The name by which servers know this program."""
 _BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/cert.pem",

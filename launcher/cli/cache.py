@@ -8,12 +8,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from launcher.app.settings import open_vault
+from launcher.app.settings import open_vault, read_cache_limits
 from launcher.base.errors import BadOption
 from launcher.base.messages import command_name, message
 from launcher.cli.actions import confirm_deletion, deletes_all
 from launcher.cli.layout import format_table, format_time, wrap_text
 from launcher.cli.output import Result
+from launcher.cli.progress import format_size
 
 if TYPE_CHECKING:
     from launcher.gateway.vault import SavedState, StateVault
@@ -43,13 +44,15 @@ def _format_states(vault: StateVault, states: Sequence[SavedState]) -> Iterator[
         head = ("ID", "USED", "TOKENS", "READ IN", "SIZE", "TIMES", "FOR", "MODEL")
         yield from format_table([head, *map(_format_row, states)], right={2, 3, 4, 5}, indent="")
     else:
-        yield "Nothing is kept here yet."
+        off = not read_cache_limits()[0]
+        yield "Nothing is kept: the setting cache.disk is 0." if off else "Nothing is kept here yet."
     if vault.problem:
         yield wrap_text(f"Nothing can be kept: {vault.problem}")
     if not states:
         return
     use = vault.read_use()
-    yield f"{use.size / 1e9:.1f} of {use.limit / 1e9:.1f} GB used, {use.written_today / 1e9:.1f} GB written today."
+    size, limit, written = map(format_size, (use.size, use.limit, use.written_today))
+    yield f"{size} of {limit} used, {written} written today."
 
 
 def _format_row(state: SavedState) -> tuple[str, ...]:
@@ -76,13 +79,18 @@ def _verify_states(vault: StateVault) -> Result:
 
 def _delete_states(vault: StateVault, options: argparse.Namespace) -> Result:
     states = vault.list_states()
-    if not deletes_all(options):
-        known = {each.id: each for each in states}
-        if missing := [id_ for id_ in options.ids if id_ not in known]:
-            raise BadOption(
-                message("Nothing is kept with the ID {id}.", id=missing[0]),
-                message("{command} lists what is kept.", command=command_name("cache", None)),
-            )
-        states = [known[id_] for id_ in dict.fromkeys(options.ids)]
+    if deletes_all(options):
+        left = vault.forget_all()
+        lines = [f"Deleted {len(states)} of what was kept."]
+        if left:
+            lines.append(wrap_text(f"{left} files in {vault.folder} could not be deleted."))
+        return Result({"deleted": [each.id for each in states], "left": left}, lines, exit_code=1 if left else 0)
+    known = {each.id: each for each in states}
+    if missing := [id_ for id_ in options.ids if id_ not in known]:
+        raise BadOption(
+            message("Nothing is kept with the ID {id}.", id=missing[0]),
+            message("{command} lists what is kept.", command=command_name("cache", None)),
+        )
+    states = [known[id_] for id_ in dict.fromkeys(options.ids)]
     vault.forget(states)
     return Result({"deleted": [each.id for each in states]}, [f"Deleted {len(states)} of what was kept."])

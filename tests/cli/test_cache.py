@@ -58,6 +58,12 @@ def test_one_or_all_are_deleted(kept: tuple[Path, Path]) -> None:
     assert not any(each.exists() for each in kept)
 
 
+def test_all_is_deleted_when_nothing_is_to_be_kept(kept: tuple[Path, Path]) -> None:
+    forked.run("settings", "set", "cache.disk", "0")
+    assert not any(each.exists() for each in kept)
+    assert forked.run("cache").stdout == "Nothing is kept: the setting cache.disk is 0.\n"
+
+
 def test_a_limit_of_zero_keeps_nothing(home: Path, tmp_path: Path) -> None:
     forked.run("settings", "set", "cache.disk", "0")
     path = tmp_path / "slot"

@@ -117,7 +117,7 @@ def test_deleting_all_conversations_deletes_what_models_have_read_of_them(
 ) -> None:
     with closing(open_vault()) as vault:
         for name in (*two_conversations, ""):
-            keep(vault, tmp_path, make_state(f"state-{name}", name.encode() + b"x" * 20_000, conversation=name))
+            keep(vault, tmp_path, make_state(f"state{name}", name.encode() + b"x" * 20_000, conversation=name))
     run("delete", "all", "--yes")
     with closing(open_vault()) as vault:
         assert [each.conversation for each in vault.list_states()] == [""]

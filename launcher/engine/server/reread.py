@@ -90,7 +90,7 @@ class Reread:
             case RereadCause.NOT_KEPT:
                 return message(
                     "Conversations cannot be kept on disk: {command} says why.",
-                    command=command_name("cache", mark("Settings")),
+                    command=command_name("status", mark("Cockpit")),
                 )
 
 
