@@ -385,7 +385,7 @@ class StateKeeper:
                 return  # the engine takes an empty one first
             similar = max(self._list_live(slots), key=lambda each: count_common(each.chain, chain), default=None)
             if similar is None or count_common(similar.chain, chain) < _SIMILAR * len(chain) / HASH_BYTES:
-                slot = min(slots, key=_begun_first, default=None)
+                slot = max(slots, key=_begun_last, default=None)  # the one that was used longest ago
             elif _goes_on(similar, chain):
                 return
             else:
@@ -690,10 +690,6 @@ def _by_use(state: SavedState) -> float:
 def _goes_on(asked: AskedPrompt, chain: bytes) -> bool:
     """Return whether a request with this chain has most of an earlier one."""
     return bool(asked.chain) and 2 * HASH_BYTES * count_common(asked.chain, chain) >= len(asked.chain)
-
-
-def _begun_first(slot: dict[str, Any]) -> int:
-    return -_begun_last(slot)
 
 
 def _begun_last(slot: dict[str, Any]) -> int:
