@@ -398,6 +398,7 @@ def _as_json(
         "ctx": setting.context,
         "kv": setting.kv,
         "draft": setting.draft,
+        "drafter": setting.drafter.spec_type,
         "ubatch": setting.ubatch,
         "n_cpu_moe": setting.n_cpu_moe,
         "moe_cache_mib": setting.moe_cache_mib or 0,
