@@ -21,7 +21,7 @@ from tools.sparse_models.models import model
 MOE = "qwen3.6-35b-a3b-mtp"
 KEYS = {
     "model", "quant", "file", "bytes", "ctx", "kv", "draft", "drafter", "ubatch", "n_cpu_moe", "slots", "status",
-    "required_mib", "parts", "free_mib", "margin_mib", "reasons", "evidence", "argv",
+    "required_mib", "parts", "free_mib", "margin_mib", "reasons", "evidence", "acceptance", "argv",
 }  # fmt: skip
 PARTS = {
     "weights", "kv", "recurrent", "draft_kv", "compute", "draft_compute", "staging", "overhead", "mmproj",
