@@ -151,8 +151,8 @@ async def test_what_a_draft_reads_of_its_model_is_the_engines(
 async def test_the_rows_of_drafts_from_text_are_the_engines(
     demo_model: Path, home: Path, spec_type: str, outputs: int
 ) -> None:
-    """A small batch, in which rows of logits take as much as all else."""
-    options = replace(start(demo_model, spec_type), draft=2, ubatch=64)
+    """With four slots, whose rows of logits then take as much as all else."""
+    options = replace(start(demo_model, spec_type), draft=2, ubatch=256, slots=4)
     said, found = await start_and_read(options), estimate(options)
     assert find_drafter(spec_type).count_outputs(2) == outputs
     assert said.compute == pytest.approx((found.parts.compute / 2**20,), abs=0.006)
