@@ -22,6 +22,7 @@ from launcher.cli.layout import format_table, wrap_text
 from launcher.cli.output import Note, Result, print_result, round_figure
 from launcher.cli.terminal import can_ask, confirm
 from launcher.models.catalogue_load import load_catalogue
+from launcher.models.evidence import read_acceptance
 from launcher.models.file_size import expect_size
 from launcher.models.library import share_snapshot
 from launcher.models.plan import Status, estimate_argument, list_unplanned, make_plans
@@ -398,6 +399,7 @@ def _as_json(
         "ctx": setting.context,
         "kv": setting.kv,
         "draft": setting.draft,
+        "drafter": setting.drafter.spec_type,
         "ubatch": setting.ubatch,
         "n_cpu_moe": setting.n_cpu_moe,
         "moe_cache_mib": setting.moe_cache_mib or 0,
@@ -423,6 +425,7 @@ def _as_json(
         "reasons": plan.reasons,
         "cautions": [*plan.cautions, *lacks, *uncounted_arguments(extra)],
         "evidence": [describe_run(plan.entry, result) for result in plan.evidence],
+        "acceptance": [each._asdict() for each in read_acceptance(plan.entry.family, setting.drafter)] or None,
         "expected": to_json(plan.forecast, _FORECAST),
         "expected_unknown": _why_no_forecast(plan),
         "reading": to_json(plan.reading, _READING),

@@ -70,7 +70,7 @@ def schedule_graph(graph: Graph, optimise: Optimise | None = None, *, pipelined:
     """
     copies: dict[tuple[int, int], int] = {}
     splits = _split_graph(graph, copies)
-    result = Schedule([])
+    result = Schedule([], set(graph.outputs))
     if pipelined:
         for tensor in graph.inputs:
             result.inputs += [tensor, *_pipeline_copies(graph, tensor, HOST)]
@@ -578,8 +578,8 @@ class ComputeSetting(NamedTuple):
     target's KV cache has a quantised type; `wide`: it holds floats other than F16. The experts of the first
     `cpu_expert_layers` layers are on the host (the head's layers follow those of the trunk), and `expert_bytes` are the
     bytes of these layers' matrices. `devices` is the number of GPUs that the layers are split over. `head` is False if
-    the drafts come from another model. `outputs` is the number of rows of logits per slot, 0 for 1 + `draft`: with
-    n-gram drafts, `draft` is 0 (no snapshots are kept) and `outputs` 49, since the engine drafts up to 48 tokens. With
+    the drafts come from another model, and `extracts` are the layers whose inputs that one reads. `outputs` is the
+    number of rows of logits per slot, 0 for 1 + `draft`: with n-gram drafts, `draft` is 0 (no snapshots are kept). With
     `unified` all slots share one KV cache.
     """
 
@@ -596,6 +596,7 @@ class ComputeSetting(NamedTuple):
     outputs: int = 0
     wide: bool = False
     unified: bool = False
+    extracts: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -676,7 +677,7 @@ def draft_model_buffers(draft: Geometry, target: Geometry, setting: ComputeSetti
     cache and reads the target's.
     """
     reads_target = draft.architecture == ASSISTANT
-    setting = setting._replace(draft=0, outputs=0, cpu_expert_layers=0)
+    setting = setting._replace(draft=0, outputs=0, cpu_expert_layers=0, extracts=())
     if not reads_target:
         setting = setting._replace(quantised=False, wide=False)
     buffers = _estimate_buffers(draft, setting, target_hidden=target.hidden if reads_target else 0)
@@ -705,6 +706,7 @@ def _estimate_buffers(
         offload_tokens=setting.tokens >= _OFFLOAD_ROWS,
         offload_outputs=setting.rows >= _OFFLOAD_ROWS,
         target_hidden=target_hidden,
+        extracts=setting.extracts,
     )
     kind: _Kind = "assistant" if target_hidden else "trunk"
     target = _bytes_by_place(geometry, kind, trunk_shape, setting, setting.rows, trunk_experts)

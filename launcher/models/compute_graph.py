@@ -95,7 +95,8 @@ class Graph:
     Tensors are numbers, which index the lists `ops`, `sizes`, `sources`, `bases`, `places` and `readers`. `bases` has,
     for a view, the tensor whose memory it shows, for others the tensor itself. `readers` counts the reads of a tensor.
     `nodes` are computed in that order; `inputs` are filled before; `outside` are weights and caches, whose memory is
-    not part of the compute buffer. `place` is where new nodes are computed.
+    not part of the compute buffer. `outputs` are read after the graph has run, so that nothing takes their place.
+    `place` is where new nodes are computed.
     """
 
     ops: list[Op] = field(default_factory=list)
@@ -107,6 +108,7 @@ class Graph:
     nodes: list[int] = field(default_factory=list)
     inputs: list[int] = field(default_factory=list)
     outside: set[int] = field(default_factory=set)
+    outputs: list[int] = field(default_factory=list)
     place: int = HOST
 
     def add_node(self, op: Op, size: Size, *sources: int) -> int:
@@ -236,7 +238,7 @@ class Shape(NamedTuple):
     successive batches at the same time. `cpu_expert_layers`: layers with experts on the host; `expert_bytes` has the
     bytes of each of them if they differ. `offload_tokens`, `offload_outputs`: a batch has enough tokens, or output
     rows, for a device to copy these experts and compute with them. `target_hidden`: width of the hidden states that a
-    draft model reads.
+    draft model reads. `extracts`: layers whose inputs stay allocated, for a drafter that reads them.
     """
 
     snapshots: int = 0
@@ -249,6 +251,7 @@ class Shape(NamedTuple):
     offload_tokens: bool = True
     offload_outputs: bool = False
     target_hidden: int = 0
+    extracts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -567,6 +570,8 @@ def _add_blocks(build: Blocks, current: int, devices: int) -> int:
     geometry, style, interval = build.geometry, build.style, attention_interval(build.geometry)
     places = _block_places(geometry, build.shape, devices)
     for layer, place in enumerate(places):
+        if layer in build.shape.extracts:
+            build.graph.outputs.append(current)
         normed = build.add_norm(current, place)
         is_full = layer % interval == interval - 1
         mixed = (
@@ -600,7 +605,8 @@ def _block_places(geometry: Geometry, shape: Shape, devices: int) -> list[int]:
     places = []
     for part in range(parts):
         count = starts[part + 1] - starts[part]
-        places += [min(devices, part + 1)] * (count if count < enough else enough + (count - enough) % interval)
+        is_whole = count < enough or shape.extracts  # which layers are read is not a part of the pattern
+        places += [min(devices, part + 1)] * (count if is_whole else enough + (count - enough) % interval)
     return places
 
 

@@ -17,7 +17,8 @@ NO_MTP = FaceName("--no-mtp", MTP_OFF)
 _ACCEPTED = (0.885, 0.79, 0.725, 0.645, 0.59, 0.535, 0.49, 0.46)
 """Usual share of accepted drafts by draft length, from 1: the medians of published runs of Qwen3.6 and 3.8."""
 _NGRAM_OUTPUTS = 49
-"""Rows of logits per slot with n-gram drafts: one token and the up to 48 drafted ones (--spec-ngram-mod-n-min)."""
+"""Rows of logits per slot with n-gram drafts: one token and the up to 48 drafted ones (--spec-ngram-map-k-size-m and
+others; llama.cpp b11549, common_speculative_n_max)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +29,11 @@ class Drafter:
     `source` says what it needs of a model and what memory it takes. `uses_head`: a head in the model's file is
     loaded for it. `takes_length`: the draft length limits it. `outputs` are the rows of logits for each slot; 0: by
     the draft length. `accepted` is the usual share of accepted drafts by draft length; empty if no runs were
-    published. `tried`: a tune tries it besides the model's own. `title` is its name for people. `usual_length` is
-    the draft length if the user names the drafter and no length. `files` are the kinds of files
-    (models/file_kinds.py) that it drafts with. `has_formula`: its memory by formula was compared with an engine's.
-    `newer`: llama.cpp b11669 lacks it; forks and later builds may have it.
+    published. `keeps_states`: the engine keeps a recurrent state for each drafted token. `reads_layers`: it reads what
+    goes into some of the model's layers, which its file's header names. `tried`: a tune tries it besides the model's
+    own. `title` is its name for people. `usual_length` is the draft length if the user names the drafter and no length.
+    `files` are the kinds of files (models/file_kinds.py) that it drafts with. `has_formula`: its memory by formula was
+    compared with an engine's. `newer`: llama.cpp b11669 lacks it; forks and later builds may have it.
     """
 
     name: str
@@ -43,6 +45,8 @@ class Drafter:
     takes_length: bool = True
     outputs: int = 0
     accepted: tuple[float, ...] = ()
+    keeps_states: bool = True
+    reads_layers: bool = False
     tried: bool = False
     title: str = "MTP"
     usual_length: int = 2
@@ -116,13 +120,14 @@ _REPEATS = partial(
     summary="repeats of earlier text, no file",
     takes_length=False,
     outputs=_NGRAM_OUTPUTS,
+    keeps_states=False,
     title=mark("the search for repeats"),
 )
 
 
 def _trained(name: str, title: str, summary: str, **details: Any) -> Drafter:  # noqa: ANN401 -- fields of Drafter
     """Return the row of a drafter that was trained for one model, and lies in a file of the kind `name`."""
-    own: dict[str, Any] = {"files": (name,), "has_formula": False} | details
+    own: dict[str, Any] = {"files": (name,), "has_formula": False, "reads_layers": True} | details
     return Drafter(name, f"draft-{name}", "file", summary, title=title, **own)
 
 
@@ -136,7 +141,7 @@ _ROWS = (
         "smaller model of the same vocabulary",
         title=mark("the draft model"),
         files=(MODEL_FILE,),
-        has_formula=False,
+        keeps_states=False,
     ),
     _trained("eagle3", "EAGLE-3", "layer that reads states of the model's own"),
     _trained("dflash", "DFlash", "block of tokens at once", usual_length=_OF_BLOCK),
@@ -147,8 +152,8 @@ _ROWS = (
     _REPEATS("ngram-simple", "ngram-simple", tried=True),
     _REPEATS("ngram-map-k", "ngram-map-k"),
     _REPEATS("ngram-map-k4v", "ngram-map-k4v"),
-    _REPEATS("ngram-mod", "ngram-mod"),
-    _REPEATS("ngram-cache", "ngram-cache"),
+    _REPEATS("ngram-mod", "ngram-mod", outputs=65),
+    _REPEATS("ngram-cache", "ngram-cache", outputs=9),
 )
 DRAFTERS: Mapping[str, Drafter] = {row.name: row for row in _ROWS}
 """All drafters by their word in the catalogue, in the order in which they are listed."""

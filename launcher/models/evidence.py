@@ -4,19 +4,25 @@ A row is one run. Rates are in tokens per second, memory is in MiB, a missing fi
 the same run without drafts. `code`, `prose` and `shell` are the rates by kind of prompt, `runs` is the number of
 requests, `method` how the source supports its figures. A row with trust `low` is shown, but never used.
 
+How many drafts were accepted by drafter and kind of text is in presets/evidence/acceptance.csv, each with its source:
+as the share of the drafted tokens, or as the tokens that a pass yields with the one that the model adds itself.
+
 When models were released is in presets/evidence/releases.csv, each date with its source.
 """
 
 import csv
 import re
 from functools import cache
+from typing import NamedTuple
 
 from launcher.base.messages import message
 from launcher.base.paths import shipped_file
+from launcher.models.drafters import DRAFTERS, Drafter
 from launcher.models.preset import PublishedRun
 
 RUNS_FILE = "presets", "evidence", "runs.csv"
 RELEASES_FILE = "presets", "evidence", "releases.csv"
+ACCEPTANCE_FILE = "presets", "evidence", "acceptance.csv"
 _LONG_PROMPT = 2_000
 """From this length, in tokens, a prompt counts as a context that was filled before the generation."""
 _OTHER_ENGINES = re.compile(
@@ -38,6 +44,39 @@ def read_published_runs() -> dict[str, tuple[PublishedRun, ...]]:
     for row in read_rows():
         found.setdefault(family_key(row["model"]), []).append(_to_published_run(row))
     return {family: tuple(runs) for family, runs in found.items()}
+
+
+class AcceptedDrafts(NamedTuple):
+    """The share of a drafter's tokens that were accepted with one kind of text, as somebody published it."""
+
+    drafter: str
+    draft: int
+    workload: str
+    share: float
+    date: str
+    source: str
+
+
+@cache
+def read_acceptance(family: str, drafter: Drafter) -> tuple[AcceptedDrafts, ...]:
+    """Return which share of drafts was accepted with a model, by draft length and kind of text; () if it is unknown.
+
+    Drafters whose files are of the same kind count as well, since only an engine tells them apart.
+    """
+    with shipped_file(*ACCEPTANCE_FILE).open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if family_key(row["model"]) == family_key(family)]
+    return tuple(
+        AcceptedDrafts(
+            row["drafter"],
+            draft := int(row["draft"]),
+            row["workload"],
+            float(row["share"]) if row["share"] else round((float(row["tokens_per_pass"]) - 1) / draft, 3),
+            row["date"],
+            row["source"],
+        )
+        for row in rows
+        if row["drafter"] == drafter.name or DRAFTERS[row["drafter"]].uses_any(drafter.files)
+    )
 
 
 @cache

@@ -29,6 +29,7 @@ class Geometry:
     `latent_attention` (MLA) only keys are cached, because the values are a part of them. `indexer_layers` cache
     another key of `indexer_length` for each token. `per_layer_input` is the width of the embeddings that each layer
     adds. `cache_known` is whether the caches of this architecture are known; else they are taken to be plain.
+    `target_layers` are, of a draft, the layers of its model whose inputs it reads.
     """
 
     architecture: str
@@ -64,6 +65,7 @@ class Geometry:
     indexer_length: Count = 0
     per_layer_input: Count = 0
     cache_known: bool = True
+    target_layers: tuple[int, ...] = ()
 
     @property
     def recurrent_layers(self) -> int:
@@ -317,6 +319,7 @@ def read_geometry(model: GgufModel | GgufHeader) -> Geometry:
         indexer_length=read_number("attention.indexer.key_length", 0),
         per_layer_input=read_number("embedding_length_per_layer_input", 0),
         cache_known=_is_cache_known(model),
+        target_layers=read_target_layers(model),
     )
     geometry = _add_window(model, geometry, read_number)
     kv_heads = model.metadata.get(f"{arch}.attention.head_count_kv")
@@ -338,6 +341,12 @@ def read_geometry(model: GgufModel | GgufHeader) -> Geometry:
             _ASK_ENGINE_HINT,
         )
     return geometry
+
+
+def read_target_layers(model: GgufModel | GgufHeader) -> tuple[int, ...]:
+    """Return the layers of its model whose inputs a draft reads; () if its header names none."""
+    found = model.metadata.get(f"{model.architecture}.target_layers")
+    return tuple(each for each in found if isinstance(each, int)) if isinstance(found, tuple) else ()
 
 
 def _unknown_cache_error(model: GgufModel | GgufHeader) -> GeometryUnknown:

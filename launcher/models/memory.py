@@ -32,6 +32,8 @@ from launcher.models.weights import Weights
 
 _MIB = 2**20
 _F32 = 4
+_BATCH = 2_048
+"""Tokens of the engine's batch (--batch-size)."""
 ROOM_MIB = 1_024
 """Host memory, in MiB, left to the system besides the engine's share."""
 ENCODER_MIB = 500
@@ -288,6 +290,8 @@ def estimate_memory(
         check_kv(setting.kv)
     drafter = setting.drafter
     mtp = drafter.uses_head and geometry.mtp_layers > 0
+    with_states = drafter.source == "file" and drafter.keeps_states and not drafter.uses_head
+    extracts = draft.geometry.target_layers if draft and setting.draft_bytes and drafter.reads_layers else ()
     on_cpu = setting.backend == "cpu"
     gpus = setting.used_gpus
     host_expert_layers = min(setting.n_cpu_moe, len(weights.blocks) + len(weights.heads))
@@ -302,13 +306,15 @@ def estimate_memory(
         context=setting.context,
         ubatch=setting.ubatch,
         slots=setting.slots,
-        draft=setting.draft if mtp else 0,
+        draft=setting.draft if mtp or with_states else 0,
         quantised=KV_TYPES[setting.kv][0] > 1,
         wide=setting.kv in ("bf16", "f32"),
         cpu_expert_layers=0 if on_cpu else counted_layers,
         expert_bytes=expert_bytes,
         devices=1 if setting.splits_tensors else gpus,
+        head=mtp,
         outputs=drafter.count_outputs(setting.draft),
+        extracts=extracts,
         unified=bool(setting.kv_unified),
     )
     compute = find_compute_buffers(geometry, compute_setting)
@@ -317,6 +323,8 @@ def estimate_memory(
     head_staging = 0
     if compute.staging:  # the target's compute buffer may shrink, where copies replace larger results
         head_staging = min(sum(share for _, share in compute.by_device) - compute.draft, compute.staging)
+    # The engine keeps what a drafter reads for each token of a batch (src/llama-context.cpp: output_reserve).
+    read_inputs = len(extracts) * geometry.hidden * _F32 * min(max(_BATCH, setting.ubatch), setting.context)
     checkpoint = recurrent_bytes(geometry, slots=1, draft=0)
     overheads = overhead_bytes(setting, gpus)
     pools = _pools(geometry, weights, setting, compute_setting.tokens, gpus, draft_model, mtp=mtp)
@@ -326,34 +334,43 @@ def estimate_memory(
         + (host_weights - weights.shared if on_cpu else 0)
         + _draft_weights(draft_model, setting, on_cpu),
         kv=kv_bytes(geometry, setting),
-        recurrent=recurrent_bytes(geometry, slots=setting.slots, draft=setting.draft if mtp or draft_model else 0),
+        recurrent=recurrent_bytes(
+            geometry, slots=setting.slots, draft=setting.draft if drafter.keeps_states and (mtp or draft_model) else 0
+        ),
         draft_kv=(draft_kv_bytes(geometry, setting) if mtp else 0)
         + (_draft_model_kv_bytes(draft_model.geometry, setting) if draft_model else 0),
         compute=graphs * compute.target,
         draft_compute=graphs * (compute.draft + head_staging + (draft_buffers.draft if draft_buffers else 0)),
         staging=graphs * (compute.staging - head_staging),
-        overhead=sum(overheads),
+        overhead=sum(overheads) + (read_inputs if on_cpu else 0),
         mmproj=setting.mmproj_bytes + (ENCODER_MIB * _MIB if setting.mmproj_bytes else 0),
         caches=0 if on_cpu else sum((getattr(setting, name) or 0) * _MIB for name in _GPU_CACHES),
         pool=sum(pool.usual for pool in pools),
     )
     host_parts = HostParts(
         weights=0 if on_cpu else host_weights,
-        compute=compute.target_host + compute.draft_host + (draft_buffers.draft_host if draft_buffers else 0),
+        compute=compute.target_host
+        + compute.draft_host
+        + (draft_buffers.draft_host if draft_buffers else 0)
+        + (0 if on_cpu else read_inputs),
         checkpoints_most=effective_value("ctx_checkpoints", setting.ctx_checkpoints) * setting.slots * checkpoint,
         prompt_cache_most=effective_value("cache_ram", setting.cache_ram) * _MIB,
         checkpoint=checkpoint,
     )
-    buffers_known = compute.exact and (draft_buffers.exact if draft_buffers else not setting.draft_bytes)
+    target_known = compute.exact and setting.split_mode in (None, "layer") and geometry.cache_known
+    target_known = target_known and (bool(extracts) or not drafter.reads_layers)
+    buffers_known = target_known and (draft_buffers.exact if draft_buffers else not setting.draft_bytes)
     buffers_known = buffers_known and drafter.has_formula and not _has_unusual_draft(setting)
-    buffers_known = buffers_known and setting.split_mode in (None, "layer") and geometry.cache_known
     if setting.splits_tensors:
         by_gpu = _split_tensors(setting, parts, pools)
     elif gpus > 1:
         by_gpu = _split_layers(geometry, weights, setting, parts, pools, compute, host_expert_layers)
     else:  # only the first GPU is used, and others stay empty
         by_gpu = (parts.total, *(0,) * (setting.gpus - 1 if setting.split_mode == "none" else 0))
-    low, high = _range_of_total(geometry, parts, weights, pools, buffers_known, drafter)
+    is_similar = draft_model is None or is_graph_known(draft_model.geometry)
+    doubted = [] if target_known else [(parts.compute, is_graph_known(geometry))]
+    doubted += [] if buffers_known else [(parts.draft_compute, is_similar and is_graph_known(geometry))]
+    low, high = _range_of_total(geometry, parts, weights, pools, doubted, drafter)
     return MemoryEstimate(
         setting,
         parts,
@@ -445,16 +462,18 @@ def _range_of_total(
     parts: MemoryParts,
     weights: Weights,
     pools: Sequence[PoolBytes],
-    buffers_known: bool,
+    doubted: Sequence[tuple[int, bool]],
     drafter: Drafter,
 ) -> tuple[int, int]:
-    """Return the bytes between which the total lies, given how exactly its parts are known."""
+    """Return the bytes between which the total lies, given how exactly its parts are known.
+
+    `doubted` has the bytes of compute buffers that were not compared, each with whether their graph is known.
+    """
     below = above = int(parts.weights * weights.tolerance) + (_ENCODER_DOUBT_MIB * _MIB if parts.mmproj else 0)
-    if not buffers_known:
-        is_similar = is_graph_known(geometry) and drafter.has_formula
-        shares = _SIMILAR_BUFFERS if is_similar else _GUESSED_BUFFERS
-        below += int((parts.compute + parts.draft_compute) * shares[0])
-        above += int((parts.compute + parts.draft_compute) * shares[1])
+    for size, is_known in doubted:
+        shares = _SIMILAR_BUFFERS if is_known and drafter.has_formula else _GUESSED_BUFFERS
+        below += int(size * shares[0])
+        above += int(size * shares[1])
     guessed = parts.draft_kv if geometry.cache_known else parts.kv + parts.draft_kv
     if not (geometry.cache_known and drafter.has_formula):
         below += int(guessed * _GUESSED_CACHES[0])
@@ -556,9 +575,10 @@ def _has_unusual_draft(setting: PlanSettings) -> bool:
 
 def _draft_weights(draft: DraftModel | None, setting: PlanSettings, on_cpu: bool) -> int:
     """Return the bytes of a separate draft model's weights; its file size if its header was not read."""
-    if draft is None or on_cpu:
+    if draft is None:
         return setting.draft_bytes
-    return draft.weights.on_device(0, mtp=False)
+    weights = draft.weights
+    return weights.on_device(0, mtp=False) + (weights.on_host(0, mtp=False) - weights.shared if on_cpu else 0)
 
 
 def split_layers(count: int, free: Sequence[int]) -> tuple[int, ...]:

@@ -7,9 +7,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from launcher.base.messages import FaceName, as_message, engine_arguments, join_messages, mark, message, plural_message
+from launcher.base.messages import (
+    FaceName,
+    Message,
+    as_message,
+    engine_arguments,
+    join_messages,
+    mark,
+    message,
+    plural_message,
+)
 from launcher.models.catalogue import ModelEntry, ModelFile
-from launcher.models.drafters import NO_MTP, drafter_of
+from launcher.models.drafters import NO_MTP, drafter_of, find_drafter, usable_drafters
 from launcher.models.fitting import (
     CONTEXTS,
     LEAST_CONTEXT,
@@ -25,7 +34,7 @@ from launcher.models.preset import Preset, PublishedRun
 from launcher.models.ranking import WORTH_MTP, Loss, RankedFile, desktop_share_mib
 from launcher.models.server_settings import name_setting
 from launcher.models.situation import Situation
-from launcher.models.speed import nearest_comparison
+from launcher.models.speed import compare_drafters, nearest_comparison
 from launcher.models.weights import Weights
 
 _MIB = 2**20
@@ -64,6 +73,7 @@ def explain_plan(
         _context_reason(fitted, entry, situation, ranked, fixed, measure),
         "" if "kv" in fixed else _kv_reason(fitted, situation, measure),
         _draft_reason(setting, entry, file, situation, rate, "draft" in fixed),
+        _compare_reason(setting, entry, file, situation),
         _slots_reason(setting),
         _offload_reason(fitted, weights),
         _chosen_offload_reason(entry, fitted, situation, fixed.get("n_cpu_moe"), measure),
@@ -441,6 +451,35 @@ def _draft_reason(
     if setting.draft == usual or 2 * count <= len(runs):
         return ""
     return message("Most published runs of this model used draft {usual}: measure both.", usual=usual)
+
+
+def _compare_reason(setting: PlanSettings, entry: ModelEntry, file: ModelFile, situation: Situation) -> str:
+    """Return what the plan's drafter was compared with, and which was faster; "" if nobody published that."""
+    runs = compare_drafters(entry, situation)
+    own = next((run for run in runs if run.spec_type == setting.drafter.spec_type), None)
+    other = next((run for run in runs if run is not own), None)
+    if own is None or other is None or not own.drafts:
+        return ""
+
+    def name(run: PublishedRun) -> Message:
+        return as_message(find_drafter(run.spec_type, entry.draft_kinds).title)
+
+    compared = message(
+        "{drafter} with draft {draft} gave {rate:g} t/s where {other} with draft {other_draft} gave {other_rate:g} "
+        "({gpu}, {source}).",
+        drafter=name(own),
+        draft=own.draft or 0,
+        rate=own.tokens_per_second or 0,
+        other=name(other),
+        other_draft=other.draft or 0,
+        other_rate=other.tokens_per_second or 0,
+        gpu=own.gpu,
+        source=own.source,
+    )
+    usable = usable_drafters(head=entry.has_head(file), files=entry.draft_kinds)
+    if runs[0] is own or other.spec_type not in usable:
+        return compared
+    return join_messages(compared, message("{setting} tries that.", setting=name_setting("drafter", other.spec_type)))
 
 
 def _slots_reason(setting: PlanSettings) -> str:

@@ -6,7 +6,7 @@ Their docstrings become the descriptions in presets/schema.json, see catalogue.p
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-from launcher.models.drafters import drafter_of
+from launcher.models.drafters import MTP, NONE, drafter_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +163,11 @@ class PublishedRun:
     def drafts(self) -> bool:
         """Whether tokens were drafted, also if the draft length is unknown."""
         return self.draft is None or drafter_of(self.draft).drafts
+
+    @property
+    def spec_type(self) -> str:
+        """How tokens were drafted, as --spec-type calls it."""
+        return self.speculation or (MTP if self.drafts else NONE).spec_type
 
     @property
     def speedup(self) -> float | None:

@@ -21,6 +21,7 @@ from launcher.base.paths import models_dir
 from launcher.models.catalogue import CompanionFile
 from launcher.models.drafters import DRAFTERS, HEAD_FILE, MODEL_FILE, Drafter, drafter_with
 from launcher.models.file_kinds import is_head_alone, recognise_file, recognise_name
+from launcher.models.geometry import read_target_layers
 from launcher.models.gguf import GgufModel, MtpHead, part_names, read_model
 from launcher.models.library import find_stored_side_files, parse_quant
 from launcher.models.library_index import read_index
@@ -121,9 +122,9 @@ def find_mismatch(side: GgufModel, trunk: GgufModel) -> str:
         return _compare_vocabularies(side, trunk)
     if kind.name == HEAD_FILE:
         return "" if is_head_of(side, trunk) else message("it is the head of another model")
-    hidden, layers = side.read_count("target_hidden_size"), side.metadata.get(f"{side.architecture}.target_layers")
+    hidden, layers = side.read_count("target_hidden_size"), read_target_layers(side)
     hidden, wanted = hidden or side.read_count("embedding_length"), trunk.read_count("embedding_length")
-    if not isinstance(layers, tuple) or not layers:
+    if not layers:
         return message("its header does not say which layers it reads")
     if hidden is None:
         return message("its header does not say how wide its models are")

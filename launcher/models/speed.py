@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from launcher.base.messages import Message, join_messages, mark, message
 from launcher.machine.cards import Card, is_same_memory
 from launcher.models.catalogue import ModelEntry, ModelFile
-from launcher.models.drafters import drafter_of
+from launcher.models.drafters import SPEC_TYPES, drafter_of
 from launcher.models.evidence import has_spilled, is_other_engine
 from launcher.models.geometry import Geometry
 from launcher.models.memory import KV_TYPES, PlanSettings, kv_bytes, split_shares
@@ -75,6 +75,29 @@ def nearest_comparison(entry: ModelEntry, setting: PlanSettings, situation: Situ
     return min(near, key=lambda one: one[:2])[2] if near else None
 
 
+def compare_drafters(entry: ModelEntry, situation: Situation) -> tuple[PublishedRun, ...]:
+    """Return the best run with each drafter of a model, the fastest first, where somebody compared several.
+
+    All are by one source, on one machine and one file, with all layers on the GPU and no filled context: those on the
+    nearest machine. Returns () if nobody compared drafters on a machine like this one.
+    """
+    if situation.backend == "cpu":
+        return ()
+    found: dict[tuple[str, str, str | None, float | None], dict[str, PublishedRun]] = {}
+    for run in entry.measurements:
+        is_comparable = (run.speedup is not None and run.trust == "good" and not run.filled) and (
+            run.spec_type in SPEC_TYPES and run.gpus == situation.gpus and not _had_host_experts(entry, run)
+        )
+        if not is_comparable or is_other_engine(run.engine, run.backend) or has_spilled(run.note, drafts=run.drafts):
+            continue
+        best = found.setdefault((run.source, run.gpu, run.quant, run.baseline), {})
+        if run.spec_type not in best or (run.speedup or 0) > (best[run.spec_type].speedup or 0):
+            best[run.spec_type] = run
+    several = [sorted(best.values(), key=lambda run: -(run.speedup or 0)) for best in found.values() if len(best) > 1]
+    near = [(away, runs) for runs in several if (away := _distance_of_gpu(runs[0], situation)) < _FAR]
+    return tuple(min(near, key=lambda one: one[0])[1]) if near else ()
+
+
 def comparable_rate(result: PublishedRun, setting: PlanSettings) -> float | None:
     """Return the tokens per second of a published result to compare with a plan: for a plan without drafts, its
     baseline."""
@@ -101,11 +124,7 @@ def _distance(
         return _FAR
     if result.expert_cache != bool(setting.n_cpu_moe and setting.moe_cache_mib):
         return _FAR
-    distance = 0.0
-    if not _same_gpu(result, situation):
-        if result.gpu_memory_gb is None:
-            return _FAR
-        distance = 0.5 + 2 * abs(log2(result.gpu_memory_gb / situation.nominal_gb))
+    distance = _distance_of_gpu(result, situation)
     their_file = entry.file(result.quant or "")
     own_file = their_file if quant == result.quant else entry.file(quant)
     own_bytes = own_file.size_bytes if own_file else None
@@ -121,6 +140,14 @@ def _distance(
     if result.kv:
         distance += 0.2 * (result.kv != setting.kv)
     return distance + (1.0 if result.filled else 0.0)
+
+
+def _distance_of_gpu(result: PublishedRun, situation: Situation) -> float:
+    if _same_gpu(result, situation):
+        return 0.0
+    if result.gpu_memory_gb is None:
+        return _FAR
+    return 0.5 + 2 * abs(log2(result.gpu_memory_gb / situation.nominal_gb))
 
 
 def _had_host_experts(entry: ModelEntry, result: PublishedRun) -> bool:

@@ -20,8 +20,8 @@ from tools.sparse_models.models import model
 
 MOE = "qwen3.6-35b-a3b-mtp"
 KEYS = {
-    "model", "quant", "file", "bytes", "ctx", "kv", "draft", "ubatch", "n_cpu_moe", "slots", "status", "required_mib",
-    "parts", "free_mib", "margin_mib", "reasons", "evidence", "argv",
+    "model", "quant", "file", "bytes", "ctx", "kv", "draft", "drafter", "ubatch", "n_cpu_moe", "slots", "status",
+    "required_mib", "parts", "free_mib", "margin_mib", "reasons", "evidence", "acceptance", "argv",
 }  # fmt: skip
 PARTS = {
     "weights", "kv", "recurrent", "draft_kv", "compute", "draft_compute", "staging", "overhead", "mmproj",
@@ -67,7 +67,7 @@ class TestJson:
             "n_cpu_moe": 0, "slots": 1,
         }  # fmt: skip
         assert (plan["file"], plan["bytes"]) == ("Qwen3.6-35B-A3B-UD-IQ4_NL.gguf", 18_536_192_288)
-        assert plan["status"] == "FITS"
+        assert (plan["status"], plan["drafter"]) == ("FITS", "draft-mtp")
         assert plan["required_mib"] == pytest.approx(20_945, rel=0.01)
         assert plan["argv"] == shlex.split(
             "llama-server --model Qwen3.6-35B-A3B-UD-IQ4_NL.gguf --ctx-size 131072 --parallel 1 --gpu-layers 99"
@@ -150,7 +150,7 @@ class TestJson:
     def test_options_that_turn_mtp_off(self) -> None:
         for words in (["--no-mtp"], ["--draft", "0"], ["--no-mtp", "--draft", "0"]):
             plan = first_plan("--gpu-memory", "24", *words)
-            assert (plan["draft"], plan["parts"]["draft_kv"]) == (0, 0)
+            assert (plan["draft"], plan["drafter"], plan["parts"]["draft_kv"]) == (0, "none", 0)
             assert "--spec-type" not in plan["argv"]
 
 

@@ -1,9 +1,21 @@
 """Published runs as they are read: which count, and of which model."""
 
+import csv
+
 import pytest
 
+from launcher.base.paths import shipped_file
 from launcher.models.catalogue_load import shipped_models
-from launcher.models.evidence import family_key, has_spilled, is_other_engine, read_published_runs, read_rows
+from launcher.models.drafters import DRAFTERS
+from launcher.models.evidence import (
+    ACCEPTANCE_FILE,
+    family_key,
+    has_spilled,
+    is_other_engine,
+    read_acceptance,
+    read_published_runs,
+    read_rows,
+)
 from launcher.models.memory import PlanSettings
 from launcher.models.situation import describe_machine
 from launcher.models.speed import nearest_runs
@@ -76,3 +88,23 @@ def test_no_run_without_drafts_is_above_what_its_card_can_read() -> None:
 def test_the_withdrawn_row_is_shown_but_never_used() -> None:
     withdrawn = [run for run in read_published_runs()["qwen3.6-27b"] if run.tokens_per_second == 140.28]
     assert [run.trust for run in withdrawn] == ["low"]
+
+
+def test_acceptance_is_known_by_drafter_length_and_kind_of_text() -> None:
+    """Files of DFlash2 and DFlash are of one kind, so that both are told; what nobody published is unknown."""
+    (coding,) = [each for each in read_acceptance("Qwen3.8-27B", DRAFTERS["mtp"]) if each.workload == "coding"]
+    assert (coding.draft, coding.share) == (7, pytest.approx(1.86 / 7, abs=0.001))
+    blocks = read_acceptance("Qwen3.8-27B", DRAFTERS["dflash"])
+    assert {(each.drafter, each.draft) for each in blocks} == {("dflash2", 3), ("dflash2", 5), ("dflash2", 7)}
+    assert {each.drafter for each in read_acceptance("Muse-Glimmer-30B", DRAFTERS["dflash2"])} == {"dflash", "dflash2"}
+    assert all(0 < each.share < 1 and each.source and each.date for each in blocks)
+    assert read_acceptance("Qwen3.8-27B", DRAFTERS["eagle3"]) == ()
+    assert read_acceptance("", DRAFTERS["mtp"]) == ()
+
+
+def test_each_model_with_known_acceptance_is_in_the_catalogue() -> None:
+    families = {family_key(each.family) for each in shipped_models()}
+    with shipped_file(*ACCEPTANCE_FILE).open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {family_key(row["model"]) for row in rows} <= families
+    assert all(row["drafter"] in DRAFTERS and bool(row["share"]) != bool(row["tokens_per_pass"]) for row in rows)

@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from launcher.models.catalogue import Catalogue
+from launcher.models.catalogue import Catalogue, CompanionFile
 from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
 from launcher.models.preset import Intent
 from launcher.models.situation import Situation, describe_machine
@@ -87,6 +87,33 @@ class TestTexts:
         (first, *_) = make_plans(catalogue, describe_machine(48), PlanCriteria(model=entry.id))
         assert 0 < first.setting.draft < 5
         assert ("Most published runs of this model used draft 5: measure both." in first.reasons) is is_named
+
+    @pytest.mark.parametrize(("rate", "wins"), [(71.5, True), (90.0, False)])
+    @pytest.mark.parametrize("has_file", [False, True])
+    def test_a_plan_names_its_drafter_and_what_it_was_compared_with(
+        self, rate: float, wins: bool, has_file: bool
+    ) -> None:
+        """By the nearest machine on which somebody ran both; the other is offered if it was faster and is at hand."""
+        entry = CATALOGUE.find("qwen3.8-27b")
+        known = next(run for run in entry.measurements if run.spec_type == "draft-dspark")
+        measured = tuple(
+            replace(run, tokens_per_second=rate) if run == known else run
+            for run in entry.measurements
+            if run.source == known.source
+        )
+        file = CompanionFile(file="dspark.gguf", size_bytes=2_000_000_000, speculation="dspark")
+        entry = replace(entry, measurements=measured, drafts=(file,) if has_file else ())
+        catalogue = replace(CATALOGUE, models=(entry,))
+        (first, *_) = make_plans(catalogue, describe_machine(24), PlanCriteria(model=entry.id))
+        assert first.setting.drafter.spec_type == "draft-mtp"
+        (sentence,) = [reason for reason in first.reasons if " where DSpark " in reason]
+        text = f"MTP with draft 2 gave 76 t/s where DSpark with draft 3 gave {rate:g} (RTX 3090, {known.source})."
+        offer = " --drafter draft-dspark tries that." if has_file and not wins else ""
+        assert f"{sentence}" == text + offer
+        (first, *_) = make_plans(
+            catalogue, describe_machine(24, backend="cpu", host_gib=64), PlanCriteria(model=entry.id)
+        )
+        assert not any(" where DSpark " in reason for reason in first.reasons)
 
     def test_reductions_are_reported(self) -> None:
         """With all experts on the GPU, as the user chose, even the smallest file does not fit after all reductions."""

@@ -29,14 +29,16 @@ _ARCHITECTURES: dict[DraftKind, str] = {"model": "llama", "dspark": "dflash"}
 
 
 def write_draft(path: Path, kind: DraftKind, target: Path, *, hidden: int | None = None, seed: int = 1) -> None:
-    """Write a draft for the model `target`, whose vocabulary it gets; for models of another `hidden` size if given."""
+    """Write a draft for the model `target`, whose vocabulary it gets; for models of another `hidden` size if given.
+
+    Of a small model `hidden` is its own size.
+    """
     reader = gguf.GGUFReader(target)
     name = reader.fields["general.architecture"].contents()
     own, blocks = (int(reader.fields[f"{name}.{key}"].contents()) for key in ("embedding_length", "block_count"))
-    hidden = hidden or own
+    hidden = width = hidden or (RANK if kind == "model" else own)
     heads = reader.fields.get(f"{name}.nextn_predict_layers")
     words = len(reader.fields["tokenizer.ggml.tokens"].contents())
-    width = RANK if kind == "model" else hidden
     architecture = _ARCHITECTURES.get(kind, kind)
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name(f"{kind} for {reader.fields['general.name'].contents()}")
