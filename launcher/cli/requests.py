@@ -88,7 +88,7 @@ def _format_record(record: Mapping[str, Any]) -> Sequence[str]:
     if handovers:
         end += f", {handovers} {'handover' if handovers == 1 else 'handovers'}"
     if record.get("restored_tokens"):
-        end += f", from disk in {record['restored_s']:.1f} s instead of {record['spared_s']:.0f} s"
+        end += f", from disk in {max(record['restored_s'], 0.1):.1f} s instead of {record['spared_s']:.0f} s"
     return (
         datetime.fromisoformat(record["started"]).strftime("%Y-%m-%d %H:%M:%S"),
         one_line(", ".join(filter(None, (who["key"], agent))) or UNKNOWN, _MAX_NAME),

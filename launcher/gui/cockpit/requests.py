@@ -370,7 +370,7 @@ def _describe_restored(*records: Record) -> str:
     return tr(
         "{tokens:,} tokens from disk in {seconds:.1f} s instead of about {spared:.0f} s",
         tokens=tokens,
-        seconds=seconds,
+        seconds=max(seconds, 0.1),  # not "in 0.0 s"
         spared=spared,
     )
 

@@ -67,7 +67,7 @@ class KeptRow(QWidget):
         self.caption.setText(text)
         self.button.reset()
         self.button.show_loss(tr("Forget all"), size)
-        self.button.setEnabled(bool(use.states))
+        self.button.setEnabled(bool(use.states or use.problem))  # an index that cannot be read hides files
 
     def matches(self, words: list[str]) -> bool:
         """Return whether all words occur in its texts."""
