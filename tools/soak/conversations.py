@@ -24,7 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from tools.soak.watch import ResourceUse, read_resources
 
 _CHAT = "/v1/chat/completions"
 _CLIENTS, _MOST_TURNS = 4, 8
-_CONTEXT, _SLOTS = 32_768, 2
+_CONTEXT, _SLOTS = 65_536, 2
 _QUIET_S = 14.0
 """Seconds without a request: a conversation is kept after ten."""
 _PERIOD_S, _MOST_BETWEEN_S = 1.0, 90.0
@@ -44,6 +44,8 @@ _MIB = 1 << 20
 _FREE_SHARE = 0.1
 """Share of the disk that the vault may take, as in launcher/gateway/vault.py."""
 _COMPARED = 20
+_FEWEST_SAMPLES = 10
+"""Looks at the resources, from which a growth is told."""
 _FILLER = "filler"
 
 
@@ -81,6 +83,8 @@ class Board:
         for record in self.server.read_requests():
             self.counts["prompt tokens from disk"] += record["restored_tokens"] or 0
             self.counts["turns from disk"] += bool(record["restored_tokens"])
+            if record["reread"]:
+                self.counts[f"read again ({record['reread']['cause']})"] += 1
 
     def is_excused(self, began_s: float) -> bool:
         """Return whether a request that began then, and has failed now, was disturbed."""
@@ -95,7 +99,7 @@ def _write_text(chance: random.Random, lines: int) -> str:
 def _work_as_agent(board: Board, number: int, seed: int) -> None:
     """Ask turn after turn until the end."""
     chance = random.Random(seed + number)
-    system = {"role": "system", "content": _write_text(random.Random(number % 2), 300)}
+    system = {"role": "system", "content": _write_text(random.Random(number % 2), 600)}
     messages: list[dict[str, str]] = []
     seen = 0
     while not board.has_ended.is_set():
@@ -275,7 +279,10 @@ def run_soak(folder: Path, minutes: float, seed: int) -> list[str]:
     if most > bound:
         board.wrong.append(f"{most / _MIB:.0f} MiB were kept, {bound / _MIB:.0f} MiB may be")
     compared = _compare_turns(board, model, chance)
-    lines, is_flat = format_growths([replace(each) for each in samples])
+    if len(samples) < _FEWEST_SAMPLES:
+        lines, is_flat = ["Too short to say what grew."], True
+    else:
+        lines, is_flat = format_growths(samples)
     print("\n".join(lines))
     if not is_flat:
         board.wrong.append("something grew")
