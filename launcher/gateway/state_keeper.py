@@ -57,6 +57,8 @@ _SIMILAR = 0.1
 """Share of a request from which an engine takes the slot that begins with it (--slot-prompt-similarity)."""
 _SETTLED_S, _LOOK_S = 0.5, 0.02
 """Seconds in which an engine begins with what was sent to it, and seconds between two looks at it."""
+_MOST_LOOKS = 15
+"""Most looks at an engine that did not answer, of up to four seconds each."""
 _LEAST_LIMIT_S, _LIMIT = 2.0, 3.0
 """A restore may take this many times as long as expected, and this many seconds longer: a request waits for it."""
 _LEFT_OUT = ("lora", "control_vector")
@@ -271,7 +273,7 @@ class StateKeeper:
         except OSError:
             return None
         except EngineLost:
-            if await link.answers():
+            if await _outlives(link):
                 return None
             raise EngineUnreached from None  # the request was not sent yet
         return number
@@ -346,7 +348,7 @@ class StateKeeper:
             body = {"filename": path.name}
             status, data = await link.request_json(f"/slots/{number}?action=restore", body, limit_s=limit_s)
         except EngineLost:
-            if not await link.answers():  # perhaps because of this file: no other engine is asked
+            if not await _outlives(link):  # perhaps because of this file: no other engine is asked
                 await asyncio.to_thread(vault.drop_state, state)
             raise
         finally:
@@ -651,6 +653,17 @@ async def _read_settled(link: EngineLink, count_in_engine: Callable[[], int]) ->
         if time.monotonic() >= end_s:
             return []
         await asyncio.sleep(_LOOK_S)
+
+
+async def _outlives(link: EngineLink) -> bool:
+    """Return whether an engine goes on: one that ends at an error says that it is well while it writes its trace."""
+    for _ in range(_MOST_LOOKS):
+        if not await link.answers():
+            return False
+        with suppress(EngineLost):
+            await link.read_slots()
+            return True
+    return True
 
 
 def _choose_checkpoints(checkpoints: Sequence[Checkpoint], asked: AskedPrompt) -> Sequence[Checkpoint]:

@@ -149,6 +149,37 @@ async def test_an_engine_that_ends_at_a_state_gets_it_no_more_and_the_request_go
         assert list_left(session) == []
 
 
+async def test_an_engine_that_takes_its_time_to_end_at_a_state_gets_it_no_more(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it ends, it says for some seconds that it is well, and does nothing."""
+    turn = await keep_one(options)
+    async with serve_model(options) as (session, client):
+        request_json, read_slots, waited = EngineLink.request_json, EngineLink.read_slots, []
+
+        async def take_no_end(self: EngineLink, path: str, *given: Any, **named: Any) -> Any:  # noqa: ANN401
+            if path == RESTORE:
+                waited.append(path)
+                raise EngineLost
+            return await request_json(self, path, *given, **named)
+
+        async def say_nothing(self: EngineLink) -> list[dict[str, Any]]:
+            if not waited or len(waited) > 2:
+                return await read_slots(self)
+            waited.append("slots")
+            if len(waited) > 2:
+                kill_engine(session)
+            raise EngineLost
+
+        monkeypatch.setattr(EngineLink, "request_json", take_no_end)
+        monkeypatch.setattr(EngineLink, "read_slots", say_nothing)
+        bodies = note_bodies(monkeypatch)
+        assert (await ask(client, *turn))["cache_n"] == 0
+        assert len(bodies) == 1  # only the next engine gets it
+        assert waited == [RESTORE, "slots", "slots"]
+        assert list_kept() == []
+
+
 async def test_what_must_not_be_kept_is_not_kept_under_another_requests_name(options: ServeOptions) -> None:
     async with serve_model(options) as (_, client):
         await ask(client, about("Bread"))
