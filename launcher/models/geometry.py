@@ -29,7 +29,8 @@ class Geometry:
     `latent_attention` (MLA) only keys are cached, because the values are a part of them. `indexer_layers` cache
     another key of `indexer_length` for each token. `per_layer_input` is the width of the embeddings that each layer
     adds. `cache_known` is whether the caches of this architecture are known; else they are taken to be plain.
-    `target_layers` are, of a draft, the layers of its model whose inputs it reads.
+    `target_layers` are, of a draft, the layers of its model whose inputs it reads, and `own_outputs` the rows of its
+    own output matrix; 0 if it takes its model's.
     """
 
     architecture: str
@@ -66,6 +67,7 @@ class Geometry:
     per_layer_input: Count = 0
     cache_known: bool = True
     target_layers: tuple[int, ...] = ()
+    own_outputs: Count = 0
 
     @property
     def recurrent_layers(self) -> int:
@@ -319,7 +321,10 @@ def read_geometry(model: GgufModel | GgufHeader) -> Geometry:
         indexer_length=read_number("attention.indexer.key_length", 0),
         per_layer_input=read_number("embedding_length_per_layer_input", 0),
         cache_known=_is_cache_known(model),
-        target_layers=read_target_layers(model),
+        target_layers=(targets := read_target_layers(model)),
+        own_outputs=max((each.dimensions[-1] for each in model.tensors if each.name == "output.weight"), default=0)
+        if targets
+        else 0,
     )
     geometry = _add_window(model, geometry, read_number)
     kv_heads = model.metadata.get(f"{arch}.attention.head_count_kv")

@@ -106,5 +106,5 @@ def test_each_model_with_known_acceptance_is_in_the_catalogue() -> None:
     families = {family_key(each.family) for each in shipped_models()}
     with shipped_file(*ACCEPTANCE_FILE).open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert {family_key(row["model"]) for row in rows} <= families
+    assert {family_key(row["model"]) for row in rows} <= families | {""}  # those without a model are medians
     assert all(row["drafter"] in DRAFTERS and bool(row["share"]) != bool(row["tokens_per_pass"]) for row in rows)
