@@ -358,10 +358,10 @@ def _rank_ways(file: ModelFile, weights: Weights, rankers: Sequence[_Ranker]) ->
     """Return the best way to run `file` with one of several drafters, those of `rankers`."""
     if len(rankers) == 1:
         return rankers[0].rank_file(file, weights)
-    runs = {run.spec_type: run for run in compare_drafters(rankers[0].entry, rankers[0].situation)}
     able = [each for each in rankers if each.can_draft(file)]
-    is_compared = sum(each.drafter.spec_type in runs for each in able) > 1
-    ways = [each.expect_way(file, weights, runs.get(each.drafter.spec_type) if is_compared else None) for each in able]
+    compared = compare_drafters(rankers[0].entry, rankers[0].situation, [each.drafter.spec_type for each in able])
+    runs = {run.spec_type: run for run in compared}
+    ways = [each.expect_way(file, weights, runs.get(each.drafter.spec_type)) for each in able]
     known = {way.drafter for way in ways if way.rate is not None}
     ranked = [each.rank_file(file, weights) for each in rankers if each.drafter in known or each is rankers[0]]
     best = min(filter(None, ranked), key=lambda each: each.loss.total, default=None)

@@ -4,7 +4,7 @@ The forecast is the time of a pass (models.pass_time), corrected by published ru
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import inf, log2, prod
 from typing import Literal, NamedTuple
@@ -75,8 +75,12 @@ def nearest_comparison(entry: ModelEntry, setting: PlanSettings, situation: Situ
     return min(near, key=lambda one: one[:2])[2] if near else None
 
 
-def compare_drafters(entry: ModelEntry, situation: Situation) -> tuple[PublishedRun, ...]:
+def compare_drafters(
+    entry: ModelEntry, situation: Situation, spec_types: Collection[str] = SPEC_TYPES
+) -> tuple[PublishedRun, ...]:
     """Return the best run with each drafter of a model, the fastest first, where somebody compared several.
+
+    `spec_types` are the drafters, as --spec-type calls them, of which two must be compared.
 
     All are by one source, on one machine and one file, with all layers on the GPU and no filled context: those on the
     nearest machine. Returns () if nobody compared drafters on a machine like this one.
@@ -86,7 +90,7 @@ def compare_drafters(entry: ModelEntry, situation: Situation) -> tuple[Published
     found: dict[tuple[str, str, str | None, float | None], dict[str, PublishedRun]] = {}
     for run in entry.measurements:
         is_comparable = (run.speedup is not None and run.trust == "good" and not run.filled) and (
-            run.spec_type in SPEC_TYPES and run.gpus == situation.gpus and not _had_host_experts(entry, run)
+            run.spec_type in spec_types and run.gpus == situation.gpus and not _had_host_experts(entry, run)
         )
         if not is_comparable or is_other_engine(run.engine, run.backend) or has_spilled(run.note, drafts=run.drafts):
             continue

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,15 +10,25 @@ from typing import Any
 import pytest
 
 from launcher.app.planning.model_source import ModelSource, estimate_by_formula
-from launcher.app.planning.planner import settings_for_model
+from launcher.app.planning.planner import options_for_plan, settings_for_model
 from launcher.app.planning.preview import Previewer, read_basis
-from launcher.app.planning.start_settings import ResolvedStart, make_unresolved_options, resolve_start
+from launcher.app.planning.start_settings import (
+    OwnSettings,
+    ResolvedStart,
+    make_unresolved_options,
+    resolve_plan,
+    resolve_start,
+    start_planned,
+)
 from launcher.base.errors import ModelHasNoHead, ModelUnexpected
+from launcher.base.paths import shipped_file
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import check_model, plan_settings_of, prepare_launch, read_draft_file
 from launcher.engine.settings import launched_settings, save_model_settings
+from launcher.machine.cards import find_card
+from launcher.models import evidence
 from launcher.models.catalogue import Catalogue
 from launcher.models.drafters import DRAFTERS, SPEC_TYPES, drafter_in, find_drafter
 from launcher.models.geometry import read_geometry
@@ -230,6 +241,69 @@ def test_a_plan_takes_the_named_drafter_and_says_what_is_not_known(drafted: Path
     (plan,) = make_plans(selection.catalogue, describe_machine(24), PlanCriteria(selection.entry.id))
     assert plan.setting.drafter.name in ("mtp", "none")
     assert plan.estimate.exact
+
+
+@pytest.fixture
+def published(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Somebody published how many drafts of DSpark and MTP are accepted with the demo; of the others nobody did."""
+    file = tmp_path / "acceptance.csv"
+    known, *_ = shipped_file(*evidence.ACCEPTANCE_FILE).read_text(encoding="utf-8").partition("\nQwen")
+    of_demo = "MTP demo,F16,dspark,4,0,code,,0.8,2026-11-01,a test\nMTP demo,F16,mtp,4,0,code,,0.7,2026-11-01,a test\n"
+    file.write_text(f"{known}\n{of_demo}", encoding="utf-8")
+    monkeypatch.setattr(evidence, "ACCEPTANCE_FILE", (str(file),))
+    caches = (evidence.accepted_shares, evidence._acceptance_rows, evidence.read_acceptance)
+    for each in caches:
+        each.cache_clear()
+    yield
+    for each in caches:
+        each.cache_clear()
+
+
+@pytest.mark.usefixtures("published")
+async def test_a_plan_chooses_the_fastest_drafter_and_it_starts(drafted: Path) -> None:
+    """A block costs one pass of its file, so that DSpark gains where the head loses; the plan says what it beat."""
+    selection, card = select_file(drafted, Catalogue(())), find_card("RTX 4090", None)
+    situation = describe_machine(card.memory_gb, card=card)
+    (plan,) = make_plans(selection.catalogue, situation, PlanCriteria(selection.entry.id))
+    assert (plan.setting.drafter.name, plan.setting.chosen_drafter) == ("dspark", "draft-dspark")
+    assert plan.setting.draft_bytes == drafted.with_name("dspark-demo.gguf").stat().st_size
+    assert plan.forecast is not None
+    assert plan.forecast.tokens_per_second > plan.forecast.without_mtp
+    (chosen,) = [reason for reason in plan.reasons if "is expected to give" in reason]
+    assert re.fullmatch(
+        r"DSpark with draft \d is expected to give about \d+ t/s, no drafts about \d+, MTP with draft 1 about \d+\.",
+        chosen,
+    )
+    unknown = [reason for reason in plan.reasons if "no runs with it are known" in reason]
+    assert [reason.split(" could draft")[0] for reason in unknown] == ["EAGLE-3", "DFlash"]
+    assert all("`mtp-launcher tune` measures how many of its drafts are accepted" in reason for reason in unknown)
+    planned = options_for_plan(plan)
+    assert planned.used_draft_file == drafted.with_name("dspark-demo.gguf")
+    start_of = {"kept": {}, "replaced": {}, "same_as_tuned": {}}
+    resolved = start_planned(str(drafted), plan.setting, **start_of, make_options=lambda path: start(path))
+    assert (resolved.options.drafter, resolved.options.draft) == (plan.setting.drafter, plan.setting.draft)
+    async with supervise_server() as watched:
+        await watched.supervisor.become(replace(resolved.options, built_in=True, context=4_096, threads=1))
+        assert watched.supervisor.client is not None
+        async with watched.supervisor.client.chat(QUESTION) as deltas:
+            drafts = [delta.timings.draft_n for delta in [each async for each in deltas] if delta.timings]
+    assert drafts[-1] > 0
+
+
+@pytest.mark.usefixtures("published")
+def test_a_plan_keeps_the_models_own_drafter_where_the_other_was_not_asked_for(drafted: Path) -> None:
+    """A length is that of the own drafter, as kept settings mean it; an engine may lack the other one."""
+    selection, card = select_file(drafted, Catalogue(())), find_card("RTX 4090", None)
+    here = describe_machine(card.memory_gb, card=card)
+    lacking = replace(here, spec_types=here.spec_types - {"draft-dspark"})
+    for situation, draft, name in ((here, 3, "mtp"), (lacking, None, "none")):
+        criteria = PlanCriteria(selection.entry.id, draft=draft)
+        (plan,) = make_plans(selection.catalogue, situation, criteria)
+        assert (plan.setting.drafter.name, plan.setting.chosen_drafter) == (name, None)
+    own = OwnSettings(kept={"draft": 1})
+    resolved = resolve_plan(selection.catalogue, here, PlanCriteria(selection.entry.id), own)
+    assert resolved.plan is not None
+    assert (resolved.plan.setting.drafter.name, resolved.plan.setting.draft) == ("mtp", 1)
 
 
 async def test_a_chosen_drafter_whose_file_is_gone_is_no_longer_used(
