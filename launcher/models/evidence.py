@@ -78,8 +78,8 @@ def accepted_shares(drafter: Drafter, family: str = "") -> tuple[float, ...]:
     """Return the share of drafts that is expected to be accepted, by draft length from 1; () if nobody published it.
 
     It is the median over models where there is one; else it follows from the rows of this `family`, by one chance for
-    each position. Texts differ more than drafters: where a source ran MTP in the same way, the difference to that, in
-    log odds, is added to MTP's median.
+    each position. Texts differ more than drafters: where sources ran MTP in the same way, the mean difference to that,
+    in log odds, is added to MTP's median.
     """
     medians = [
         each for each in _acceptance_rows()[""].values() if DRAFTERS[each.drafter].spec_type == drafter.spec_type
@@ -93,11 +93,14 @@ def accepted_shares(drafter: Drafter, family: str = "") -> tuple[float, ...]:
     if not own:
         return ()
     odds = {key: _log_odds(each.share, each.draft) for key, each in rows.items()}
-    compared = [odds[key] - odds[other] for key in own if (other := (MTP.name, *key[1:])) in rows]
-    found = compared or [odds[key] for key in own]
-    mean = sum(found) / len(found)
+    by_source: dict[str, list[float]] = {}
+    for key in own:
+        alike = [odds[other] for other in rows if (other[0], *other[2:]) == (MTP.name, *key[2:])]
+        if alike:
+            by_source.setdefault(key[-1], []).append(odds[key] - _mean(alike))
+    mean = _mean([_mean(found) for found in by_source.values()] or [odds[key] for key in own])
     of_mtp = enumerate(accepted_shares(MTP), start=1)
-    expected = [mean + (_log_odds(share, length) if compared else 0.0) for length, share in of_mtp]
+    expected = [mean + (_log_odds(share, length) if by_source else 0.0) for length, share in of_mtp]
     return tuple(_share_of(1 / (1 + exp(-each)), length) for length, each in enumerate(expected, start=1))
 
 
@@ -108,16 +111,20 @@ def tokens_per_pass(accepted: Sequence[float], length: int) -> float:
 
 @cache
 def _acceptance_rows() -> dict[str, dict[tuple[str, ...], AcceptedDrafts]]:
-    """Return the rows by the model's `family_key`, and by the drafter and all that two runs need alike."""
+    """Return the rows by the model's `family_key`, and by drafter, length, and what two rows need alike."""
     found: dict[str, dict[tuple[str, ...], AcceptedDrafts]] = {}
     with shipped_file(*ACCEPTANCE_FILE).open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             draft = int(row["draft"])
             share = float(row["share"]) if row["share"] else round((float(row["tokens_per_pass"]) - 1) / draft, 3)
-            key = tuple(row[name] for name in ("drafter", "quant", "draft", "temperature", "workload", "source"))
+            key = tuple(row[name] for name in ("drafter", "draft", "quant", "temperature", "workload", "source"))
             accepted = AcceptedDrafts(row["drafter"], draft, row["workload"], share, row["date"], row["source"])
             found.setdefault(family_key(row["model"]), {})[key] = accepted
     return found
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _share_of(chance: float, length: int) -> float:
