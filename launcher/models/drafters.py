@@ -32,8 +32,7 @@ class Drafter:
     reads what goes into some of the model's layers, which its file's header names. `at_once`: one pass of its file
     drafts all tokens. `tried`: a tune tries it besides the model's own. `title` is its name for people.
     `usual_length` is the draft length if the user names the drafter and no length. `files` are the kinds of files
-    (models/file_kinds.py) that it drafts with. `has_formula`: its memory by formula was compared with an engine's.
-    `newer`: llama.cpp b11669 lacks it; forks and later builds may have it.
+    (models/file_kinds.py) that it drafts with. `newer`: llama.cpp b11669 lacks it; forks and later builds may have it.
     """
 
     name: str
@@ -51,7 +50,6 @@ class Drafter:
     title: str = "MTP"
     usual_length: int = 2
     files: tuple[str, ...] = ()
-    has_formula: bool = True
     newer: bool = False
 
     @property
@@ -119,7 +117,7 @@ _REPEATS = partial(
 
 def _trained(name: str, title: str, summary: str, **details: Any) -> Drafter:  # noqa: ANN401 -- fields of Drafter
     """Return the row of a drafter that was trained for one model, and lies in a file of the kind `name`."""
-    own: dict[str, Any] = {"files": (name,), "has_formula": False, "reads_layers": True} | details
+    own: dict[str, Any] = {"files": (name,), "reads_layers": True} | details
     return Drafter(name, f"draft-{name}", "file", summary, title=title, **own)
 
 

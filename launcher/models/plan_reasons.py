@@ -717,7 +717,7 @@ def list_cautions(
                 "not read."
             )
         )
-    if setting.draft_bytes and not setting.drafter.has_formula:
+    if setting.draft_bytes and setting.drafter.reads_layers and not fitted.estimate.compute_exact:
         found.append(
             message(
                 "How much memory {drafter} takes is an estimate, which was not compared with an engine.",

@@ -142,20 +142,39 @@ async def test_the_memory_of_a_small_model_is_the_engines(
     ("spec_type", "changes"),
     [
         ("draft-eagle3", {}),
-        ("draft-dflash", {"draft": 6, "context": 8_192}),
-        ("draft-dspark", {"ubatch": 128, "kv": "q8_0"}),
         ("draft-eagle3", {"slots": 2, "draft": 1}),
+        ("draft-eagle3", {"context": 16_384, "ubatch": 256, "draft": 5}),
+        ("draft-dflash", {"draft": 6, "context": 8_192}),
+        ("draft-dflash", {"context": 32_768, "slots": 3}),
+        ("draft-dspark", {"ubatch": 128, "kv": "q8_0"}),
+        ("draft-dspark", {"ubatch": 64, "slots": 4, "draft": 7}),
     ],
 )
-async def test_what_a_draft_reads_of_its_model_is_the_engines(
+async def test_the_memory_of_a_trained_draft_is_the_engines(
     drafted: Path, home: Path, spec_type: str, changes: dict[str, Any]
 ) -> None:
-    """The inputs of layers stay allocated in the model's compute buffer, which therefore grows."""
+    """The inputs of layers stay allocated in the model's buffer; the draft's has logits of all tokens, twice."""
     options = replace(start(drafted, spec_type), **changes)
-    said, parts = await start_and_read(options), estimate(options).parts
+    said, found = await start_and_read(options), estimate(options)
+    parts = found.parts
+    assert found.exact
+    assert max(said.compute[1:-1]) == pytest.approx(parts.draft_compute / 2**20, abs=0.006)
     assert said.recurrent == pytest.approx(parts.recurrent / 2**20, abs=0.006)
     assert said.kv == pytest.approx((parts.kv / 2**20, parts.draft_kv / 2**20), abs=0.006)
     assert said.compute[-1] == pytest.approx(parts.compute / 2**20, abs=0.006)
+
+
+@pytest.mark.parametrize("changes", [{"ubatch": 256}, {"context": 16_384, "slots": 2, "draft": 4}])
+async def test_a_draft_with_words_of_its_own_puts_them_into_the_places_of_all(
+    demo_model: Path, home: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    model = tmp_path / "demo.gguf"
+    shutil.copy(demo_model, model)
+    write_draft(tmp_path / "eagle3-demo.gguf", "eagle3", demo_model, outputs=512)
+    options = replace(start(model, "draft-eagle3"), **changes)
+    said, found = await start_and_read(options), estimate(options)
+    assert found.exact
+    assert max(said.compute[1:-1]) == pytest.approx(found.parts.draft_compute / 2**20, abs=0.006)
 
 
 @pytest.mark.parametrize(("spec_type", "outputs"), [("ngram-simple", 49), ("ngram-mod", 65), ("ngram-cache", 9)])
@@ -366,7 +385,7 @@ async def test_a_preview_offers_what_the_model_and_the_engine_have(drafted: Path
     changed = Previewer(basis).preview({"drafter": "draft-dspark", "draft": 3})
     assert changed.estimate is not None
     assert changed.estimate.drafts_counted
-    assert not changed.estimate.exact
+    assert changed.estimate.exact
     named = await prepare_launch(start(drafted, draft=drafted.with_name("small.gguf")), Endpoint(20_002, "key"))
     shown = [drafter_in(launched_settings(each)) for each in (launch, named)]
     assert [f"{each.describe(2, mode=True)}" for each in shown] == [
