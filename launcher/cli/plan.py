@@ -164,6 +164,7 @@ _FORECAST = JsonView(
     "tokens_per_second:1 low:1 high:1 without_mtp:1 filled_tokens=filled "
     "tokens_per_second_filled=when_filled:1 assumed_host_gb_s=host_gb_s cache_hits:2"
 )
+_WAY = JsonView("drafter=drafter.spec_type draft tokens_per_second=rate:1")
 _READING = JsonView("tokens_per_second:1 low:1 high:1")
 _WORTH_SAYING = 0.01
 """Share of a total from which the range that it lies in is printed."""
@@ -427,6 +428,7 @@ def _as_json(
         "cautions": [*plan.cautions, *lacks, *uncounted_arguments(extra)],
         "evidence": [describe_run(plan.entry, result) for result in plan.evidence],
         "acceptance": [each._asdict() for each in read_acceptance(plan.entry.published_as, setting.drafter)] or None,
+        "ways_to_draft": [to_json(way, _WAY) for way in plan.ways] or None,
         "expected": to_json(plan.forecast, _FORECAST),
         "expected_unknown": _why_no_forecast(plan),
         "reading": to_json(plan.reading, _READING),

@@ -42,7 +42,7 @@ from launcher.models.plan_reasons import (
     list_cautions,
 )
 from launcher.models.preset import Intent, Mark, Preset, PublishedRun
-from launcher.models.ranking import KnownFile, RankedFile, lack_of_score, rank_files
+from launcher.models.ranking import KnownFile, RankedFile, WayToDraft, lack_of_score, rank_files
 from launcher.models.server_settings import ServerSettings, check_settings, to_fields
 from launcher.models.situation import HEADLESS_MARGIN_MIB, Situation, available_mib
 from launcher.models.speed import (
@@ -112,7 +112,7 @@ class Plan:
     published measurements. `host_short`: host memory is known to be too small for the part that stays there.
     `host_overfull`: the memory that a server adds on the host while it runs may be too much. `loss` is that of the
     ranking: None for a preset, infinite if no way to fit was found. `order` is the loss by which plans for different
-    models are compared.
+    models are compared. `ways` are the ways to draft that its own was chosen from, () if there was nothing to choose.
     """
 
     entry: ModelEntry
@@ -135,6 +135,7 @@ class Plan:
     engine: str = ""
     loss: float | None = None
     order: float = inf
+    ways: tuple[WayToDraft, ...] = ()
 
     @property
     def required_mib(self) -> int:
@@ -713,6 +714,7 @@ def _make_plan(
         host_overfull=host_mib is not None and overfills_host(fitted.estimate, host_mib),
         loss=loss,
         order=ranked.order if ranked else lack_of_score(entry),
+        ways=ranked.ways if ranked else (),
     )
 
 

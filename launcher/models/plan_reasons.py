@@ -459,34 +459,46 @@ def _draft_reason(
     return message("Most published runs of this model used draft {usual}: measure both.", usual=usual)
 
 
-def _unknown_reason(drafter: Drafter) -> str:
+def _unknown_reason(*drafters: Drafter) -> str:
+    """Return which drafters a plan could not compare, and what would have to be measured."""
+    tune = command_name("tune", mark("Tune"))
+    if len(drafters) == 1:
+        return message(
+            "{drafter} could draft, but no runs with it are known. To try it, add {setting}; {tune} measures how many "
+            "of its drafts are accepted.",
+            drafter=as_message(drafters[0].title),
+            setting=name_setting("drafter", drafters[0].spec_type),
+            tune=tune,
+        )
+    names = [message("{title} ({kind})", title=as_message(each.title), kind=each.spec_type) for each in drafters]
     return message(
-        "{drafter} could draft, but no runs with it are known. To try it, add {setting}; {tune} measures how many of "
-        "its drafts are accepted.",
-        drafter=as_message(drafter.title),
-        setting=name_setting("drafter", drafter.spec_type),
-        tune=command_name("tune", mark("Tune")),
+        "Other ways to draft are here, but no runs with them are known: {drafters}. To try one, set {setting}; {tune} "
+        "measures how many of its drafts are accepted.",
+        drafters=join_messages(*names, separator=", "),
+        setting=name_setting("drafter"),
+        tune=tune,
     )
 
 
 def _ways_reasons(setting: PlanSettings, ranked: RankedFile | None) -> list[str]:
     """Return what the plan's way to draft was chosen from, and which others would have to be measured first."""
     ways = ranked.ways if ranked else ()
-    known = [way for way in ways if way.rate is not None]
-    found = [_unknown_reason(way.drafter) for way in ways if way.rate is None and way.drafter is not setting.drafter]
+    unknown = [way.drafter for way in ways if way.rate is None and way.drafter is not setting.drafter]
+    found = [_unknown_reason(*unknown)] if unknown else []
+    known = sorted(
+        (way for way in ways if way.rate is not None),
+        key=lambda way: (way.drafter is not setting.drafter, -(way.rate or 0.0)),
+    )
     if len(known) < 2:
-        return found if known else []
-    first, *others = sorted(known, key=lambda way: way.drafter is not setting.drafter)
+        return found
     expected = message(
-        "{way} is expected to give about {rate:.0f} t/s, {others}.",
-        way=_name_way(first),
-        rate=first.rate or 0.0,
-        others=join_messages(
-            *(message("{way} about {rate:.0f}", way=_name_way(way), rate=way.rate or 0.0) for way in others),
+        "Ways to draft, and the tokens/s that are expected: {rates}.",
+        rates=join_messages(
+            *(message("{way} about {rate:.0f}", way=_name_way(way), rate=way.rate or 0.0) for way in known),
             separator=", ",
         ),
     )
-    is_memory = known[0].drafter is not setting.drafter and (known[0].rate or 0) > WORTH_MTP * (first.rate or 0)
+    is_memory = any((way.rate or 0.0) > WORTH_MTP * (known[0].rate or 0.0) for way in known)
     why = message("The memory of the faster one is better used for the rest here.") if is_memory else ""
     return [join_messages(expected, why), *found]
 
