@@ -20,13 +20,15 @@ from launcher.app.planning.start_settings import (
     resolve_start,
     start_planned,
 )
+from launcher.app.serving.session import ServerSession
 from launcher.base.errors import ModelHasNoHead, ModelUnexpected
 from launcher.base.paths import shipped_file
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import check_model, plan_settings_of, prepare_launch, read_draft_file
-from launcher.engine.settings import launched_settings, save_model_settings
+from launcher.engine.server.start_request import StartRequest
+from launcher.engine.settings import launched_settings, load_model_settings, save_model_settings
 from launcher.machine.cards import find_card
 from launcher.models import evidence
 from launcher.models.catalogue import Catalogue
@@ -300,12 +302,18 @@ async def test_a_plan_chooses_the_fastest_drafter_and_it_starts(drafted: Path) -
     start_of = {"kept": {}, "replaced": {}, "same_as_tuned": {}}
     resolved = start_planned(str(drafted), plan.setting, **start_of, make_options=lambda path: start(path))
     assert (resolved.options.drafter, resolved.options.draft) == (plan.setting.drafter, plan.setting.draft)
-    async with supervise_server() as watched:
-        await watched.supervisor.become(replace(resolved.options, built_in=True, context=4_096, threads=1))
-        assert watched.supervisor.client is not None
-        async with watched.supervisor.client.chat(QUESTION) as deltas:
-            drafts = [delta.timings.draft_n for delta in [each async for each in deltas] if delta.timings]
-    assert drafts[-1] > 0
+    session = ServerSession()
+    try:
+        options = replace(resolved.options, context=4_096, threads=1)
+        await session.start(replace(resolved.request, options=options))
+        reply = await session.send_request(QUESTION)
+        await session.start(StartRequest(replace(options, draft=2), again=True, chosen={"draft": 2}))
+    finally:
+        await session.stop()
+    assert reply.timings is not None
+    assert reply.timings.draft_n > 0
+    # Else the model's own drafter would have that length at the next start.
+    assert load_model_settings(drafted) == {"drafter": "draft-dspark", "draft": 2}
 
 
 @pytest.mark.usefixtures("published")
