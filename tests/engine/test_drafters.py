@@ -31,7 +31,7 @@ from launcher.engine.server.start_request import StartRequest
 from launcher.engine.settings import launched_settings, load_model_settings, save_model_settings
 from launcher.machine.cards import find_card
 from launcher.models import evidence
-from launcher.models.catalogue import Catalogue
+from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
 from launcher.models.drafters import DRAFTERS, SPEC_TYPES, drafter_in, find_drafter
 from launcher.models.geometry import read_geometry
 from launcher.models.gguf import read_model
@@ -366,6 +366,21 @@ def test_a_draft_beside_a_model_without_a_head_is_not_used_unasked(
     (plan,) = make_plans(selection.catalogue, describe_machine(24), PlanCriteria(selection.entry.id))
     assert plan.setting.draft == 0
     assert any("EAGLE-3 could draft, but no runs with it are known." in reason for reason in plan.reasons)
+
+
+def test_a_listed_model_without_a_head_has_the_draft_beside_it_for_its_own(
+    headless_model: Path, home: Path, tmp_path: Path
+) -> None:
+    """Else nothing could draft: the list says nothing of the file."""
+    model = tmp_path / "plain-Q8_0.gguf"
+    shutil.copy(headless_model, model)
+    write_draft(tmp_path / "dflash-plain.gguf", "dflash", headless_model)
+    listed = ModelFile(quant="Q8_0", file=str(model), size_bytes=model.stat().st_size)
+    entry = ModelEntry(id="plain", name="Plain", files=(listed,))
+    selection = select_file(model, Catalogue((entry,)))
+    assert selection.entry.id == "plain"
+    assert (selection.entry.drafter, selection.entry.drafts) == (DRAFTERS["dflash"], ())
+    assert selection.catalogue.find("plain") is selection.entry
 
 
 def test_the_estimate_counts_the_chosen_draft(drafted: Path, home: Path) -> None:
