@@ -724,7 +724,7 @@ def _estimate_buffers(
         )
         draft = _bytes_by_place(geometry, "head", head_shape, setting, setting.slots, head_experts)
     exact = is_graph_known(geometry) and setting.backend in _COMPARED_BACKENDS and not (on_host and setting.devices > 1)
-    exact = exact and (kind != "draft" or setting.backend == "cpu")  # where alone these were compared
+    exact = exact and (kind != "draft" or setting.backend in ("cpu", "vulkan"))  # where these were compared
     if setting.backend == "cpu":
         return ComputeBuffers(target[HOST], draft.get(HOST, 0), exact=exact)
     shares = tuple((target.get(device, 0), draft.get(device, 0)) for device in range(1, setting.devices + 1))

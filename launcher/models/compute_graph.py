@@ -589,8 +589,9 @@ def draft_graph(geometry: Geometry, shape: Shape, devices: int) -> Graph:
     g.outputs.append(current if geometry.architecture == _EAGLE else result)
     logits = build.add_matmul(geometry.own_outputs or geometry.vocabulary, result)
     if geometry.own_outputs not in (0, geometry.vocabulary):  # a part of the words, put into the places of all
-        filled = g.add_alike(Op.SCALE, build.find_input("all words", build.row_size(geometry.vocabulary)))
-        logits = g.add_view(Op.SET_ROWS, filled, g.add_view(Op.RESHAPE, logits))
+        words = g.add_input(build.row_size(geometry.vocabulary))
+        g.places[words] = devices  # it is no input, but allocated like one
+        logits = g.add_view(Op.SET_ROWS, g.add_alike(Op.SCALE, words), g.add_view(Op.RESHAPE, logits))
     g.outputs.append(g.bases[logits])
     row = _F32 * geometry.vocabulary
     g.add_node(Op.OTHER, Size(fixed=row, token=row), logits)

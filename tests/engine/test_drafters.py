@@ -32,6 +32,7 @@ from launcher.engine.settings import launched_settings, load_model_settings, sav
 from launcher.machine.cards import find_card
 from launcher.models import evidence
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
+from launcher.models.compute_buffers import ComputeSetting, draft_model_buffers
 from launcher.models.drafters import DRAFTERS, SPEC_TYPES, drafter_in, find_drafter
 from launcher.models.geometry import read_geometry
 from launcher.models.gguf import read_model
@@ -164,6 +165,40 @@ async def test_the_memory_of_a_trained_draft_is_the_engines(
     assert said.recurrent == pytest.approx(parts.recurrent / 2**20, abs=0.006)
     assert said.kv == pytest.approx((parts.kv / 2**20, parts.draft_kv / 2**20), abs=0.006)
     assert said.compute[-1] == pytest.approx(parts.compute / 2**20, abs=0.006)
+
+
+@pytest.mark.parametrize(
+    ("kind", "outputs", "context", "ubatch", "slots", "on_card", "on_host"),
+    [
+        ("eagle3", 0, 4_096, 512, 1, 10.01, 5.51),
+        ("eagle3", 0, 8_192, 128, 1, 2.94, 2.38),
+        ("eagle3", 0, 16_384, 256, 2, 5.88, 4.76),
+        ("eagle3", 512, 4_096, 256, 1, 6.01, 2.76),
+        ("dflash", 0, 8_192, 512, 1, 10.76, 8.77),
+        ("dflash", 0, 32_768, 256, 2, 9.01, 8.38),
+        ("dspark", 0, 4_096, 128, 1, 2.70, 1.19),
+        ("dspark", 0, 16_384, 64, 4, 1.35, 0.60),
+    ],
+)
+def test_the_buffers_of_a_trained_draft_on_vulkan_are_the_engines(
+    demo_model: Path,
+    tmp_path: Path,
+    kind: DraftKind,
+    outputs: int,
+    context: int,
+    ubatch: int,
+    slots: int,
+    on_card: float,
+    on_host: float,
+) -> None:
+    """What llama-server b11669 said of the demo's drafts on an emulated card (.ci/fake-gpu)."""
+    write_draft(tmp_path / "draft.gguf", kind, demo_model, outputs=outputs)
+    draft = read_draft_file(tmp_path / "draft.gguf")
+    assert draft is not None
+    setting = ComputeSetting("vulkan", context, ubatch, slots, draft=3, quantised=False)
+    found = draft_model_buffers(draft.geometry, read_geometry(read_model(demo_model)), setting)
+    assert found.exact
+    assert (found.draft / 2**20, found.draft_host / 2**20) == pytest.approx((on_card, on_host), abs=0.006)
 
 
 @pytest.mark.parametrize("changes", [{"ubatch": 256}, {"context": 16_384, "slots": 2, "draft": 4}])
