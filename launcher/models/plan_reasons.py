@@ -75,7 +75,7 @@ def explain_plan(
         _context_reason(fitted, entry, situation, ranked, fixed, measure),
         "" if "kv" in fixed else _kv_reason(fitted, situation, measure),
         _draft_reason(setting, entry, file, situation, rate, ranked, chosen="draft" in fixed),
-        *_ways_reasons(setting, ranked),
+        *_ways_reasons(setting, entry, ranked),
         _compare_reason(setting, entry, file, situation),
         _slots_reason(setting),
         _offload_reason(fitted, weights),
@@ -480,10 +480,11 @@ def _unknown_reason(*drafters: Drafter) -> str:
     )
 
 
-def _ways_reasons(setting: PlanSettings, ranked: RankedFile | None) -> list[str]:
+def _ways_reasons(setting: PlanSettings, entry: ModelEntry, ranked: RankedFile | None) -> list[str]:
     """Return what the plan's way to draft was chosen from, and which others would have to be measured first."""
     ways = ranked.ways if ranked else ()
-    unknown = [way.drafter for way in ways if way.rate is None and way.drafter is not setting.drafter]
+    drafters = [way.drafter for way in ways if way.drafter.drafts and way.drafter is not setting.drafter]
+    unknown = [each for each in drafters if not accepted_shares(each, entry.published_as)]
     found = [_unknown_reason(*unknown)] if unknown else []
     known = sorted(
         (way for way in ways if way.rate is not None),

@@ -361,6 +361,11 @@ def test_a_plan_keeps_the_models_own_drafter_where_the_other_was_not_asked_for(d
         criteria = PlanCriteria(selection.entry.id, draft=draft)
         (plan,) = make_plans(selection.catalogue, situation, criteria)
         assert (plan.setting.drafter.name, plan.setting.chosen_drafter) == (name, None)
+    on_cpu = describe_machine(24, backend="cpu", host_gib=64)  # of which no speed is forecast
+    (plan,) = make_plans(selection.catalogue, on_cpu, PlanCriteria(selection.entry.id))
+    assert plan.setting.drafter.name == "mtp"
+    (unknown,) = [reason for reason in plan.reasons if "no runs with" in reason]
+    assert "known: EAGLE-3 (draft-eagle3), DFlash (draft-dflash). To" in unknown
     own = OwnSettings(kept={"draft": 1})
     resolved = resolve_plan(selection.catalogue, here, PlanCriteria(selection.entry.id), own)
     assert resolved.plan is not None
