@@ -10,7 +10,7 @@ from launcher.app.planning.planner import MachineDescription
 from launcher.base.errors import BadOption
 from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.serve_options import ServeOptions
-from launcher.models.drafters import drafter_of, find_drafter
+from launcher.models.drafters import drafter_of, find_drafter, with_usual_length
 from launcher.models.plan import PlanCriteria
 from launcher.models.server_settings import ROWS, to_fields
 
@@ -44,8 +44,7 @@ def read_plan_criteria(options: argparse.Namespace) -> PlanCriteria:
     if options.no_mtp and drafter_of(options.draft).drafts:
         raise BadOption("--no-mtp and --draft cannot be combined.", "Give one of them.")
     given = given_settings(options) | ({"draft": 0} if options.no_mtp else {})
-    if "drafter" in given and "draft" not in given:  # whoever names a drafter wants drafts
-        given["draft"] = find_drafter(str(given["drafter"])).usual_length
+    given = with_usual_length(given, find_drafter(str(given["drafter"])) if "drafter" in given else None)
     return PlanCriteria(
         model=getattr(options, "model", None),
         intent=getattr(options, "intent", "balanced"),

@@ -22,11 +22,12 @@ from launcher.cli.layout import format_table, wrap_text
 from launcher.cli.output import Note, Result, print_result, round_figure
 from launcher.cli.terminal import can_ask, confirm
 from launcher.models.catalogue_load import load_catalogue
+from launcher.models.drafters import with_usual_length
 from launcher.models.evidence import read_acceptance
 from launcher.models.file_size import expect_size
 from launcher.models.library import share_snapshot
 from launcher.models.plan import Status, estimate_argument, list_unplanned, make_plans
-from launcher.models.server_settings import format_settings
+from launcher.models.server_settings import format_settings, to_fields
 from launcher.models.situation import MEMORY_VIEW
 from launcher.models.speed import comparable_rate, describe_forecast, describe_reading, describe_run
 
@@ -163,6 +164,7 @@ _FORECAST = JsonView(
     "tokens_per_second:1 low:1 high:1 without_mtp:1 filled_tokens=filled "
     "tokens_per_second_filled=when_filled:1 assumed_host_gb_s=host_gb_s cache_hits:2"
 )
+_WAY = JsonView("drafter=drafter.spec_type draft tokens_per_second=rate:1")
 _READING = JsonView("tokens_per_second:1 low:1 high:1")
 _WORTH_SAYING = 0.01
 """Share of a total from which the range that it lies in is printed."""
@@ -288,8 +290,8 @@ async def _make_plans(
         from launcher.app.planning.named_plans import plan_named, select_named
 
         selection = await select_named(model, catalogue, draft_model)
-        if draft_model is not None and criteria.draft is None:  # whoever names a draft wants drafts
-            criteria = replace(criteria, draft=selection.entry.drafter.usual_length)
+        named = None if draft_model is None else selection.entry.drafter
+        criteria = replace(criteria, **with_usual_length(to_fields(criteria.chosen()), named))
         return await plan_named(selection, situation, criteria, machine)
     plans, unplanned = make_plans(catalogue, situation, criteria), list_unplanned(catalogue, situation, criteria)
     return PlannedModels(None, catalogue, criteria, plans, unplanned)
@@ -425,7 +427,8 @@ def _as_json(
         "reasons": plan.reasons,
         "cautions": [*plan.cautions, *lacks, *uncounted_arguments(extra)],
         "evidence": [describe_run(plan.entry, result) for result in plan.evidence],
-        "acceptance": [each._asdict() for each in read_acceptance(plan.entry.family, setting.drafter)] or None,
+        "acceptance": [each._asdict() for each in read_acceptance(plan.entry.published_as, setting.drafter)] or None,
+        "ways_to_draft": [to_json(way, _WAY) for way in plan.ways] or None,
         "expected": to_json(plan.forecast, _FORECAST),
         "expected_unknown": _why_no_forecast(plan),
         "reading": to_json(plan.reading, _READING),
@@ -592,7 +595,9 @@ def _describe_plan(
     words, lacks = _make_command(plan, engine, [], options.rpc, local_file)
     yield from _format_rows("caution", [*plan.cautions, *lacks, *uncounted_arguments(extra)])
     if plan.forecast and plan.status is not Status.TOO_BIG:
-        yield _format_row("speed", describe_forecast(plan.forecast, drafts=setting.drafter.drafts))
+        yield _format_row(
+            "speed", describe_forecast(plan.forecast, drafts=setting.drafter.drafts, mtp=setting.drafter.uses_head)
+        )
     if plan.reading:
         yield _format_row("speed", describe_reading(plan.reading))
     measured = [describe_run(plan.entry, result) for result in plan.evidence]

@@ -228,6 +228,11 @@ class ModelEntry:
         return self.draft if self.drafter.source == "file" else None
 
     @property
+    def published_as(self) -> str:
+        """The name under which runs of it are published: that of its family, for a file that of its header."""
+        return self.family or self.name
+
+    @property
     def slower_with_mtp(self) -> Note | None:
         """The note for which plans leave MTP off, or None."""
         return next((note for note in self.notes if note.mtp_off), None)

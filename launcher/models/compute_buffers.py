@@ -24,6 +24,7 @@ from launcher.models.compute_graph import (
     Size,
     assistant_graph,
     blocks_until_repetition,
+    draft_graph,
     head_graph,
     trunk_graph,
 )
@@ -552,11 +553,12 @@ def _find_hole(chunks: list[_Chunk], size: int, chunk_bytes: int) -> tuple[int, 
 
 
 Backend = Literal["cuda", "vulkan", "rocm", "metal", "cpu"]
-_Kind = Literal["trunk", "head", "assistant"]
+_Kind = Literal["trunk", "head", "assistant", "draft"]
 _GRAPHS: Mapping[_Kind, Callable[[Geometry, Shape, int], Graph]] = {
     "trunk": trunk_graph,
     "head": head_graph,
     "assistant": assistant_graph,
+    "draft": draft_graph,
 }
 _PADDING = 256
 """Contexts are padded to a multiple of this many cells (src/llama-context.cpp)."""
@@ -647,6 +649,8 @@ def is_graph_known(geometry: Geometry) -> bool:
         return False
     if geometry.cacheless_layers or geometry.leading_dense or geometry.latent_attention or geometry.per_layer_input:
         return False
+    if geometry.target_layers and geometry.conv_kernel:  # DFlash2
+        return False
     return style.windowed == (geometry.window_layers > 0)
 
 
@@ -708,7 +712,7 @@ def _estimate_buffers(
         target_hidden=target_hidden,
         extracts=setting.extracts,
     )
-    kind: _Kind = "assistant" if target_hidden else "trunk"
+    kind: _Kind = "assistant" if target_hidden else "draft" if geometry.target_layers else "trunk"
     target = _bytes_by_place(geometry, kind, trunk_shape, setting, setting.rows, trunk_experts)
     draft: dict[int, int] = {}
     if drafts and setting.head and geometry.mtp_layers:
@@ -720,6 +724,7 @@ def _estimate_buffers(
         )
         draft = _bytes_by_place(geometry, "head", head_shape, setting, setting.slots, head_experts)
     exact = is_graph_known(geometry) and setting.backend in _COMPARED_BACKENDS and not (on_host and setting.devices > 1)
+    exact = exact and (kind != "draft" or setting.backend in ("cpu", "vulkan"))  # where these were compared
     if setting.backend == "cpu":
         return ComputeBuffers(target[HOST], draft.get(HOST, 0), exact=exact)
     shares = tuple((target.get(device, 0), draft.get(device, 0)) for device in range(1, setting.devices + 1))

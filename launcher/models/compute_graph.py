@@ -188,6 +188,7 @@ class Style(NamedTuple):
 
 ASSISTANT = "gemma4-assistant"
 """The architecture of a draft model that reads its target's hidden states and KV cache."""
+_EAGLE = "eagle3"
 _QWEN35 = Style(gated=True, normed_heads=True, experts=True, positions=4)
 _GEMMA3 = Style(normed_heads=True, scaled_queries=True, windowed=True, post_norms=True, scaled_input=True)
 STYLES: Mapping[str, Style] = MappingProxyType(
@@ -203,6 +204,8 @@ STYLES: Mapping[str, Style] = MappingProxyType(
             late_pick=True,
         ),
         ASSISTANT: Style(normed_heads=True, windowed=True, post_norms=True, scaled_blocks=True, borrowed=True),
+        "dflash": Style(normed_heads=True, positions=4),
+        _EAGLE: Style(),
         "llama": Style(experts=True),
         "qwen2": Style(biased=True),
         "qwen3": Style(normed_heads=True),
@@ -562,6 +565,36 @@ def assistant_graph(geometry: Geometry, shape: Shape, devices: int) -> Graph:
     current = _add_blocks(build, build.add_matmul(geometry.hidden, joined_rows), devices)
     build.add_matmul(geometry.vocabulary, current)
     build.add_matmul(shape.target_hidden, current)
+    return g
+
+
+def draft_graph(geometry: Geometry, shape: Shape, devices: int) -> Graph:
+    """Return the graph of EAGLE-3, DFlash or DSpark: logits of all tokens, not only of the output rows, and their copy
+    with one row more, from which the engine samples (src/models/eagle3.cpp, dflash.cpp; b11549).
+
+    DSpark corrects the logits of a block only, which is shorter than the batch that decides the buffer's size.
+    """
+    build = Blocks(geometry, shape)
+    g, hidden = build.graph, build.row_size(geometry.hidden)
+    g.place = HOST
+    current = g.add_node(Op.GET_ROWS, hidden, build.find_input("tokens", Size(token=_I32)))
+    g.place = devices
+    for layer in range(geometry.layers):
+        normed = build.add_norm(current)
+        if geometry.architecture == _EAGLE:
+            current = build.find_input("states", hidden)
+            normed = g.add_node(Op.OTHER, build.row_size(2 * geometry.hidden), normed, build.add_norm(current))
+        current = build.add_block_end(build.add_attention(normed), current, layer)
+    result = build.add_norm(current)
+    g.outputs.append(current if geometry.architecture == _EAGLE else result)
+    logits = build.add_matmul(geometry.own_outputs or geometry.vocabulary, result)
+    if geometry.own_outputs not in (0, geometry.vocabulary):  # a part of the words, put into the places of all
+        words = g.add_input(build.row_size(geometry.vocabulary))
+        g.places[words] = devices  # it is no input, but allocated like one
+        logits = g.add_view(Op.SET_ROWS, g.add_alike(Op.SCALE, words), g.add_view(Op.RESHAPE, logits))
+    g.outputs.append(g.bases[logits])
+    row = _F32 * geometry.vocabulary
+    g.add_node(Op.OTHER, Size(fixed=row, token=row), logits)
     return g
 
 

@@ -12,10 +12,10 @@ from launcher.base.messages import FaceName, Message, as_message, mark, message
 
 Source = Literal["", "head", "file", "text"]
 """Where drafts come from: nowhere, a head in the model's own file, a file beside it, or earlier text."""
+LONGEST_DRAFT = 16
+"""The longest draft, in tokens, that can be set."""
 MTP_OFF = mark("MTP off")
 NO_MTP = FaceName("--no-mtp", MTP_OFF)
-_ACCEPTED = (0.885, 0.79, 0.725, 0.645, 0.59, 0.535, 0.49, 0.46)
-"""Usual share of accepted drafts by draft length, from 1: the medians of published runs of Qwen3.6 and 3.8."""
 _NGRAM_OUTPUTS = 49
 """Rows of logits per slot with n-gram drafts: one token and the up to 48 drafted ones (--spec-ngram-map-k-size-m and
 others; llama.cpp b11549, common_speculative_n_max)."""
@@ -28,12 +28,11 @@ class Drafter:
     `name` is the catalogue's word, `spec_type` that of --spec-type (llama.cpp b11434: common/speculative.cpp).
     `source` says what it needs of a model and what memory it takes. `uses_head`: a head in the model's file is
     loaded for it. `takes_length`: the draft length limits it. `outputs` are the rows of logits for each slot; 0: by
-    the draft length. `accepted` is the usual share of accepted drafts by draft length; empty if no runs were
-    published. `keeps_states`: the engine keeps a recurrent state for each drafted token. `reads_layers`: it reads what
-    goes into some of the model's layers, which its file's header names. `tried`: a tune tries it besides the model's
-    own. `title` is its name for people. `usual_length` is the draft length if the user names the drafter and no length.
-    `files` are the kinds of files (models/file_kinds.py) that it drafts with. `has_formula`: its memory by formula was
-    compared with an engine's. `newer`: llama.cpp b11669 lacks it; forks and later builds may have it.
+    the draft length. `keeps_states`: the engine keeps a recurrent state for each drafted token. `reads_layers`: it
+    reads what goes into some of the model's layers, which its file's header names. `at_once`: one pass of its file
+    drafts all tokens. `tried`: a tune tries it besides the model's own. `title` is its name for people.
+    `usual_length` is the draft length if the user names the drafter and no length. `files` are the kinds of files
+    (models/file_kinds.py) that it drafts with. `newer`: llama.cpp b11669 lacks it; forks and later builds may have it.
     """
 
     name: str
@@ -44,14 +43,13 @@ class Drafter:
     uses_head: bool = False
     takes_length: bool = True
     outputs: int = 0
-    accepted: tuple[float, ...] = ()
     keeps_states: bool = True
     reads_layers: bool = False
+    at_once: bool = False
     tried: bool = False
     title: str = "MTP"
     usual_length: int = 2
     files: tuple[str, ...] = ()
-    has_formula: bool = True
     newer: bool = False
 
     @property
@@ -75,14 +73,6 @@ class Drafter:
     def takes_setting(self, sources: tuple[Source, ...]) -> bool:
         """Return whether a server setting of drafters with one of `sources` applies to it."""
         return self.source in sources
-
-    def known_length(self, length: int) -> int:
-        """Return the draft length to forecast with: 0, as if nothing were drafted, if no runs were published."""
-        return length if self.accepted else 0
-
-    def tokens_per_pass(self, length: int) -> float:
-        """Return the tokens that a pass yields with a draft length."""
-        return 1.0 + length * self.accepted[min(length, len(self.accepted)) - 1] if length else 1.0
 
     def count_outputs(self, length: int) -> int:
         """Return the rows of logits for each slot; 0 where a head in the model's file decides."""
@@ -109,10 +99,10 @@ class Drafter:
 
 
 NONE = Drafter("none", "none", "")
-MTP = Drafter("mtp", "draft-mtp", "head", "MTP head inside the model's file", uses_head=True, accepted=_ACCEPTED)
-_OF_BLOCK = 4
-"""Usual draft length of drafters that make a block at once: DFlash2 was 52 % faster with 4 and 23 % with 7 tokens in a
-published study that named its test beforehand."""
+MTP = Drafter("mtp", "draft-mtp", "head", "MTP head inside the model's file", uses_head=True)
+_BLOCK: Mapping[str, Any] = {"at_once": True, "usual_length": 4}
+"""Drafters that make a block at once. DFlash2 was 52 % faster with 4 and 23 % with 7 tokens in a published study that
+named its test beforehand."""
 HEAD_FILE, MODEL_FILE = "mtp-head", "model"
 _REPEATS = partial(
     Drafter,
@@ -127,7 +117,7 @@ _REPEATS = partial(
 
 def _trained(name: str, title: str, summary: str, **details: Any) -> Drafter:  # noqa: ANN401 -- fields of Drafter
     """Return the row of a drafter that was trained for one model, and lies in a file of the kind `name`."""
-    own: dict[str, Any] = {"files": (name,), "has_formula": False, "reads_layers": True} | details
+    own: dict[str, Any] = {"files": (name,), "reads_layers": True} | details
     return Drafter(name, f"draft-{name}", "file", summary, title=title, **own)
 
 
@@ -144,11 +134,11 @@ _ROWS = (
         keeps_states=False,
     ),
     _trained("eagle3", "EAGLE-3", "layer that reads states of the model's own"),
-    _trained("dflash", "DFlash", "block of tokens at once", usual_length=_OF_BLOCK),
+    _trained("dflash", "DFlash", "block of tokens at once", **_BLOCK),
     # Its files are of the same kind, which b11549 runs as draft-dflash.
-    _trained("dflash2", "DFlash2", "block of tokens at once", files=("dflash",), usual_length=_OF_BLOCK, newer=True),
-    _trained("dspark", "DSpark", "block of tokens, corrected in order", usual_length=_OF_BLOCK),
-    _trained("lilicorr", "LiLiCorr", "path through a block's candidates", usual_length=_OF_BLOCK, newer=True),
+    _trained("dflash2", "DFlash2", "block of tokens at once", files=("dflash",), **_BLOCK, newer=True),
+    _trained("dspark", "DSpark", "block of tokens, corrected in order", **_BLOCK),
+    _trained("lilicorr", "LiLiCorr", "path through a block's candidates", **_BLOCK, newer=True),
     _REPEATS("ngram-simple", "ngram-simple", tried=True),
     _REPEATS("ngram-map-k", "ngram-map-k"),
     _REPEATS("ngram-map-k4v", "ngram-map-k4v"),
@@ -193,6 +183,14 @@ def usable_drafters(*, head: bool, files: tuple[str, ...] = ()) -> tuple[str, ..
 def drafter_with(file_kind: str) -> Drafter | None:
     """Return the first drafter that drafts with a kind of file; None if none does."""
     return next((row for row in _ROWS if file_kind in row.files), None)
+
+
+def with_usual_length(settings: Mapping[str, Any], named: Drafter | None) -> dict[str, Any]:
+    """Return settings by name with a draft length: whoever names a drafter, or its file, wants drafts.
+
+    `named` is the drafter that was named, None if none was; a length that the settings have stays.
+    """
+    return {**({"draft": named.usual_length} if named else {}), **settings}
 
 
 def drafter_of(length: object, drafter: Drafter = MTP) -> Drafter:

@@ -5,24 +5,28 @@ the same run without drafts. `code`, `prose` and `shell` are the rates by kind o
 requests, `method` how the source supports its figures. A row with trust `low` is shown, but never used.
 
 How many drafts were accepted by drafter and kind of text is in presets/evidence/acceptance.csv, each with its source:
-as the share of the drafted tokens, or as the tokens that a pass yields with the one that the model adds itself.
+as the share of the drafted tokens, or as the tokens that a pass yields with the one that the model adds itself. Rows
+without a model are medians over models, which forecasts use for each of them.
 
 When models were released is in presets/evidence/releases.csv, each date with its source.
 """
 
 import csv
 import re
+from collections.abc import Sequence
 from functools import cache
+from math import exp, log
 from typing import NamedTuple
 
 from launcher.base.messages import message
 from launcher.base.paths import shipped_file
-from launcher.models.drafters import DRAFTERS, Drafter
+from launcher.models.drafters import DRAFTERS, LONGEST_DRAFT, MTP, Drafter
 from launcher.models.preset import PublishedRun
 
 RUNS_FILE = "presets", "evidence", "runs.csv"
 RELEASES_FILE = "presets", "evidence", "releases.csv"
 ACCEPTANCE_FILE = "presets", "evidence", "acceptance.csv"
+_HALVINGS = 30
 _LONG_PROMPT = 2_000
 """From this length, in tokens, a prompt counts as a context that was filled before the generation."""
 _OTHER_ENGINES = re.compile(
@@ -63,20 +67,78 @@ def read_acceptance(family: str, drafter: Drafter) -> tuple[AcceptedDrafts, ...]
 
     Drafters whose files are of the same kind count as well, since only an engine tells them apart.
     """
-    with shipped_file(*ACCEPTANCE_FILE).open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if family_key(row["model"]) == family_key(family)]
+    rows = _acceptance_rows().get(family_key(family), {}) if family else {}
     return tuple(
-        AcceptedDrafts(
-            row["drafter"],
-            draft := int(row["draft"]),
-            row["workload"],
-            float(row["share"]) if row["share"] else round((float(row["tokens_per_pass"]) - 1) / draft, 3),
-            row["date"],
-            row["source"],
-        )
-        for row in rows
-        if row["drafter"] == drafter.name or DRAFTERS[row["drafter"]].uses_any(drafter.files)
+        each for each in rows.values() if each.drafter == drafter.name or DRAFTERS[each.drafter].uses_any(drafter.files)
     )
+
+
+@cache
+def accepted_shares(drafter: Drafter, family: str = "") -> tuple[float, ...]:
+    """Return the share of drafts that is expected to be accepted, by draft length from 1; () if nobody published it.
+
+    It is the median over models where there is one; else it follows from the rows of this `family`, by one chance for
+    each position. Texts differ more than drafters: where sources ran MTP in the same way, the mean difference to that,
+    in log odds, is added to MTP's median.
+    """
+    medians = [
+        each for each in _acceptance_rows()[""].values() if DRAFTERS[each.drafter].spec_type == drafter.spec_type
+    ]
+    usual = [each.share for each in medians]
+    if usual:
+        return (*usual, *usual[-1:] * (LONGEST_DRAFT - len(usual)))
+    rows = _acceptance_rows().get(family_key(family), {}) if family else {}
+    own = [key for key in rows if key[0] == drafter.name]
+    own = own or [key for key in rows if DRAFTERS[key[0]].uses_any(drafter.files)]
+    if not own:
+        return ()
+    odds = {key: _log_odds(each.share, each.draft) for key, each in rows.items()}
+    by_source: dict[str, list[float]] = {}
+    for key in own:
+        alike = [odds[other] for other in rows if (other[0], *other[2:]) == (MTP.name, *key[2:])]
+        if alike:
+            by_source.setdefault(key[-1], []).append(odds[key] - _mean(alike))
+    mean = _mean([_mean(found) for found in by_source.values()] or [odds[key] for key in own])
+    of_mtp = enumerate(accepted_shares(MTP), start=1)
+    expected = [mean + (_log_odds(share, length) if by_source else 0.0) for length, share in of_mtp]
+    return tuple(_share_of(1 / (1 + exp(-each)), length) for length, each in enumerate(expected, start=1))
+
+
+def tokens_per_pass(accepted: Sequence[float], length: int) -> float:
+    """Return the tokens that a pass yields with a draft length, by the share of drafts that is accepted."""
+    return 1.0 + length * accepted[length - 1] if length else 1.0
+
+
+@cache
+def _acceptance_rows() -> dict[str, dict[tuple[str, ...], AcceptedDrafts]]:
+    """Return the rows by the model's `family_key`, and by drafter, length, and what two rows need alike."""
+    found: dict[str, dict[tuple[str, ...], AcceptedDrafts]] = {}
+    with shipped_file(*ACCEPTANCE_FILE).open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            draft = int(row["draft"])
+            share = float(row["share"]) if row["share"] else round((float(row["tokens_per_pass"]) - 1) / draft, 3)
+            key = tuple(row[name] for name in ("drafter", "draft", "quant", "temperature", "workload", "source"))
+            accepted = AcceptedDrafts(row["drafter"], draft, row["workload"], share, row["date"], row["source"])
+            found.setdefault(family_key(row["model"]), {})[key] = accepted
+    return found
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _share_of(chance: float, length: int) -> float:
+    """Return the share of drafts that is accepted if each token is with `chance`, as long as those before it are."""
+    return sum(chance**position for position in range(1, length + 1)) / length
+
+
+def _log_odds(share: float, length: int) -> float:
+    """Return the log odds of the chance that gives `share` with a draft length."""
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _share_of(middle, length) < share else (low, middle)
+    return log(middle / (1 - middle))
 
 
 @cache

@@ -29,7 +29,8 @@ class Geometry:
     `latent_attention` (MLA) only keys are cached, because the values are a part of them. `indexer_layers` cache
     another key of `indexer_length` for each token. `per_layer_input` is the width of the embeddings that each layer
     adds. `cache_known` is whether the caches of this architecture are known; else they are taken to be plain.
-    `target_layers` are, of a draft, the layers of its model whose inputs it reads.
+    `target_layers` are, of a draft, the layers of its model whose inputs it reads, and `own_outputs` the rows of its
+    own output matrix; 0 if it takes its model's.
     """
 
     architecture: str
@@ -66,6 +67,7 @@ class Geometry:
     per_layer_input: Count = 0
     cache_known: bool = True
     target_layers: tuple[int, ...] = ()
+    own_outputs: Count = 0
 
     @property
     def recurrent_layers(self) -> int:
@@ -149,6 +151,7 @@ _WINDOWED: Mapping[str, _Windows] = MappingProxyType(
         "afmoe": _Windows(4),
         "cohere2": _Windows(4),
         "cohere2moe": _Windows(4, dense_first=True),
+        "dflash": _Windows(0),
         "exaone-moe": _Windows(4, default=128),
         "exaone4": _Windows(4, default=4_096, only_layers=64),
         "gemma2": _Windows(2, default=4_096),
@@ -171,11 +174,11 @@ _WINDOWED: Mapping[str, _Windows] = MappingProxyType(
     }
 )
 _PLAIN_NAMES = """
-apertus arcee arctic baichuan bailingmoe bailingmoe2 bitnet bloom chameleon chatglm codeshell cogvlm command-r dbrx
-deci deepseek dots1 ernie4_5 ernie4_5-moe exaone falcon gemma glm4 glm4moe gpt2 gptj gptneox granite granitemoe grok
-grovemoe hunyuan-dense hunyuan-moe hunyuan_vl hy_v3 internlm2 jais jais2 llama maincoder minicpm minimax-m2 mistral3
-mpt nemotron olmo olmoe openelm orion paddleocr pangu-embedded phi2 phi3 phimoe plamo qwen qwen2 qwen2moe qwen2vl
-qwen3 qwen3moe qwen3vl qwen3vlmoe refact seed_oss smollm3 stablelm starcoder starcoder2 xverse
+apertus arcee arctic baichuan bailingmoe bailingmoe2 bitnet bloom chameleon chatglm codeshell cogvlm command-r dbrx deci
+deepseek dots1 eagle3 ernie4_5 ernie4_5-moe exaone falcon gemma glm4 glm4moe gpt2 gptj gptneox granite granitemoe grok
+grovemoe hunyuan-dense hunyuan-moe hunyuan_vl hy_v3 internlm2 jais jais2 llama maincoder minicpm minimax-m2 mistral3 mpt
+nemotron olmo olmoe openelm orion paddleocr pangu-embedded phi2 phi3 phimoe plamo qwen qwen2 qwen2moe qwen2vl qwen3
+qwen3moe qwen3vl qwen3vlmoe refact seed_oss smollm3 stablelm starcoder starcoder2 xverse
 """
 _PLAIN = frozenset(_PLAIN_NAMES.split())
 """Architectures whose layers all have a plain KV cache, whatever their header says of windows (src/models)."""
@@ -301,7 +304,7 @@ def read_geometry(model: GgufModel | GgufHeader) -> Geometry:
         value_length=read_number("attention.value_length", head_size),
         attention_layers=_count_attention_layers(model, layers),
         cacheless_layers=_count_feed_forward_layers(model, layers),
-        conv_kernel=read_number("ssm.conv_kernel", 0),
+        conv_kernel=read_number("ssm.conv_kernel", 0) or read_number("conv_kernel_size", 0),
         inner_size=read_number("ssm.inner_size", 0),
         state_size=read_number("ssm.state_size", 0),
         time_step_rank=read_number("ssm.time_step_rank", 0),
@@ -319,14 +322,19 @@ def read_geometry(model: GgufModel | GgufHeader) -> Geometry:
         indexer_length=read_number("attention.indexer.key_length", 0),
         per_layer_input=read_number("embedding_length_per_layer_input", 0),
         cache_known=_is_cache_known(model),
-        target_layers=read_target_layers(model),
+        target_layers=(targets := read_target_layers(model)),
+        own_outputs=max((each.dimensions[-1] for each in model.tensors if each.name == "output.weight"), default=0)
+        if targets
+        else 0,
     )
     geometry = _add_window(model, geometry, read_number)
     kv_heads = model.metadata.get(f"{arch}.attention.head_count_kv")
     uneven = isinstance(kv_heads, Sequence) and len({count for count in kv_heads[:layers] if count}) > 1
-    if model.metadata.get(f"{arch}.attention.causal") is False:  # an encoder keeps no cache
+    if model.metadata.get(f"{arch}.attention.causal") is False and not targets:  # an encoder keeps no cache
         raise _unknown_cache_error(model)
-    if not geometry.window and (uneven or _has_unread_window(geometry, read_number)):
+    if targets and not geometry.window and _has_unread_window(geometry, read_number):
+        geometry = replace(geometry, cache_known=False)
+    elif not geometry.window and (uneven or _has_unread_window(geometry, read_number)):
         raise _unknown_cache_error(model)
     for name, reason in geometry.contradictions():
         key, value = f"{arch}.{_KEYS[name]}", getattr(geometry, name)

@@ -15,7 +15,7 @@ from launcher.base.errors import GeometryUnknown, LauncherError
 from launcher.base.files import write_atomically
 from launcher.base.kept_files import KeptFile, add_checksum, remove_checksum
 from launcher.base.paths import cache_dir
-from launcher.models.catalogue import ModelEntry, ModelFile
+from launcher.models.catalogue import CompanionFile, ModelEntry, ModelFile
 from launcher.models.geometry import Geometry, read_geometry
 from launcher.models.gguf import GgufHeader, GgufModel, isolate_head, read_model
 from launcher.models.memory import DraftModel
@@ -86,14 +86,15 @@ def _weights_by_rules(known: _KnownPair) -> Weights | None:
     return weights_by_rules(known.entry, known.file, geometry) if geometry else None
 
 
-def read_draft_model(entry: ModelEntry) -> DraftModel | None:
-    """Return the separate draft model of an entry; None if it has none or its header was not read."""
-    if entry.draft is None:
+def read_draft_model(entry: ModelEntry, draft: CompanionFile | None = None) -> DraftModel | None:
+    """Return a separate draft model of an entry, by default its own; None if it has none or its header was not read."""
+    draft = draft or entry.draft
+    if draft is None:
         return None
-    if not entry.draft.is_local and (entry.draft.repo or entry.repo):
-        summary = load_summary(entry.draft.sha256) if entry.draft.sha256 else None
+    if not draft.is_local and (draft.repo or entry.repo):
+        summary = load_summary(draft.sha256) if draft.sha256 else None
     else:
-        summary = _summarise_local(Path(entry.draft.file))
+        summary = _summarise_local(Path(draft.file))
     return DraftModel(summary.geometry, summary.weights) if summary else None
 
 

@@ -321,12 +321,19 @@ def add_draft(selection: ModelSelection, path: Path) -> ModelSelection:
 
 
 def _add_drafts_beside(selection: ModelSelection) -> ModelSelection:
-    """Return a model of the catalogue with the drafts that lie beside its file, besides those that it lists."""
+    """Return a model of the catalogue with the drafts that lie beside its file, besides those that it lists.
+
+    The first of them is its own if the file cannot draft without.
+    """
+    entry, file = selection.entry, selection.file
     if selection.path is None:
         return selection
-    known = selection.entry.draft_kinds
-    new = [each for each in find_drafts_beside(selection.path) if not set(each.kinds) & set(known)]
-    return selection.with_entry(replace(selection.entry, drafts=(*selection.entry.drafts, *new))) if new else selection
+    new = [each for each in find_drafts_beside(selection.path) if not set(each.kinds) & set(entry.draft_kinds)]
+    if not new:
+        return selection
+    with_new = replace(entry, drafts=(*entry.drafts, *new))
+    lacks_own = file is not None and not entry.can_draft(file)
+    return selection.with_entry(with_new.with_drafter(new[0].drafter.spec_type) if lacks_own else with_new)
 
 
 def find_projector(selection: ModelSelection) -> Path:

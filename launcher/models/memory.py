@@ -23,7 +23,7 @@ from launcher.models.compute_buffers import (
 )
 from launcher.models.compute_graph import ASSISTANT, attention_interval, blocks_until_repetition
 from launcher.models.cuda_pool import PoolBytes, pool_bytes
-from launcher.models.drafters import Drafter, file_kinds_of
+from launcher.models.drafters import file_kinds_of
 from launcher.models.geometry import Geometry
 from launcher.models.kept_buffers import find_compute_buffers
 from launcher.models.overhead import USUAL_MIB
@@ -360,7 +360,8 @@ def estimate_memory(
     target_known = compute.exact and setting.split_mode in (None, "layer") and geometry.cache_known
     target_known = target_known and (bool(extracts) or not drafter.reads_layers)
     buffers_known = target_known and (draft_buffers.exact if draft_buffers else not setting.draft_bytes)
-    buffers_known = buffers_known and drafter.has_formula and not _has_unusual_draft(setting)
+    caches_known = draft_model is None or draft_model.geometry.cache_known
+    buffers_known = buffers_known and caches_known and not _has_unusual_draft(setting)
     if setting.splits_tensors:
         by_gpu = _split_tensors(setting, parts, pools)
     elif gpus > 1:
@@ -370,7 +371,7 @@ def estimate_memory(
     is_similar = draft_model is None or is_graph_known(draft_model.geometry)
     doubted = [] if target_known else [(parts.compute, is_graph_known(geometry))]
     doubted += [] if buffers_known else [(parts.draft_compute, is_similar and is_graph_known(geometry))]
-    low, high = _range_of_total(geometry, parts, weights, pools, doubted, drafter)
+    low, high = _range_of_total(geometry, parts, weights, pools, doubted, draft_known=caches_known)
     return MemoryEstimate(
         setting,
         parts,
@@ -463,19 +464,21 @@ def _range_of_total(
     weights: Weights,
     pools: Sequence[PoolBytes],
     doubted: Sequence[tuple[int, bool]],
-    drafter: Drafter,
+    *,
+    draft_known: bool,
 ) -> tuple[int, int]:
     """Return the bytes between which the total lies, given how exactly its parts are known.
 
-    `doubted` has the bytes of compute buffers that were not compared, each with whether their graph is known.
+    `doubted` has the bytes of compute buffers that were not compared, each with whether their graph is known,
+    `draft_known` is whether the caches of a draft model are.
     """
     below = above = int(parts.weights * weights.tolerance) + (_ENCODER_DOUBT_MIB * _MIB if parts.mmproj else 0)
     for size, is_known in doubted:
-        shares = _SIMILAR_BUFFERS if is_known and drafter.has_formula else _GUESSED_BUFFERS
+        shares = _SIMILAR_BUFFERS if is_known else _GUESSED_BUFFERS
         below += int(size * shares[0])
         above += int(size * shares[1])
     guessed = parts.draft_kv if geometry.cache_known else parts.kv + parts.draft_kv
-    if not (geometry.cache_known and drafter.has_formula):
+    if not (geometry.cache_known and draft_known):
         below += int(guessed * _GUESSED_CACHES[0])
         above += int(guessed * _GUESSED_CACHES[1])
     below += sum(pool.usual - pool.low for pool in pools)

@@ -1,9 +1,10 @@
 """The time of one pass of a model on a machine, and the tokens that it yields: the arithmetic of the speed forecast.
 
 A pass reads the active weights and the filled part of the KV cache, and takes a fixed time per layer. A pass that
-verifies drafts takes longer: each drafted token costs a run of the MTP head, arithmetic, and in a mixture of experts
-more experts that are read. It yields more tokens, by the usual rate of acceptance. The factors by generation of GPU
-were fitted to published runs by `python -m tools.speed_accuracy --fit` (docs/speed-forecasts.md).
+verifies drafts takes longer: each drafted token costs a run of the MTP head or of a draft's file (one run for all if
+that drafts them at once), arithmetic, and in a mixture of experts more experts that are read. It yields more tokens, by
+the usual rate of acceptance. The factors by generation of GPU were fitted to published runs by `python -m
+tools.speed_accuracy --fit` (docs/speed-forecasts.md).
 """
 
 import re
@@ -15,9 +16,10 @@ from typing import NamedTuple
 from launcher.machine.cards import Card
 from launcher.models.catalogue import ModelFile
 from launcher.models.drafters import MTP, Drafter, drafter_of
+from launcher.models.evidence import accepted_shares, tokens_per_pass
 from launcher.models.file_size import usual_bits
 from launcher.models.geometry import Geometry
-from launcher.models.memory import KV_TYPES, PlanSettings, kv_bytes
+from launcher.models.memory import KV_TYPES, DraftModel, PlanSettings, kv_bytes
 from launcher.models.weights import Weights
 
 _CODEBOOK = re.compile(r"IQ[123]")
@@ -119,8 +121,10 @@ class PassWork(NamedTuple):
 
     `gpu_bytes` are the weights read on the GPU for one token, `experts` the routed experts among them, `host_bytes` the
     experts read on the host; those found in an expert cache count as read on the GPU. `head_bytes` are read for one
-    drafted token. `weights` is the number of weights used. `attention` and `recurrent` count the layers that have
-    either, `dense` and `routed` those that have a feed-forward net or experts. `width` is that of the layers.
+    drafted token, or for all of them if they are drafted `at_once`: by the MTP head, or by the `draft_layers` of a file
+    (as a number of plain ones; 0 for the head). `weights` is the number of weights used. `attention` and `recurrent`
+    count the layers that have either, `dense` and `routed` those that have a feed-forward net or experts. `width` is
+    that of the layers.
     `codebook`, `packed` and `normed` say whether these factors apply.
     """
 
@@ -137,6 +141,8 @@ class PassWork(NamedTuple):
     codebook: bool
     packed: bool
     normed: bool
+    draft_layers: float = 0.0
+    at_once: bool = False
 
     @property
     def mixture(self) -> bool:
@@ -149,6 +155,13 @@ class PassWork(NamedTuple):
         return self._replace(
             gpu_bytes=self.gpu_bytes + found, experts=self.experts + found, host_bytes=self.host_bytes - found
         )
+
+    def with_draft(self, draft: "DraftModel", drafter: Drafter, output: int) -> "PassWork":
+        """Return the work with the drafts of a file, which reads the model's `output` matrix if it has none."""
+        lacks_output = drafter.reads_layers and not draft.geometry.own_outputs
+        read = draft.weights.on_device(0, mtp=False) + (output if lacks_output else 0)
+        layers = draft.geometry.layers * (draft.geometry.hidden / _USUAL_WIDTH) ** COMMON.width
+        return self._replace(head_bytes=read, draft_layers=layers, at_once=drafter.at_once)
 
     def count_layers(self, common: CommonFactors) -> float:
         """Return the layers as a number of plain ones that take the same fixed time."""
@@ -249,9 +262,11 @@ def token_rate(
     host_gb_s: float = _HOST_GB_S,
     generations: Mapping[str, GenerationFactors] = GENERATIONS,
     common: CommonFactors = COMMON,
-    drafter: Drafter = MTP,
+    accepted: Sequence[float] = (),
 ) -> float:
     """Return the tokens per second with `draft` drafted tokens in a pass, 0 for none.
+
+    `accepted` is the share of them that is accepted, by draft length; () for MTP's.
 
     `shares` are the shares of the layers on each of `cards`, which work one after the other. With `splits_tensors` they
     are shares of each layer: the cards work at once, and all have the fixed time of each layer. `cache` is what is
@@ -267,14 +282,14 @@ def token_rate(
         fixed = 1.0 if splits_tensors else share
         seconds = share * decoding * work.gpu_bytes / rate + fixed * layers * layer_s
         seconds += share * _cache_seconds(cache, draft, card, rate, common)
-        head = share * (work.head_bytes + cache.head_f16) / rate + fixed * common.head * layer_s
+        head = share * (work.head_bytes + cache.head_f16) / rate + fixed * (work.draft_layers or common.head) * layer_s
         experts = share * common.more_experts * work.experts / rate + fixed * work.routed * common.routed_us * 1e-6
-        seconds += draft * (head + experts)
+        seconds += (min(draft, 1) if work.at_once else draft) * head + draft * experts
         verify = draft * share * 2 * work.weights / (card.tflops * 1e12 * factors.compute)
         times.append(seconds / power**common.watts + verify / power**common.watts_compute)
     host_s = work.host_bytes / (host_gb_s * 1e9) * (1 + common.more_experts * draft)
     seconds = host_s + (max(times) if splits_tensors else sum(times))
-    return drafter.tokens_per_pass(draft) / seconds
+    return tokens_per_pass(accepted or accepted_shares(MTP), draft) / seconds
 
 
 def _cache_seconds(cache: CacheWork, draft: int, card: Card, rate: float, common: CommonFactors) -> float:

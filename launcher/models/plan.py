@@ -31,7 +31,7 @@ from launcher.models.geometry import Geometry, read_geometry
 from launcher.models.gguf import GgufModel
 from launcher.models.header_summary import apply_header, apply_summary, read_draft_model
 from launcher.models.limits import no_head_error
-from launcher.models.memory import MemoryEstimate, PlanSettings, check_kv, estimate_memory
+from launcher.models.memory import DraftModel, MemoryEstimate, PlanSettings, check_kv, estimate_memory
 from launcher.models.pass_time import measure_work
 from launcher.models.plan_reasons import (
     describe_alternative,
@@ -42,7 +42,7 @@ from launcher.models.plan_reasons import (
     list_cautions,
 )
 from launcher.models.preset import Intent, Mark, Preset, PublishedRun
-from launcher.models.ranking import KnownFile, RankedFile, lack_of_score, rank_files
+from launcher.models.ranking import KnownFile, RankedFile, WayToDraft, lack_of_score, rank_files
 from launcher.models.server_settings import ServerSettings, check_settings, to_fields
 from launcher.models.situation import HEADLESS_MARGIN_MIB, Situation, available_mib
 from launcher.models.speed import (
@@ -112,7 +112,7 @@ class Plan:
     published measurements. `host_short`: host memory is known to be too small for the part that stays there.
     `host_overfull`: the memory that a server adds on the host while it runs may be too much. `loss` is that of the
     ranking: None for a preset, infinite if no way to fit was found. `order` is the loss by which plans for different
-    models are compared.
+    models are compared. `ways` are the ways to draft that its own was chosen from, () if there was nothing to choose.
     """
 
     entry: ModelEntry
@@ -135,6 +135,7 @@ class Plan:
     engine: str = ""
     loss: float | None = None
     order: float = inf
+    ways: tuple[WayToDraft, ...] = ()
 
     @property
     def required_mib(self) -> int:
@@ -474,10 +475,16 @@ def _rank_files(files: Sequence[KnownFile], situation: Situation, criteria: Plan
         criteria.intent,
         base,
         fixed=to_fields(criteria.chosen()),
-        draft_model=read_draft_model(entry) if entry.draft_file else None,
+        draft_models=_read_draft_models(entry),
         verified=1 if criteria.model is None else _MOST_FILES,
         shortest_context=_shortest_context(files, criteria),
     )
+
+
+def _read_draft_models(entry: ModelEntry) -> dict[str, DraftModel]:
+    """Return the drafts of a model whose headers were read, by the kind of file."""
+    read = {kind: read_draft_model(entry, each) for each in entry.all_drafts for kind in each.kinds}
+    return {kind: model for kind, model in read.items() if model is not None}
 
 
 def _shortest_context(files: Sequence[KnownFile], criteria: PlanCriteria) -> int:
@@ -508,6 +515,8 @@ def _make_ranked_plan(
     entry, file, weights = known
     preset = _ranked_preset(file, ranked, criteria)
     setting = _preset_settings(entry, file, preset, situation, criteria)
+    if ranked is not None and drafter_of(ranked.draft).drafts and ranked.drafter is not setting.drafter_if_on:
+        setting = replace(setting, chosen_drafter=ranked.drafter.spec_type, draft=ranked.draft)
     return _make_plan(entry, file, weights, setting, preset, situation, criteria, ranked)
 
 
@@ -612,7 +621,8 @@ def _make_plan(
 ) -> Plan:
     """Return the plan for a file, with `setting` shrunk until it fits. The setting is from `preset` or from
     `ranked`."""
-    geometry, draft_model = entry.geometry, read_draft_model(entry) if setting.draft_bytes else None
+    geometry, draft_models = entry.geometry, _read_draft_models(entry)
+    draft_model = next((draft_models[kind] for kind in setting.drafter.files if kind in draft_models), None)
     fixed = to_fields(criteria.chosen())
     assert geometry is not None  # noqa: S101 -- _missing_fact has checked it
 
@@ -630,9 +640,13 @@ def _make_plan(
     else:
         fitted = fit_settings(setting, budgets, frozenset(fixed), layers, measure)
 
+    def forecast(candidate: PlanSettings) -> SpeedForecast | None:
+        family = entry.published_as
+        return forecast_speed(file, geometry, weights, candidate, situation, family=family, draft_model=draft_model)
+
     def rate(candidate: PlanSettings) -> float | None:
-        forecast = forecast_speed(file, geometry, weights, candidate, situation)
-        return forecast.tokens_per_second if forecast else None
+        found = forecast(candidate)
+        return found.tokens_per_second if found else None
 
     uncached, cached = fitted.setting, fitted
     may_cache = can_have_expert_cache(situation, geometry, setting.kv)
@@ -668,15 +682,15 @@ def _make_plan(
     )
     if host_short:
         status = Status.TOO_BIG
-    limit = full_limit = forecast = reading = None
+    limit = full_limit = expected = reading = None
     if entry.embedding:
         reading = forecast_reading(measure_work(file, geometry, weights, 0).weights, situation)
     else:
         limit = bandwidth_limit(geometry, weights, fitted.setting, situation)
         full_limit = bandwidth_limit(geometry, weights, fitted.setting, situation, full=True)
-        forecast = forecast_speed(file, geometry, weights, fitted.setting, situation)
-        if forecast is not None:
-            forecast = correct_forecast(forecast, _compare_with_runs(entry, evidence, fitted.setting, situation))
+        expected = forecast(fitted.setting)
+        if expected is not None:
+            expected = correct_forecast(expected, _compare_with_runs(entry, evidence, fitted.setting, situation))
     return Plan(
         entry=entry,
         file=file,
@@ -694,12 +708,13 @@ def _make_plan(
         evidence=evidence,
         limit_t_s=limit,
         limit_full_t_s=full_limit,
-        forecast=forecast,
+        forecast=expected,
         reading=reading,
         host_short=host_short,
         host_overfull=host_mib is not None and overfills_host(fitted.estimate, host_mib),
         loss=loss,
         order=ranked.order if ranked else lack_of_score(entry),
+        ways=ranked.ways if ranked else (),
     )
 
 

@@ -11,6 +11,7 @@ from launcher.base.messages import (
     FaceName,
     Message,
     as_message,
+    command_name,
     engine_arguments,
     join_messages,
     mark,
@@ -18,7 +19,8 @@ from launcher.base.messages import (
     plural_message,
 )
 from launcher.models.catalogue import ModelEntry, ModelFile
-from launcher.models.drafters import NO_MTP, drafter_of, find_drafter, usable_drafters
+from launcher.models.drafters import NO_MTP, Drafter, drafter_of, find_drafter, usable_drafters
+from launcher.models.evidence import accepted_shares
 from launcher.models.fitting import (
     CONTEXTS,
     LEAST_CONTEXT,
@@ -31,7 +33,7 @@ from launcher.models.fitting import (
 from launcher.models.limits import training_warning
 from launcher.models.memory import ENCODER_MIB, MemoryEstimate, PlanSettings
 from launcher.models.preset import Preset, PublishedRun
-from launcher.models.ranking import WORTH_MTP, Loss, RankedFile, desktop_share_mib
+from launcher.models.ranking import WORTH_MTP, Loss, RankedFile, WayToDraft, desktop_share_mib
 from launcher.models.server_settings import name_setting
 from launcher.models.situation import Situation
 from launcher.models.speed import compare_drafters, nearest_comparison
@@ -72,7 +74,8 @@ def explain_plan(
         _concessions_reason(fitted, situation),
         _context_reason(fitted, entry, situation, ranked, fixed, measure),
         "" if "kv" in fixed else _kv_reason(fitted, situation, measure),
-        _draft_reason(setting, entry, file, situation, rate, "draft" in fixed),
+        _draft_reason(setting, entry, file, situation, rate, ranked, chosen="draft" in fixed),
+        *_ways_reasons(setting, entry, ranked),
         _compare_reason(setting, entry, file, situation),
         _slots_reason(setting),
         _offload_reason(fitted, weights),
@@ -392,7 +395,14 @@ _USUAL = 0.4
 
 
 def _draft_reason(
-    setting: PlanSettings, entry: ModelEntry, file: ModelFile, situation: Situation, rate: Rate, chosen: bool
+    setting: PlanSettings,
+    entry: ModelEntry,
+    file: ModelFile,
+    situation: Situation,
+    rate: Rate,
+    ranked: RankedFile | None,
+    *,
+    chosen: bool,
 ) -> str:
     if entry.embedding:
         return ""
@@ -406,12 +416,8 @@ def _draft_reason(
             return message("This file has no MTP head.")
         if chosen:
             return message("MTP is off, as you chose.")
-        if not entry.drafter.accepted:
-            return message(
-                "{drafter} could draft, but no runs with it are known. To try it, add {setting}.",
-                drafter=as_message(entry.drafter.title),
-                setting=name_setting("drafter", entry.drafter.spec_type),
-            )
+        if not accepted_shares(entry.drafter, entry.published_as):
+            return "" if ranked and ranked.ways else _unknown_reason(entry.drafter)
         if entry.slower_with_mtp:
             return message("MTP is off. {report}", report=as_message(entry.slower_with_mtp.text))
         run = nearest_comparison(entry, replace(setting, draft=_ASSUMED_DRAFT), situation)
@@ -427,7 +433,7 @@ def _draft_reason(
         if (without := rate(setting)) and max(with_drafts) < WORTH_MTP * without:
             return message("MTP is off: no gain is expected from it here.")
         return message("MTP is off: its memory is better used for the context here.")
-    if chosen or setting.backend == "cpu":
+    if chosen or setting.backend == "cpu" or not setting.drafter.uses_head:
         return ""
     runs = {
         (result.gpu, result.quant, result.source, result.draft)
@@ -451,6 +457,57 @@ def _draft_reason(
     if setting.draft == usual or 2 * count <= len(runs):
         return ""
     return message("Most published runs of this model used draft {usual}: measure both.", usual=usual)
+
+
+def _unknown_reason(*drafters: Drafter) -> str:
+    """Return which drafters a plan could not compare, and what would have to be measured."""
+    tune = command_name("tune", mark("Tune"))
+    if len(drafters) == 1:
+        return message(
+            "{drafter} could draft, but no runs with it are known. To try it, add {setting}; {tune} measures how many "
+            "of its drafts are accepted.",
+            drafter=as_message(drafters[0].title),
+            setting=name_setting("drafter", drafters[0].spec_type),
+            tune=tune,
+        )
+    names = [message("{title} ({kind})", title=as_message(each.title), kind=each.spec_type) for each in drafters]
+    return message(
+        "Other ways to draft are here, but no runs with them are known: {drafters}. To try one, set {setting}; {tune} "
+        "measures how many of its drafts are accepted.",
+        drafters=join_messages(*names, separator=", "),
+        setting=name_setting("drafter"),
+        tune=tune,
+    )
+
+
+def _ways_reasons(setting: PlanSettings, entry: ModelEntry, ranked: RankedFile | None) -> list[str]:
+    """Return what the plan's way to draft was chosen from, and which others would have to be measured first."""
+    ways = ranked.ways if ranked else ()
+    drafters = [way.drafter for way in ways if way.drafter.drafts and way.drafter is not setting.drafter]
+    unknown = [each for each in drafters if not accepted_shares(each, entry.published_as)]
+    found = [_unknown_reason(*unknown)] if unknown else []
+    known = sorted(
+        (way for way in ways if way.rate is not None),
+        key=lambda way: (way.drafter is not setting.drafter, -(way.rate or 0.0)),
+    )
+    if len(known) < 2:
+        return found
+    expected = message(
+        "Ways to draft, and the tokens/s that are expected: {rates}.",
+        rates=join_messages(
+            *(message("{way} about {rate:.0f}", way=_name_way(way), rate=way.rate or 0.0) for way in known),
+            separator=", ",
+        ),
+    )
+    is_memory = any((way.rate or 0.0) > WORTH_MTP * (known[0].rate or 0.0) for way in known)
+    why = message("The memory of the faster one is better used for the rest here.") if is_memory else ""
+    return [join_messages(expected, why), *found]
+
+
+def _name_way(way: WayToDraft) -> Message:
+    if not way.drafter.drafts:
+        return message("no drafts")
+    return message("{drafter} with draft {draft}", drafter=as_message(way.drafter.title), draft=way.draft)
 
 
 def _compare_reason(setting: PlanSettings, entry: ModelEntry, file: ModelFile, situation: Situation) -> str:
@@ -673,7 +730,7 @@ def list_cautions(
                 "not read."
             )
         )
-    if setting.draft_bytes and not setting.drafter.has_formula:
+    if setting.draft_bytes and setting.drafter.reads_layers and not fitted.estimate.compute_exact:
         found.append(
             message(
                 "How much memory {drafter} takes is an estimate, which was not compared with an engine.",
@@ -690,7 +747,7 @@ def list_cautions(
                 arguments=engine_arguments("--no-mmproj-offload"),
             )
         )
-    if setting.drafter.drafts:
+    if setting.drafter.uses_head:
         found += _slower_cautions(evidence, situation)
     return tuple(found)
 

@@ -20,7 +20,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from launcher.models.catalogue import ModelEntry, ModelFile
-from launcher.models.drafters import drafter_of
+from launcher.models.drafters import NONE, Drafter, drafter_of
+from launcher.models.evidence import accepted_shares
 from launcher.models.file_size import expect_size, usual_bits
 from launcher.models.fitting import (
     CACHE_GAIN,
@@ -34,11 +35,20 @@ from launcher.models.fitting import (
 )
 from launcher.models.geometry import Geometry
 from launcher.models.memory import ROOM_MIB, DraftModel, MemoryEstimate, PlanSettings, estimate_memory
-from launcher.models.pass_time import CacheWork, PassWork, hit_rate, host_rate, measure_cache, measure_work, token_rate
-from launcher.models.preset import Intent
+from launcher.models.pass_time import (
+    EMPTY_CACHE,
+    CacheWork,
+    PassWork,
+    hit_rate,
+    host_rate,
+    measure_cache,
+    measure_work,
+    token_rate,
+)
+from launcher.models.preset import Intent, PublishedRun
 from launcher.models.server_settings import Value
 from launcher.models.situation import Situation, available_mib, usable_mib
-from launcher.models.speed import FILLED, gpu_shares, nearest_comparison
+from launcher.models.speed import FILLED, compare_drafters, gpu_shares, nearest_comparison
 from launcher.models.weights import Weights
 
 _MIB = 2**20
@@ -109,7 +119,7 @@ _MISSING_ROOM = 0.25
 """Loss per GiB of that share that would not be free."""
 _USUAL_BANDWIDTH_GB_S = 400.0
 """Bandwidth assumed for an unknown GPU: that of a card of the middle class."""
-_LONGEST_DRAFT, _USUAL_DRAFT = 6, 2
+_LONGEST_DRAFT = 6
 _SAME_SPEED = 1.05
 """Ratio of speeds up to which the draft length nearest to the usual one is taken: that of most published settings."""
 WORTH_MTP = 1.03
@@ -181,9 +191,22 @@ class Loss(NamedTuple):
         return self.total - min(self.speed, 0.0)
 
 
+class WayToDraft(NamedTuple):
+    """A way to draft that a model has here, with its best draft length and the speed that it is expected to bring.
+
+    `rate` is in tokens per second, None if nobody published how many of its drafts are accepted with this model.
+    """
+
+    drafter: Drafter
+    draft: int
+    rate: float | None
+
+
 class RankedFile(NamedTuple):
     """A file with the best settings for it, their loss, the expected speed, and the memory that stays free.
 
+    `drafter` is the one to use with `draft`, and `ways` are those that it was chosen from, the fastest first; () if the
+    model has only one, or if the user chose.
     `order` is the loss by which it is compared with files of other models. `rate` is in tokens per second, with as many
     tokens in the context as the intent compares speeds at, and with an expert cache if `is_cached`; None if unknown.
     `spare_mib` is approximate.
@@ -201,6 +224,8 @@ class RankedFile(NamedTuple):
     spare_mib: int
     loss: Loss
     order: float
+    drafter: Drafter
+    ways: tuple[WayToDraft, ...] = ()
 
 
 def other_tokens(bits: float) -> float:
@@ -266,36 +291,42 @@ def rank_files(
     base: PlanSettings,
     *,
     fixed: Mapping[str, Value] = MappingProxyType({}),
-    draft_model: DraftModel | None = None,
+    draft_models: Mapping[str, DraftModel] = MappingProxyType({}),
     verified: int = 1,
     shortest_context: int = LEAST_CONTEXT,
 ) -> list[RankedFile]:
     """Return the best way to run each of a model's files, the best first; those that cannot fit are left out.
 
     `base` has the settings that are not ranked, such as ubatch and slots, and the longest context; `fixed` the ranked
-    ones that the user chose. `draft_model` is the separate draft model, if its header was read. The first `verified`
-    files are compared with published runs: MTP is off if the nearest run was slower with it. If nothing fits with the
-    intent's least context, shorter ones are tried, down to `shortest_context`.
+    ones that the user chose. `draft_models` are the separate draft models whose headers were read, by the kind of file:
+    the settings are ranked with each, unless the user chose a drafter or a draft length. The first `verified` files are
+    compared with published runs: MTP is off if the nearest run was slower with it. If nothing fits with the intent's
+    least context, shorter ones are tried, down to `shortest_context`.
     """
     of_intent = INTENTS.get(intent, IntentWeights())
     if situation.nominal_gb >= _LARGE_GB and situation.backend != "cpu":
         of_intent = of_intent._replace(score=_LARGE_SCORE * of_intent.score)
     contexts = _list_contexts(base, fixed, of_intent.least_context)
-    rankers: dict[Geometry, _Ranker] = {}
-    with_rankers: list[tuple[_Ranker, ModelFile, Weights]] = []
-    ranker: _Ranker | None = None
+    rankers: dict[tuple[Geometry, Drafter], _Ranker] = {}
+    with_rankers: list[tuple[ModelFile, Weights, Sequence[_Ranker]]] = []
+    last: _Ranker | None = None
     for entry, file, weights in files:
         if entry.geometry is None:
             continue
-        if ranker is None or entry.geometry is not ranker.geometry:  # most files share it, and its hash takes long
-            ranker = rankers.get(entry.geometry)
-        if ranker is None:
-            ranker = _Ranker(entry, entry.geometry, situation, of_intent, base, fixed, draft_model, contexts)
-            rankers[entry.geometry] = ranker
-        with_rankers.append((ranker, file, weights))
+        own: list[_Ranker] = []
+        for drafter in _list_drafters(entry, situation, fixed):
+            if last is None or entry.geometry is not last.geometry or drafter is not last.drafter:
+                # Most files share it, and its hash takes long.
+                last = rankers.get((entry.geometry, drafter))
+            if last is None:
+                model = next((draft_models[kind] for kind in drafter.files if kind in draft_models), None)
+                last = _Ranker(entry, entry.geometry, situation, of_intent, base, fixed, drafter, model, contexts)
+                rankers[entry.geometry, drafter] = last
+            own.append(last)
+        with_rankers.append((file, weights, own))
 
     def rank_all() -> list[RankedFile]:
-        ranked = [ranker.rank_file(file, weights) for ranker, file, weights in with_rankers]
+        ranked = [_rank_ways(file, weights, own) for file, weights, own in with_rankers]
         return [each for each in ranked if each is not None]
 
     found = rank_all()
@@ -305,13 +336,37 @@ def rank_files(
         found = rank_all()
     found.sort(key=lambda each: each.loss.total)
     for place in range(min(verified, len(found))):
-        while drafter_of(found[place].draft).drafts and "draft" not in fixed:
-            ranker, file, weights = next(each for each in with_rankers if each[1] is found[place].file)
+        while found[place].drafter.uses_head and drafter_of(found[place].draft).drafts and "draft" not in fixed:
+            file, weights, alike = next(each for each in with_rankers if each[0] is found[place].file)
+            ranker = next(each for each in alike if each.drafter.uses_head)
             without = ranker.rank_file(file, weights, drafts=(0,)) if ranker.is_slower_with_mtp(found[place]) else None
             if without is None:
                 break
             found[place:] = sorted([without, *found[place + 1 :]], key=lambda each: each.loss.total)
     return found
+
+
+def _list_drafters(entry: ModelEntry, situation: Situation, fixed: Mapping[str, Value]) -> list[Drafter]:
+    """Return the drafters to compare: the model's own, and those of other files that the engine at hand can use."""
+    others: list[Drafter] = []
+    if not {"draft", "chosen_drafter"} & fixed.keys():
+        others = [each.drafter for each in entry.drafts if each.drafter.spec_type in situation.spec_types]
+    return [entry.drafter, *others]
+
+
+def _rank_ways(file: ModelFile, weights: Weights, rankers: Sequence[_Ranker]) -> RankedFile | None:
+    """Return the best way to run `file` with one of several drafters, those of `rankers`."""
+    if len(rankers) == 1:
+        return rankers[0].rank_file(file, weights)
+    able = [each for each in rankers if each.can_draft(file)]
+    compared = compare_drafters(rankers[0].entry, rankers[0].situation, [each.drafter.spec_type for each in able])
+    runs = {run.spec_type: run for run in compared}
+    ways = [each.expect_way(file, weights, runs.get(each.drafter.spec_type)) for each in able]
+    known = {way.drafter for way in ways if way.rate is not None}
+    ranked = [each.rank_file(file, weights) for each in rankers if each.drafter in known or each is rankers[0]]
+    best = min(filter(None, ranked), key=lambda each: each.loss.total, default=None)
+    ways.append(WayToDraft(NONE, 0, rankers[0].rate_without(file, weights)))
+    return best and best._replace(ways=tuple(sorted(ways, key=lambda way: -(way.rate or 0.0))))
 
 
 def _list_contexts(base: PlanSettings, fixed: Mapping[str, Value], least: int) -> Sequence[int]:
@@ -346,7 +401,10 @@ with experts that can move to host memory, and MiB of the experts of one such la
 
 @dataclass(slots=True)
 class _Ranker:
-    """Ranks the files of one model on one machine for one intent."""
+    """Ranks the files of one model on one machine for one intent, with one drafter.
+
+    `correction` is the gain of its drafts in published runs as a multiple of what is forecast.
+    """
 
     entry: ModelEntry
     geometry: Geometry
@@ -354,8 +412,11 @@ class _Ranker:
     intent: IntentWeights
     base: PlanSettings
     fixed: Mapping[str, Value]
+    drafter: Drafter
     draft_model: DraftModel | None
     contexts: Sequence[int]
+    accepted: Sequence[float] = field(init=False)
+    correction: float = 1.0
     shares: Sequence[float] = field(init=False)
     desktop_mib: int = field(init=False)
     host_mib: int = field(init=False)
@@ -371,7 +432,10 @@ class _Ranker:
         self.shares, self.desktop_mib = gpu_shares(situation), desktop_share_mib(situation)
         self.host_mib = (_USUAL_HOST_MIB if situation.host_mib is None else situation.host_mib) - ROOM_MIB
         self.offloaded_contexts = () if "n_cpu_moe" in self.fixed else {*_OFFLOADED_CONTEXTS, self.base.context}
-        self.has_head = self.geometry.mtp_layers > 0 and self.entry.drafter.uses_head
+        self.has_head = self.geometry.mtp_layers > 0 and self.drafter.uses_head
+        self.accepted = accepted_shares(self.drafter, self.entry.published_as)
+        if self.drafter is not self.entry.drafter:
+            self.base = replace(self.base, chosen_drafter=self.drafter.spec_type)
 
     def rank_file(self, file: ModelFile, weights: Weights, drafts: Sequence[int] | None = None) -> RankedFile | None:
         """Return the best way to run `file`, with one of `drafts` if given; None if it cannot fit."""
@@ -383,7 +447,7 @@ class _Ranker:
         other_tokens = max(_UNSEEN, _other_tokens_of(file, bits))
         quality = self.intent.quality * _QUALITY * other_tokens**2 + _DOUBLE_SIZE * log2(bits)
 
-        works = {0: measure_work(file, self.geometry, weights, 0)}
+        works = {0: self._measure_work(file, weights, 0)}
         rates: dict[tuple[int, int, CacheWork], float | None] = {}
         drafts = self._pick_drafts(file, weights, works[0]) if drafts is None else drafts
         for each in self._list_candidates(file, weights, loaded, drafts):
@@ -391,7 +455,7 @@ class _Ranker:
             if best is not None and not drafter_of(draft).drafts and self._keeps_mtp(best, moved):
                 continue
             if moved not in works:
-                works[moved] = measure_work(file, self.geometry, weights, moved)
+                works[moved] = self._measure_work(file, weights, moved)
             cache = self._filled_cache(each.kv, each.context)
             if (draft, moved, cache) not in rates:
                 rates[draft, moved, cache] = self._forecast_rate(works[moved], draft, cache)
@@ -402,7 +466,7 @@ class _Ranker:
             loss = self._compute_loss(quality, bits, each, assumed)
             if best is None or loss.total < best.loss.total:
                 found = each.context, each.kv, draft, moved, rate, rate != plain, int(each.spare_mib)
-                best = RankedFile(self.entry, file, bits, *found, loss, loss.total)
+                best = RankedFile(self.entry, file, bits, *found, loss, loss.total, self.drafter)
         if best is None:
             return None
         if best.rate is not None:
@@ -455,7 +519,7 @@ class _Ranker:
                 continue
             hits = hit_rate(min(1.0, spare_mib * _MIB / on_host))
             if count not in works:
-                works[count] = measure_work(file, self.geometry, weights, count)
+                works[count] = self._measure_work(file, weights, count)
             work = works[count].with_cache(hits)
             rate = self._forecast_rate(work, candidate.draft, self._filled_cache(candidate.kv, candidate.context))
             found = max(found, rate or 0.0) if (rate or 0.0) >= CACHE_GAIN * plain else found
@@ -490,30 +554,61 @@ class _Ranker:
         """Return the draft lengths to compare: off, the one with the best forecast, and 1 where experts must move."""
         if "draft" in self.fixed:
             return (self.base.draft,)
-        if not self._can_draft(file) or self.entry.slower_with_mtp:
+        if not self.accepted or not self.can_draft(file) or (self.drafter.uses_head and self.entry.slower_with_mtp):
             return (0,)
-        rates: list[float] = []
-        cache = self._filled_cache(self.base.kv if "kv" in self.fixed else _KV_TYPES[0], self.base.context)
-        for draft in range(_LONGEST_DRAFT + 1):
-            rate = self._forecast_rate(work, draft, cache)
-            if rate is None:
-                return (_USUAL_DRAFT,)
-            if draft > 1 and rate < rates[-1]:  # longer drafts only lower the speed further
-                break
-            rates.append(rate)
+        rates = self._rates_by_draft(work)
+        if not rates:
+            return (self.drafter.usual_length,)
         best = max(rates)
-        alike = [draft for draft, rate in enumerate(rates) if rate * _SAME_SPEED >= best]
-        usual = min(alike, key=lambda draft: abs(draft - _USUAL_DRAFT))
+        usual = self._usual_draft(rates)
         if best < rates[0] * WORTH_MTP:
             return (0,)
         must_move = self.geometry.experts and weights.on_device(0, mtp=False) > self.situation.free_mib * _MIB
         return (usual, 1, 0) if usual > 1 and must_move else (usual, 0)
 
-    def _can_draft(self, file: ModelFile) -> bool:
-        """Return whether a file can draft. Drafters of which no runs were published are never proposed."""
-        drafter, beside = self.entry.drafter, self.entry.draft_file
-        has_file = beside is not None and beside.expected_bytes is not None
-        return bool(drafter.accepted) and drafter.can_draft(head=self.entry.has_head(file), file=has_file)
+    def _usual_draft(self, rates: Sequence[float]) -> int:
+        """Return the draft length nearest to the usual one, of those that are about as fast as the best."""
+        alike = [draft for draft, rate in enumerate(rates) if rate * _SAME_SPEED >= max(rates)]
+        return min(alike, key=lambda draft: abs(draft - self.drafter.usual_length))
+
+    def _rates_by_draft(self, work: PassWork) -> list[float]:
+        """Return the expected tokens per second by draft length, from 0; [] if the cards are not known."""
+        rates: list[float] = []
+        cache = self._filled_cache(self.base.kv if "kv" in self.fixed else _KV_TYPES[0], self.base.context)
+        for draft in range(_LONGEST_DRAFT + 1):
+            rate = self._forecast_rate(work, draft, cache)
+            if rate is None or (draft > 1 and rate < rates[-1]):  # longer drafts only lower the speed further
+                break
+            rates.append(rate)
+        return rates
+
+    def expect_way(self, file: ModelFile, weights: Weights, run: PublishedRun | None) -> WayToDraft:
+        """Return what the drafter is expected to bring. `run` is its best one where somebody compared drafters."""
+        self.correction, work = 1.0, self._measure_work(file, weights, 0)
+        if run is not None and run.draft and run.speedup:
+            off, on = (self._forecast_rate(work, draft, EMPTY_CACHE) for draft in (0, run.draft))
+            self.correction = run.speedup * off / on if off and on else 1.0
+        rates = self._rates_by_draft(work)
+        if not self.accepted or not rates:
+            return WayToDraft(self.drafter, self.drafter.usual_length, None)
+        draft = self._usual_draft(rates) or max(range(1, len(rates)), key=rates.__getitem__)
+        return WayToDraft(self.drafter, draft, rates[draft])
+
+    def rate_without(self, file: ModelFile, weights: Weights) -> float | None:
+        """Return the expected tokens per second without drafts, None if the cards are not known."""
+        return next(iter(self._rates_by_draft(self._measure_work(file, weights, 0))), None)
+
+    def can_draft(self, file: ModelFile) -> bool:
+        """Return whether a file has what the drafter needs."""
+        files = [each.drafter for each in self.entry.all_drafts if each.expected_bytes is not None]
+        return self.drafter.can_draft(head=self.entry.has_head(file), file=self.drafter in files)
+
+    def _measure_work(self, file: ModelFile, weights: Weights, n_cpu_moe: int) -> PassWork:
+        """Return the work of a pass, with that of the file that drafts."""
+        work = measure_work(file, self.geometry, weights, n_cpu_moe)
+        if self.draft_model is None or self.drafter.uses_head:  # as the head of published runs
+            return work
+        return work.with_draft(self.draft_model, self.drafter, weights.output)
 
     def _filled_cache(self, kv: str, context: int) -> CacheWork:
         """Return what is read of a KV cache with as many tokens as the intent compares speeds at."""
@@ -526,16 +621,18 @@ class _Ranker:
         situation = self.situation
         if not situation.cards or situation.backend == "cpu":
             return None
-        return token_rate(
+        draft = draft if self.accepted else 0
+        rate = token_rate(
             work,
-            self.entry.drafter.known_length(draft),
+            draft,
             situation.cards,
             self.shares,
             cache=cache,
             power_limit_w=situation.power_limit_w,
             host_gb_s=host_rate(situation.host_gb_s),
-            drafter=self.entry.drafter,
+            accepted=self.accepted,
         )
+        return rate * self.correction if draft else rate
 
     def _assumed_rate(self, work: PassWork) -> float:
         """Return a rate to compare files by where the card is not known: the weights read at an assumed bandwidth."""

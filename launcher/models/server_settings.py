@@ -17,6 +17,7 @@ from launcher.base.messages import FaceName, as_message, mark, message, suggest_
 from launcher.base.units import TOKEN_UNITS, parse_amount
 from launcher.models.drafters import (
     DRAFTERS,
+    LONGEST_DRAFT,
     MTP,
     MTP_OFF,
     SPEC_TYPES,
@@ -235,7 +236,7 @@ class ServerSettings:
         label=mark("Draft length"),
         tip=mark("Tokens that the MTP head drafts per step. 0 turns MTP off. Flag: --spec-draft-n-max"),
         unit=mark("tokens, 0 turns MTP off"),
-        most=16,
+        most=LONGEST_DRAFT,
         usual=0,
         can_be_open=False,
         memory="formula",
@@ -380,7 +381,7 @@ class ServerSettings:
         "--spec-draft-n-min",
         help="drop drafts that are shorter than this, in tokens",
         default="0",
-        most=16,
+        most=LONGEST_DRAFT,
         usual=0,
         drafting=_FILES_AND_HEADS,
     )

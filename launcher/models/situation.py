@@ -9,6 +9,7 @@ from launcher.base.errors import BadOption
 from launcher.base.messages import fill_template, mark, message, plural_message
 from launcher.machine.cards import Card, typical_card
 from launcher.models.compute_buffers import Backend
+from launcher.models.drafters import STABLE_SPEC_TYPES
 from launcher.models.overhead import expected_overhead_mib
 
 HEADLESS_MARGIN_MIB, DESKTOP_MARGIN_MIB = 512, 1_024
@@ -65,8 +66,9 @@ class Situation:
     what driver and process take on each GPU besides the engine's buffers, () if nothing is known. `cards` has what is
     known of each GPU's model, () if nothing is; `power_limit_w` is what the GPU may draw, None for its board's power.
     `has_expert_cache`: the engine at hand can keep copies of experts on the GPU (--moe-cache-mib), or none is at hand,
-    and the newest stable one can. `own` is the memory of those servers, `by_device_now_mib` the free memory of each
-    device while they run. `read_at` is the time of reading in seconds since the epoch, None if nothing was read.
+    and the newest stable one can. `spec_types` are the drafters of that engine. `own` is the memory of those servers,
+    `by_device_now_mib` the free memory of each device while they run. `read_at` is the time of reading in seconds since
+    the epoch, None if nothing was read.
     `threads` is the number that an engine has to be told to start, None for its own choice: see `Host.threads`.
     `headless`: no display uses the GPUs. `described`: given by options, not read from a machine. `no_gpu`: read,
     without a usable GPU. `notes` are sentences for users on how the memory is known, `cautions` on what slows the GPUs.
@@ -92,6 +94,7 @@ class Situation:
     described: bool = False
     no_gpu: bool = False
     has_expert_cache: bool = True
+    spec_types: frozenset[str] = STABLE_SPEC_TYPES
     threads: int | None = None
     notes: tuple[str, ...] = ()
     cautions: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ The forecast is the time of a pass (models.pass_time), corrected by published ru
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import inf, log2, prod
 from typing import Literal, NamedTuple
@@ -13,9 +13,9 @@ from launcher.base.messages import Message, join_messages, mark, message
 from launcher.machine.cards import Card, is_same_memory
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.drafters import SPEC_TYPES, drafter_of
-from launcher.models.evidence import has_spilled, is_other_engine
+from launcher.models.evidence import accepted_shares, has_spilled, is_other_engine
 from launcher.models.geometry import Geometry
-from launcher.models.memory import KV_TYPES, PlanSettings, kv_bytes, split_shares
+from launcher.models.memory import KV_TYPES, DraftModel, PlanSettings, kv_bytes, split_shares
 from launcher.models.pass_time import (
     EMPTY_CACHE,
     MEASURED,
@@ -75,8 +75,12 @@ def nearest_comparison(entry: ModelEntry, setting: PlanSettings, situation: Situ
     return min(near, key=lambda one: one[:2])[2] if near else None
 
 
-def compare_drafters(entry: ModelEntry, situation: Situation) -> tuple[PublishedRun, ...]:
+def compare_drafters(
+    entry: ModelEntry, situation: Situation, spec_types: Collection[str] = SPEC_TYPES
+) -> tuple[PublishedRun, ...]:
     """Return the best run with each drafter of a model, the fastest first, where somebody compared several.
+
+    `spec_types` are the drafters, as --spec-type calls them, of which two must be compared.
 
     All are by one source, on one machine and one file, with all layers on the GPU and no filled context: those on the
     nearest machine. Returns () if nobody compared drafters on a machine like this one.
@@ -86,7 +90,7 @@ def compare_drafters(entry: ModelEntry, situation: Situation) -> tuple[Published
     found: dict[tuple[str, str, str | None, float | None], dict[str, PublishedRun]] = {}
     for run in entry.measurements:
         is_comparable = (run.speedup is not None and run.trust == "good" and not run.filled) and (
-            run.spec_type in SPEC_TYPES and run.gpus == situation.gpus and not _had_host_experts(entry, run)
+            run.spec_type in spec_types and run.gpus == situation.gpus and not _had_host_experts(entry, run)
         )
         if not is_comparable or is_other_engine(run.engine, run.backend) or has_spilled(run.note, drafts=run.drafts):
             continue
@@ -99,10 +103,9 @@ def compare_drafters(entry: ModelEntry, situation: Situation) -> tuple[Published
 
 
 def comparable_rate(result: PublishedRun, setting: PlanSettings) -> float | None:
-    """Return the tokens per second of a published result to compare with a plan: for a plan without drafts, its
-    baseline."""
-    drafts = drafter_of(setting.drafter.known_length(setting.draft)).drafts
-    if drafts == result.drafts:
+    """Return the tokens per second of a published result to compare with a plan: its baseline for a plan without
+    drafts, or with another drafter."""
+    if setting.drafter.spec_type == result.spec_type:
         return result.tokens_per_second
     return result.baseline if result.drafts else None
 
@@ -113,7 +116,7 @@ def _distance(
     if comparable_rate(result, setting) is None or result.trust == "low" or situation.backend == "cpu":
         return _FAR
     if (
-        result.speculation
+        result.speculation not in ("", setting.drafter.spec_type)
         or is_other_engine(result.engine, result.backend)
         or has_spilled(result.note, drafts=result.drafts)
     ):
@@ -333,8 +336,8 @@ class SpeedForecast(NamedTuple):
     host_bandwidth_gb_s: float | None = None
 
 
-def describe_forecast(forecast: SpeedForecast, *, drafts: bool) -> str:
-    """Return a forecast as a clause with its range and what it assumes. `drafts`: the plan uses them."""
+def describe_forecast(forecast: SpeedForecast, *, drafts: bool, mtp: bool = True) -> str:
+    """Return a forecast as a clause with its range and what it assumes. `drafts`: the plan uses them, `mtp`: MTP's."""
     parts = [
         message(
             "about {rate:,.0f} tokens/s ({low:,.0f} to {high:,.0f}) at a short context",
@@ -344,7 +347,8 @@ def describe_forecast(forecast: SpeedForecast, *, drafts: bool) -> str:
         )
     ]
     if drafts:
-        parts.append(message("{rate:,.0f} with MTP off", rate=forecast.without_mtp))
+        off = message("{rate:,.0f} with MTP off", rate=forecast.without_mtp)
+        parts.append(off if mtp else message("{rate:,.0f} without drafts", rate=forecast.without_mtp))
     parts.append(
         message(
             "at {tokens} tokens about {rate:,.0f}", tokens=f"{forecast.filled // 1_024}K", rate=forecast.when_filled
@@ -375,17 +379,24 @@ def forecast_speed(
     situation: Situation,
     *,
     filled: int = FILLED,
+    family: str = "",
+    draft_model: DraftModel | None = None,
 ) -> SpeedForecast | None:
     """Return the forecast for a plan, or None if the cards are not known or the model runs on the processor.
 
-    `filled` is the number of tokens in the context for its second speed, if a slot can hold them.
+    `filled` is the number of tokens in the context for its second speed, if a slot can hold them. `family` is the name
+    by which it is published how many drafts are accepted: if nobody did, the forecast is as if nothing were drafted.
+    `draft_model` is the file that drafts, if its header was read.
     """
     cards = situation.cards
     if not cards or situation.backend == "cpu":
         return None
     held, filled = held_share(weights, setting), min(filled, setting.slot_context)
-    draft, hits = setting.drafter.known_length(setting.draft), hit_rate(held)
+    accepted, hits = accepted_shares(setting.drafter, family), hit_rate(held)
+    draft = setting.draft if accepted else 0
     work = measure_work(file, geometry, weights, setting.n_cpu_moe)
+    if draft_model is not None and not setting.drafter.uses_head:
+        work = work.with_draft(draft_model, setting.drafter, weights.output)
 
     def rate(draft: int, hits: float, cache: CacheWork = EMPTY_CACHE) -> float:
         return token_rate(
@@ -397,12 +408,13 @@ def forecast_speed(
             splits_tensors=setting.splits_tensors,
             power_limit_w=situation.power_limit_w,
             host_gb_s=host_rate(situation.host_gb_s),
-            drafter=setting.drafter,
+            accepted=accepted,
         )
 
     near = not setting.n_cpu_moe and len(cards) == 1
     drafts = drafter_of(draft).drafts
     near = near and cards[0].generation in (MEASURED_WITH_DRAFTS if drafts else MEASURED)
+    near = near and (setting.drafter.uses_head or not drafts)
     group = range_group(cards[0], mixture=geometry.experts > 0, drafts=drafts)
     low, high = RANGES[group] if near else WIDE_RANGE
     found, limit = rate(draft, hits), bandwidth_limit(geometry, weights, setting, situation)
@@ -448,7 +460,8 @@ def compare_with_run(
     Only a run on this GPU with similar settings can be compared. `file` and `weights` are those of the run's file.
     `setting` is that of a plan, with drafts or without.
     """
-    cards, rate, drafts = situation.cards, comparable_rate(run, setting), setting.drafter.drafts
+    cards, rate, drafter = situation.cards, comparable_rate(run, setting), setting.drafter
+    drafts = drafter.drafts and drafter.spec_type == run.spec_type
     if not cards or not rate or run.expert_cache or (drafts and not drafter_of(run.draft).drafts):
         return None
     if setting.n_cpu_moe and run.n_cpu_moe is None:

@@ -21,6 +21,7 @@ from launcher.machine.host_load import OtherProgramsLoad
 from launcher.machine.surroundings import read_on_battery
 from launcher.machine.sysfs import ROOT
 from launcher.models.catalogue_load import load_catalogue
+from launcher.models.evidence import accepted_shares
 from launcher.models.memory import effective_value
 from launcher.monitor.health import Health
 from launcher.monitor.health_event import Finding, FinishedReply, HealthEvent, Moment, ServerSetup
@@ -111,7 +112,7 @@ def read_setup(launch: Launch, engine_pid: int, log: Iterable[str], snapshot: Gp
     one_gpu = has_own_memory and snapshot.is_only_gpu and len(on_gpus) == 1
     offload_chosen = any(word.split("=")[0] in _OFFLOAD_FLAGS for word in launch.options.extra)
     return ServerSetup(
-        draft=launch.options.drafter.known_length(launch.options.draft),
+        draft=launch.options.draft if accepted_shares(launch.options.drafter) else 0,
         slots=launch.options.slots,
         cache_mib=effective_value("cache_ram", launch.options.cache_ram),
         engine_pid=engine_pid,

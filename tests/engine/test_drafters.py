@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,29 @@ from typing import Any
 import pytest
 
 from launcher.app.planning.model_source import ModelSource, estimate_by_formula
-from launcher.app.planning.planner import settings_for_model
+from launcher.app.planning.planner import options_for_plan, settings_for_model
 from launcher.app.planning.preview import Previewer, read_basis
-from launcher.app.planning.start_settings import ResolvedStart, make_unresolved_options, resolve_start
+from launcher.app.planning.start_settings import (
+    OwnSettings,
+    ResolvedStart,
+    make_unresolved_options,
+    resolve_plan,
+    resolve_start,
+    start_planned,
+)
+from launcher.app.serving.session import ServerSession
 from launcher.base.errors import ModelHasNoHead, ModelUnexpected
+from launcher.base.paths import shipped_file
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import check_model, plan_settings_of, prepare_launch, read_draft_file
-from launcher.engine.settings import launched_settings, save_model_settings
-from launcher.models.catalogue import Catalogue
+from launcher.engine.server.start_request import StartRequest
+from launcher.engine.settings import launched_settings, load_model_settings, save_model_settings
+from launcher.machine.cards import find_card
+from launcher.models import evidence
+from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
+from launcher.models.compute_buffers import ComputeSetting, draft_model_buffers
 from launcher.models.drafters import DRAFTERS, SPEC_TYPES, drafter_in, find_drafter
 from launcher.models.geometry import read_geometry
 from launcher.models.gguf import read_model
@@ -131,20 +145,73 @@ async def test_the_memory_of_a_small_model_is_the_engines(
     ("spec_type", "changes"),
     [
         ("draft-eagle3", {}),
-        ("draft-dflash", {"draft": 6, "context": 8_192}),
-        ("draft-dspark", {"ubatch": 128, "kv": "q8_0"}),
         ("draft-eagle3", {"slots": 2, "draft": 1}),
+        ("draft-eagle3", {"context": 16_384, "ubatch": 256, "draft": 5}),
+        ("draft-dflash", {"draft": 6, "context": 8_192}),
+        ("draft-dflash", {"context": 32_768, "slots": 3}),
+        ("draft-dspark", {"ubatch": 128, "kv": "q8_0"}),
+        ("draft-dspark", {"ubatch": 64, "slots": 4, "draft": 7}),
     ],
 )
-async def test_what_a_draft_reads_of_its_model_is_the_engines(
+async def test_the_memory_of_a_trained_draft_is_the_engines(
     drafted: Path, home: Path, spec_type: str, changes: dict[str, Any]
 ) -> None:
-    """The inputs of layers stay allocated in the model's compute buffer, which therefore grows."""
+    """The inputs of layers stay allocated in the model's buffer; the draft's has logits of all tokens, twice."""
     options = replace(start(drafted, spec_type), **changes)
-    said, parts = await start_and_read(options), estimate(options).parts
+    said, found = await start_and_read(options), estimate(options)
+    parts = found.parts
+    assert found.exact
+    assert max(said.compute[1:-1]) == pytest.approx(parts.draft_compute / 2**20, abs=0.006)
     assert said.recurrent == pytest.approx(parts.recurrent / 2**20, abs=0.006)
     assert said.kv == pytest.approx((parts.kv / 2**20, parts.draft_kv / 2**20), abs=0.006)
     assert said.compute[-1] == pytest.approx(parts.compute / 2**20, abs=0.006)
+
+
+@pytest.mark.parametrize(
+    ("kind", "outputs", "context", "ubatch", "slots", "on_card", "on_host"),
+    [
+        ("eagle3", 0, 4_096, 512, 1, 10.01, 5.51),
+        ("eagle3", 0, 8_192, 128, 1, 2.94, 2.38),
+        ("eagle3", 0, 16_384, 256, 2, 5.88, 4.76),
+        ("eagle3", 512, 4_096, 256, 1, 6.01, 2.76),
+        ("dflash", 0, 8_192, 512, 1, 10.76, 8.77),
+        ("dflash", 0, 32_768, 256, 2, 9.01, 8.38),
+        ("dspark", 0, 4_096, 128, 1, 2.70, 1.19),
+        ("dspark", 0, 16_384, 64, 4, 1.35, 0.60),
+    ],
+)
+def test_the_buffers_of_a_trained_draft_on_vulkan_are_the_engines(
+    demo_model: Path,
+    tmp_path: Path,
+    kind: DraftKind,
+    outputs: int,
+    context: int,
+    ubatch: int,
+    slots: int,
+    on_card: float,
+    on_host: float,
+) -> None:
+    """What llama-server b11669 said of the demo's drafts on an emulated card (.ci/fake-gpu)."""
+    write_draft(tmp_path / "draft.gguf", kind, demo_model, outputs=outputs)
+    draft = read_draft_file(tmp_path / "draft.gguf")
+    assert draft is not None
+    setting = ComputeSetting("vulkan", context, ubatch, slots, draft=3, quantised=False)
+    found = draft_model_buffers(draft.geometry, read_geometry(read_model(demo_model)), setting)
+    assert found.exact
+    assert (found.draft / 2**20, found.draft_host / 2**20) == pytest.approx((on_card, on_host), abs=0.006)
+
+
+@pytest.mark.parametrize("changes", [{"ubatch": 256}, {"context": 16_384, "slots": 2, "draft": 4}])
+async def test_a_draft_with_words_of_its_own_puts_them_into_the_places_of_all(
+    demo_model: Path, home: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    model = tmp_path / "demo.gguf"
+    shutil.copy(demo_model, model)
+    write_draft(tmp_path / "eagle3-demo.gguf", "eagle3", demo_model, outputs=512)
+    options = replace(start(model, "draft-eagle3"), **changes)
+    said, found = await start_and_read(options), estimate(options)
+    assert found.exact
+    assert max(said.compute[1:-1]) == pytest.approx(found.parts.draft_compute / 2**20, abs=0.006)
 
 
 @pytest.mark.parametrize(("spec_type", "outputs"), [("ngram-simple", 49), ("ngram-mod", 65), ("ngram-cache", 9)])
@@ -232,6 +299,79 @@ def test_a_plan_takes_the_named_drafter_and_says_what_is_not_known(drafted: Path
     assert plan.estimate.exact
 
 
+@pytest.fixture
+def published(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Somebody published how many drafts of DSpark and MTP are accepted with the demo; of the others nobody did."""
+    file = tmp_path / "acceptance.csv"
+    known, *_ = shipped_file(*evidence.ACCEPTANCE_FILE).read_text(encoding="utf-8").partition("\nQwen")
+    of_demo = "MTP demo,F16,dspark,4,0,code,,0.8,2026-11-01,a test\nMTP demo,F16,mtp,4,0,code,,0.7,2026-11-01,a test\n"
+    file.write_text(f"{known}\n{of_demo}", encoding="utf-8")
+    monkeypatch.setattr(evidence, "ACCEPTANCE_FILE", (str(file),))
+    caches = (evidence.accepted_shares, evidence._acceptance_rows, evidence.read_acceptance)
+    for each in caches:
+        each.cache_clear()
+    yield
+    for each in caches:
+        each.cache_clear()
+
+
+@pytest.mark.usefixtures("published")
+async def test_a_plan_chooses_the_fastest_drafter_and_it_starts(drafted: Path) -> None:
+    """A block costs one pass of its file, so that DSpark gains where the head loses; the plan says what it beat."""
+    selection, card = select_file(drafted, Catalogue(())), find_card("RTX 4090", None)
+    situation = describe_machine(card.memory_gb, card=card)
+    (plan,) = make_plans(selection.catalogue, situation, PlanCriteria(selection.entry.id))
+    assert (plan.setting.drafter.name, plan.setting.chosen_drafter) == ("dspark", "draft-dspark")
+    assert plan.setting.draft_bytes == drafted.with_name("dspark-demo.gguf").stat().st_size
+    assert plan.forecast is not None
+    assert plan.forecast.tokens_per_second > plan.forecast.without_mtp
+    (chosen,) = [reason for reason in plan.reasons if "Ways to draft, and" in reason]
+    rates = r"DSpark with draft \d about \d+, no drafts about \d+, MTP with draft 1 about \d+\."
+    assert re.search(f": {rates}$", chosen)
+    (unknown,) = [reason for reason in plan.reasons if "no runs with them are known" in reason]
+    assert "known: EAGLE-3 (draft-eagle3), DFlash (draft-dflash). To try one, set --drafter;" in unknown
+    assert "`mtp-launcher tune` measures how many of its drafts are accepted" in unknown
+    assert [way.drafter.name for way in plan.ways] == ["dspark", "none", "mtp", "eagle3", "dflash"]
+    planned = options_for_plan(plan)
+    assert planned.used_draft_file == drafted.with_name("dspark-demo.gguf")
+    start_of = {"kept": {}, "replaced": {}, "same_as_tuned": {}}
+    resolved = start_planned(str(drafted), plan.setting, **start_of, make_options=lambda path: start(path))
+    assert (resolved.options.drafter, resolved.options.draft) == (plan.setting.drafter, plan.setting.draft)
+    session = ServerSession()
+    try:
+        options = replace(resolved.options, context=4_096, threads=1)
+        await session.start(replace(resolved.request, options=options))
+        reply = await session.send_request(QUESTION)
+        await session.start(StartRequest(replace(options, draft=2), again=True, chosen={"draft": 2}))
+    finally:
+        await session.stop()
+    assert reply.timings is not None
+    assert reply.timings.draft_n > 0
+    # Else the model's own drafter would have that length at the next start.
+    assert load_model_settings(drafted) == {"drafter": "draft-dspark", "draft": 2}
+
+
+@pytest.mark.usefixtures("published")
+def test_a_plan_keeps_the_models_own_drafter_where_the_other_was_not_asked_for(drafted: Path) -> None:
+    """A length is that of the own drafter, as kept settings mean it; an engine may lack the other one."""
+    selection, card = select_file(drafted, Catalogue(())), find_card("RTX 4090", None)
+    here = describe_machine(card.memory_gb, card=card)
+    lacking = replace(here, spec_types=here.spec_types - {"draft-dspark"})
+    for situation, draft, name in ((here, 3, "mtp"), (lacking, None, "none")):
+        criteria = PlanCriteria(selection.entry.id, draft=draft)
+        (plan,) = make_plans(selection.catalogue, situation, criteria)
+        assert (plan.setting.drafter.name, plan.setting.chosen_drafter) == (name, None)
+    on_cpu = describe_machine(24, backend="cpu", host_gib=64)  # of which no speed is forecast
+    (plan,) = make_plans(selection.catalogue, on_cpu, PlanCriteria(selection.entry.id))
+    assert plan.setting.drafter.name == "mtp"
+    (unknown,) = [reason for reason in plan.reasons if "no runs with" in reason]
+    assert "known: EAGLE-3 (draft-eagle3), DFlash (draft-dflash). To" in unknown
+    own = OwnSettings(kept={"draft": 1})
+    resolved = resolve_plan(selection.catalogue, here, PlanCriteria(selection.entry.id), own)
+    assert resolved.plan is not None
+    assert (resolved.plan.setting.drafter.name, resolved.plan.setting.draft) == ("mtp", 1)
+
+
 async def test_a_chosen_drafter_whose_file_is_gone_is_no_longer_used(
     demo_model: Path, home: Path, tmp_path: Path
 ) -> None:
@@ -268,6 +408,21 @@ def test_a_draft_beside_a_model_without_a_head_is_not_used_unasked(
     assert any("EAGLE-3 could draft, but no runs with it are known." in reason for reason in plan.reasons)
 
 
+def test_a_listed_model_without_a_head_has_the_draft_beside_it_for_its_own(
+    headless_model: Path, home: Path, tmp_path: Path
+) -> None:
+    """Else nothing could draft: the list says nothing of the file."""
+    model = tmp_path / "plain-Q8_0.gguf"
+    shutil.copy(headless_model, model)
+    write_draft(tmp_path / "dflash-plain.gguf", "dflash", headless_model)
+    listed = ModelFile(quant="Q8_0", file=str(model), size_bytes=model.stat().st_size)
+    entry = ModelEntry(id="plain", name="Plain", files=(listed,))
+    selection = select_file(model, Catalogue((entry,)))
+    assert selection.entry.id == "plain"
+    assert (selection.entry.drafter, selection.entry.drafts) == (DRAFTERS["dflash"], ())
+    assert selection.catalogue.find("plain") is selection.entry
+
+
 def test_the_estimate_counts_the_chosen_draft(drafted: Path, home: Path) -> None:
     header = read_model(drafted)
     source = ModelSource(header, ())
@@ -292,7 +447,7 @@ async def test_a_preview_offers_what_the_model_and_the_engine_have(drafted: Path
     changed = Previewer(basis).preview({"drafter": "draft-dspark", "draft": 3})
     assert changed.estimate is not None
     assert changed.estimate.drafts_counted
-    assert not changed.estimate.exact
+    assert changed.estimate.exact
     named = await prepare_launch(start(drafted, draft=drafted.with_name("small.gguf")), Endpoint(20_002, "key"))
     shown = [drafter_in(launched_settings(each)) for each in (launch, named)]
     assert [f"{each.describe(2, mode=True)}" for each in shown] == [

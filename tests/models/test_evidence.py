@@ -1,20 +1,23 @@
 """Published runs as they are read: which count, and of which model."""
 
 import csv
+from itertools import pairwise
 
 import pytest
 
 from launcher.base.paths import shipped_file
 from launcher.models.catalogue_load import shipped_models
-from launcher.models.drafters import DRAFTERS
+from launcher.models.drafters import DRAFTERS, LONGEST_DRAFT
 from launcher.models.evidence import (
     ACCEPTANCE_FILE,
+    accepted_shares,
     family_key,
     has_spilled,
     is_other_engine,
     read_acceptance,
     read_published_runs,
     read_rows,
+    tokens_per_pass,
 )
 from launcher.models.memory import PlanSettings
 from launcher.models.situation import describe_machine
@@ -102,9 +105,21 @@ def test_acceptance_is_known_by_drafter_length_and_kind_of_text() -> None:
     assert read_acceptance("", DRAFTERS["mtp"]) == ()
 
 
+def test_the_expected_acceptance_of_a_drafter_is_held_against_mtps_of_the_same_source() -> None:
+    """Texts differ more than drafters: where DFlash2 had more accepted than MTP, it is expected to have more here."""
+    of_mtp, blocks = (accepted_shares(DRAFTERS[name], "Qwen3.8-27B") for name in ("mtp", "dflash"))
+    assert len(of_mtp) == len(blocks) == LONGEST_DRAFT
+    assert of_mtp == accepted_shares(DRAFTERS["draft-file"], "any other model")
+    assert all(more > less for more, less in zip(blocks, of_mtp, strict=True))
+    assert all(longer < shorter for shorter, longer in pairwise(blocks[:8]))
+    alone = accepted_shares(DRAFTERS["dflash"], "Muse-Glimmer-30B")
+    assert tokens_per_pass(alone, 15) == pytest.approx(3.69, abs=0.1)  # about the mean of its own rows, not DFlash2's
+    assert accepted_shares(DRAFTERS["eagle3"], "Qwen3.8-27B") == accepted_shares(DRAFTERS["dflash"]) == ()
+
+
 def test_each_model_with_known_acceptance_is_in_the_catalogue() -> None:
     families = {family_key(each.family) for each in shipped_models()}
     with shipped_file(*ACCEPTANCE_FILE).open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert {family_key(row["model"]) for row in rows} <= families
+    assert {family_key(row["model"]) for row in rows} <= families | {""}  # those without a model are medians
     assert all(row["drafter"] in DRAFTERS and bool(row["share"]) != bool(row["tokens_per_pass"]) for row in rows)

@@ -7,6 +7,7 @@ import pytest
 from launcher.machine.cards import find_card
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.drafters import MTP
+from launcher.models.evidence import accepted_shares, tokens_per_pass
 from launcher.models.memory import PlanSettings
 from launcher.models.pass_time import hit_rate
 from launcher.models.plan import PlanCriteria
@@ -58,7 +59,7 @@ def test_a_faster_card_and_a_smaller_file_are_faster() -> None:
 def test_without_drafts_both_speeds_are_the_same() -> None:
     off = forecast("qwen3.8-27b", "UD-Q4_K_XL", card("4090"), draft=0)
     assert off.tokens_per_second == off.without_mtp
-    assert MTP.tokens_per_pass(0) == 1
+    assert tokens_per_pass(accepted_shares(MTP), 0) == 1
 
 
 def test_drafts_gain_on_a_fast_card_and_long_ones_lose_on_an_old_one() -> None:

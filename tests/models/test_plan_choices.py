@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.machine.cards import find_card
 from launcher.models.catalogue import Catalogue, CompanionFile, ModelFile
 from launcher.models.catalogue_load import shipped_models
 from launcher.models.file_size import expect_size
@@ -135,3 +136,20 @@ def test_a_separate_draft_is_counted_exactly_once_its_header_is_known(tmp_path: 
     assert json.dumps(
         make_plans(Catalogue((unread,)), describe_machine(32), criteria)[0].estimate.parts.as_dict()
     ) == json.dumps(found.estimate.parts.as_dict())
+
+
+@pytest.mark.parametrize(
+    ("card_name", "names"), [("RTX 3090", ["mtp", "dflash", "none"]), ("H100", ["dflash", "mtp", "none"])]
+)
+def test_a_drafter_is_chosen_by_runs_on_such_a_card_else_by_its_acceptance(card_name: str, names: list[str]) -> None:
+    """Whoever ran both on an RTX 3090 was faster with MTP; of an H100 only the accepted drafts are known."""
+    entry, card = CATALOGUE.find("qwen3.8-27b"), find_card(card_name, None)
+    file = CompanionFile(file="dflash.gguf", size_bytes=1_000_000_000, speculation="dflash")
+    catalogue = replace(CATALOGUE, models=(replace(entry, drafts=(file,)),))
+    situation = describe_machine(card.memory_gb, card=card)
+    plan = make_plans(catalogue, situation, PlanCriteria(model=entry.id))[0]
+    assert [way.drafter.name for way in plan.ways] == names
+    assert plan.setting.drafter.name == names[0]
+    assert plan.setting.chosen_drafter == (None if names[0] == "mtp" else "draft-dflash")
+    newer = replace(situation, spec_types=frozenset({"draft-mtp"}))  # an engine that lacks it
+    assert make_plans(catalogue, newer, PlanCriteria(model=entry.id))[0].ways == ()

@@ -28,10 +28,13 @@ _HEADS, _HEAD_WIDTH, _FFN = 2, 64, 128
 _ARCHITECTURES: dict[DraftKind, str] = {"model": "llama", "dspark": "dflash"}
 
 
-def write_draft(path: Path, kind: DraftKind, target: Path, *, hidden: int | None = None, seed: int = 1) -> None:
+def write_draft(
+    path: Path, kind: DraftKind, target: Path, *, hidden: int | None = None, outputs: int = 0, seed: int = 1
+) -> None:
     """Write a draft for the model `target`, whose vocabulary it gets; for models of another `hidden` size if given.
 
-    Of a small model `hidden` is its own size.
+    Of a small model `hidden` is its own size. `outputs`: EAGLE-3 drafts only so many of the words, by a matrix of its
+    own.
     """
     reader = gguf.GGUFReader(target)
     name = reader.fields["general.architecture"].contents()
@@ -59,7 +62,11 @@ def write_draft(path: Path, kind: DraftKind, target: Path, *, hidden: int | None
     if kind == "dspark":
         writer.add_bool("dflash.sample_from_anchor", True)
         writer.add_bool("dflash.has_confidence_head", False)
-    for tensor, values in _make_tensors(kind, hidden, width, words, np.random.default_rng(seed)).items():
+    tensors = _make_tensors(kind, hidden, width, words, np.random.default_rng(seed))
+    if outputs:
+        tensors["output.weight"] = np.random.default_rng(seed).standard_normal((outputs, width))
+        writer.add_tensor("d2t", np.arange(outputs, dtype=np.int64))
+    for tensor, values in tensors.items():
         is_matrix = values.ndim > 1
         writer.add_tensor(tensor, values.astype(np.float16 if is_matrix else np.float32))
     writer.write_header_to_file()

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from launcher.models.drafters import MTP
+from launcher.models.evidence import accepted_shares, tokens_per_pass
 from launcher.models.pass_time import COMMON, GENERATIONS, CommonFactors, GenerationFactors, token_rate
 from tools.speed_accuracy.runs import Run
 
@@ -86,7 +87,7 @@ class Factors:
         """Return the logarithm of a forecast as a multiple of the run's rate, by the run's own acceptance if known."""
         found = self.forecast(run)
         if run.accepted is not None and not float(run.row["p_min"] or 0):
-            found *= (1 + run.draft * run.accepted) / MTP.tokens_per_pass(run.draft)
+            found *= (1 + run.draft * run.accepted) / tokens_per_pass(accepted_shares(MTP), run.draft)
         return math.log(found / run.rate)
 
 

@@ -105,7 +105,7 @@ async def read_situation(
             )
         situation = replace(situation, host_gb_s=stated)
     if not situation.described and situation.backend != "cpu":
-        situation = replace(situation, has_expert_cache=await _has_expert_cache(build))
+        situation = await _add_abilities(situation, build)
     if not description.rpc:
         return situation
     from launcher.models.read_situation import add_rpc_workers
@@ -263,14 +263,17 @@ def _must_not_wake(machine: Machine, description: MachineDescription) -> bool:
     return any(gpu.asleep for gpu in machine.gpus) and not description.wake
 
 
-async def _has_expert_cache(build: EngineBuild | None) -> bool:
-    """Return whether an engine (None: the one in use) can keep copies of experts on the GPU.
+async def _add_abilities(situation: Situation, build: EngineBuild | None) -> Situation:
+    """Return the situation with what an engine (None: the one in use) can do: an expert cache, and drafters.
 
-    Without an engine at hand the answer is that of the newest stable one, which would be installed.
+    Without an engine at hand it has those of the newest stable one, which would be installed.
     """
     with suppress(OSError):
         build = build or await probe_engine_in_use()
-    return build is None or build.flags.issuperset(ROWS["moe_cache_mib"].flags)
+    if build is None:
+        return situation
+    has_cache = build.flags.issuperset(ROWS["moe_cache_mib"].flags)
+    return replace(situation, has_expert_cache=has_cache, spec_types=build.spec_types or situation.spec_types)
 
 
 async def _list_devices(build: EngineBuild | None, rpc: tuple[str, ...] = ()) -> tuple[Device, ...]:

@@ -28,7 +28,8 @@ from launcher.engine.server.state import KEPT_REPLACED, NO_HEAD, Notice
 from launcher.engine.settings import Settings, change_settings, load_model_settings
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
 from launcher.models.catalogue_load import load_catalogue
-from launcher.models.drafters import drafter_in
+from launcher.models.drafters import drafter_in, with_usual_length
+from launcher.models.evidence import accepted_shares
 from launcher.models.gguf import GgufModel
 from launcher.models.library import find_companion
 from launcher.models.locate import (
@@ -364,8 +365,8 @@ async def resolve_start(
     if vision and selection is not None:
         base = replace(base, mmproj=await asyncio.to_thread(find_projector, selection))
     names_draft = make_options(base.model).draft_file is not None
-    if (names_draft or asked.get("drafter")) and "draft" not in asked:  # whoever names a drafter wants drafts
-        asked["draft"] = change_settings(base, {**asked, "draft": 1}).drafter.usual_length
+    is_named = names_draft or bool(asked.get("drafter"))
+    asked = with_usual_length(asked, change_settings(base, asked).drafter_if_on if is_named else None)
     asked_options = change_settings(base, asked)
     # Without drafts, because a missing head is no problem unless the user asked for drafts.
     checked_options = asked_options if "draft" in asked else replace(asked_options, draft=0)
@@ -533,7 +534,7 @@ def _choose_drafting(options: ServeOptions, entry: ModelEntry, file: ModelFile) 
         return replace(options, draft=0)
     if draft_file is not None:
         refuse_damaged(draft_file)
-        if not is_named and not entry.drafter.accepted:  # it is never used unasked
+        if not is_named and not accepted_shares(entry.drafter, entry.published_as):  # it is never used unasked
             options = replace(options, draft=0)
     return replace(options, draft_file=draft_file, spec_type=entry.drafter.spec_type)
 

@@ -184,6 +184,8 @@ class ServerSession(ServingSession):
         for notice in request.notices:
             self._notify_listeners(notice)
         options, chosen, model_name = request.options, request.chosen, request.model_name
+        if chosen and "draft" in chosen and options.chosen_drafter:  # a length is that of the drafter in use
+            chosen = {"drafter": options.chosen_drafter, **chosen}
         if self._newest_start is not None:
             if self._newest_start.options.model != options.model:
                 self._chosen, self._set_aside = {}, None

@@ -109,7 +109,10 @@ def speed_text(plan: Plan) -> str:
         return ""
     if plan.forecast is not None:
         return tr(
-            "Expected: {speed}.", speed=render(describe_forecast(plan.forecast, drafts=plan.setting.drafter.drafts))
+            "Expected: {speed}.",
+            speed=render(
+                describe_forecast(plan.forecast, drafts=plan.setting.drafter.drafts, mtp=plan.setting.drafter.uses_head)
+            ),
         )
     return tr("Expected: {speed}.", speed=render(describe_reading(plan.reading))) if plan.reading is not None else ""
 
