@@ -101,8 +101,13 @@ class Drafter:
 
     def short_label(self, length: int) -> Message:
         """Return a name with the draft length, such as "DFlash 4"; "off" if nothing is drafted."""
-        name = as_message(self.short or self.title)
+        name = self.name_short
         return message("{drafter} {draft}", drafter=name, draft=length) if self.takes_length and self.drafts else name
+
+    @property
+    def name_short(self) -> Message:
+        """Its name in few words, such as "DFlash"; "off" if nothing is drafted."""
+        return as_message(self.short or self.title)
 
     def describe(self, length: int, *, mode: bool = False) -> Message:
         """Return the same with more words: "draft length 3", or with `mode` "MTP on, draft length 3"."""
@@ -168,6 +173,8 @@ DRAFTERS: Mapping[str, Drafter] = {row.name: row for row in _ROWS}
 """All drafters by their word in the catalogue, in the order in which they are listed."""
 SPEC_TYPES = tuple(dict.fromkeys(row.spec_type for row in _ROWS))
 """What can be chosen. Whether a head is in a file of its own depends on the model."""
+SPEC_TYPES_WITH_FILES = tuple(dict.fromkeys(row.spec_type for row in _ROWS if row.source == "file"))
+"""Those that may draft with a file beside the model."""
 STABLE_SPEC_TYPES = frozenset(row.spec_type for row in _ROWS if not row.newer)
 """What llama.cpp b11434 to b11669 has."""
 if TYPE_CHECKING:

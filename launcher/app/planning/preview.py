@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from launcher.app.planning.planner import MachineDescription, read_situation
+from launcher.app.planning.start_settings import with_drafts_here
 from launcher.base.codec import JsonView
 from launcher.base.errors import GeometryUnknown, GpuAsleep, LauncherError
 from launcher.base.messages import Message, as_message, fill_template, mark, message, plural_message
@@ -442,6 +443,7 @@ async def read_basis(launch: Launch, *, engine_pid: int | None = None, log: Sequ
 
     The engine's `log` names the backend that holds the model. A sleeping GPU is not woken, so its memory is unknown.
     """
+    launch = replace(launch, options=await asyncio.to_thread(with_drafts_here, launch.options))
     backend: Backend | None = "cpu" if launch.build.name == BUILT_IN else None
     if backend is None and log:
         backend = backend_of_log(log)

@@ -468,6 +468,8 @@ class ModelsPage(QWidget):
         details.folder_pressed.connect(self.show_in_folder)
         details.look_up_pressed.connect(self.look_up_selected)
         details.files_pressed.connect(self._show_files_of_selected)
+        details.draft_pressed.connect(self._download)
+        details.measure_pressed.connect(lambda: self._controller.show_page("tune"))
         details.close_pressed.connect(lambda: self._set_drawer(is_open=False))
         self.queue.finished.connect(self._show_downloaded)
         self.queue.added.connect(self._handle_added)
@@ -652,7 +654,8 @@ class ModelsPage(QWidget):
         download = self._downloads.get(file.download_id) if file is not None and file.local is None else None
         situation = self.shelf.situation if self.shelf is not None else None
         beside = self._plan_beside(model, file, situation)
-        self.details.show_model(model, file, situation, download, self._serving, beside)
+        drafts = [(each, self._downloads.get(each.download_id)) for each in model.drafts]
+        self.details.show_model(model, file, situation, download, self._serving, beside, drafts)
 
     def _plan_beside(
         self, model: LibraryModel, file: LibraryFile | None, situation: Situation | None
@@ -903,8 +906,9 @@ class ModelsPage(QWidget):
         for model in self.list.models:
             if any(each.download_id in changed for each in model.files):
                 self.list.tree.forget_row(model.key)
-        selected = self.selected
-        if selected is not None and selected[1] is not None and selected[1].download_id in changed:
+        if (selected := self.selected) is None:
+            return
+        if any(each is not None and each.download_id in changed for each in (selected[1], *selected[0].drafts)):
             self._show_details()
 
     @Slot(object)

@@ -13,16 +13,18 @@ from launcher.gui.models.text import file_state, format_date, format_size, job_p
 from launcher.gui.setting_text import format_context_length
 from launcher.gui.translation import render, tr
 from launcher.gui.viewmodel import state_name
+from launcher.models.evidence import read_acceptance
 from launcher.models.memory import ENCODER_MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from launcher.app.models.model_library import LibraryFile, LibraryModel
     from launcher.base.progress import Progress
     from launcher.engine.server.state import ModelStatus
     from launcher.fetch.jobs import Job
     from launcher.gui.models.serving import Serving
+    from launcher.models.evidence import AcceptedDrafts
     from launcher.models.library import LocalModel
     from launcher.models.plan import Plan
 
@@ -119,7 +121,8 @@ def describe_model(
     tile = store_tile(first.local) if first.local is not None else ("M" if model.is_built_in else "")
     if downloading is not None:
         what, download = downloading
-        note = tr("Getting {quant}: {progress}", quant=what.quant, progress=download_text(download))
+        name = what.quant if what.draft is None else render(what.draft.drafter.name_short)
+        note = tr("Getting {quant}: {progress}", quant=name, progress=download_text(download))
         row = _with_progress(row, download) if what is first else row
     statuses = [serving.find_status(model, each) for each in model.files] if serving is not None else []
     row = _with_status(row, next(filter(None, statuses), None))
@@ -135,9 +138,48 @@ def describe_file(
         row = _with_status(row, serving.find_status(model, file))
     tile = store_tile(file.local) if file.local is not None else ""
     name = file.quant or UNKNOWN
-    if file.local is not None and not file.is_model:
+    if file.draft is not None:
+        name = render(file.draft.drafter.name_short)
+    elif file.local is not None and not file.is_model:
         name = quant_text(file.local)
     return replace(row, name=name, note=_file_note(model, file), tile=tile)
+
+
+def size_text(file: LibraryFile) -> str:
+    """Return the size of a file, with a tilde where it is an estimate."""
+    if not file.size_bytes:
+        return tr("size unknown")
+    size = format_size(file.size_bytes)
+    return size if file.is_size_known else tr("~{size}", size=size)
+
+
+def draft_gain_text(file: LibraryFile) -> str:
+    """Return what a draft might bring: the tokens that a pass yields with it, where somebody published that."""
+    assert file.entry is not None  # noqa: S101 -- for the type checker
+    assert file.draft is not None  # noqa: S101
+    family, drafter = file.entry.family or file.entry.name, file.draft.drafter
+    found, own = read_acceptance(family, drafter), read_acceptance(family, file.entry.drafter)
+    best = _find_overall(found)
+    if best is None:
+        return tr("what it brings is not published")
+    rates = {"length": best.draft, "tokens": 1 + best.draft * best.share}
+    same = next((each for each in own if (each.draft, each.source) == (best.draft, best.source)), None)
+    same = _find_overall([each for each in own if same and (each.draft, each.source) == (same.draft, same.source)])
+    if same is None:
+        return tr("published: {tokens:.1f} tokens a pass, draft {length}", **rates)
+    own_tokens = 1 + same.draft * same.share
+    return tr(
+        "published: {tokens:.1f} tokens a pass, draft {length}; {other} {other_tokens:.1f}",
+        other=render(file.entry.drafter.name_short),
+        other_tokens=own_tokens,
+        **rates,
+    )
+
+
+def _find_overall(found: Sequence[AcceptedDrafts]) -> AcceptedDrafts | None:
+    """Return the row for all kinds of text, else the one in the middle."""
+    rows = [each for each in found if each.workload == "overall"] or sorted(found, key=lambda each: each.share)
+    return rows[len(rows) // 2] if rows else None
 
 
 def store_tile(local: LocalModel) -> str:
@@ -210,14 +252,13 @@ def _find_download(model: LibraryModel, downloads: Mapping[str, Download]) -> tu
 
 def _describe(model: LibraryModel, file: LibraryFile, download: Download | None) -> Row:
     plan, local = file.plan, file.local
-    size = format_size(file.size_bytes)
     row = Row(
         "",
         "",
         fit=plan.status.value if plan is not None else "",
         quant=quant_text(local) if local is not None and local.kind is not None else file.quant or UNKNOWN,
         action="download" if local is None and file.download_id else "",
-        size=size if file.is_size_known or file.size_bytes is None else tr("~{size}", size=size),
+        size=size_text(file) if file.size_bytes else UNKNOWN,
         tip=render(file.lack) or file.download_id or (str(local.path) if local is not None else ""),
     )
     if model.is_built_in:
@@ -344,6 +385,8 @@ def _file_note(model: LibraryModel, file: LibraryFile) -> str:
     best, plan = model.best, file.plan
     if file.local is not None and file.local.missing_bytes:
         return _incomplete_note(file.local)
+    if file.draft is not None:
+        return draft_gain_text(file)
     if file.local is not None and file.local.store is not None:
         return place_text(file.local)
     if file.local is not None and file.local.kind is not None:
