@@ -13,7 +13,7 @@ from launcher.gui.models.text import file_state, format_date, format_size, job_p
 from launcher.gui.setting_text import format_context_length
 from launcher.gui.translation import render, tr
 from launcher.gui.viewmodel import state_name
-from launcher.models.evidence import read_acceptance
+from launcher.models.evidence import find_published_gain, read_acceptance
 from launcher.models.memory import ENCODER_MIB
 
 if TYPE_CHECKING:
@@ -154,25 +154,32 @@ def size_text(file: LibraryFile) -> str:
 
 
 def draft_gain_text(file: LibraryFile) -> str:
-    """Return what a draft might bring: the tokens that a pass yields with it, where somebody published that."""
-    assert file.entry is not None  # noqa: S101 -- for the type checker
-    assert file.draft is not None  # noqa: S101
-    family, drafter = file.entry.family or file.entry.name, file.draft.drafter
-    found, own = read_acceptance(family, drafter), read_acceptance(family, file.entry.drafter)
-    best = _find_overall(found)
+    """Return what a draft might bring by published runs: the gain in speed, else the tokens that a pass yields."""
+    entry, draft = file.entry, file.draft
+    assert entry is not None  # noqa: S101 -- for the type checker
+    assert draft is not None  # noqa: S101
+    own, values = entry.drafter, dict[str, object](other=render(entry.drafter.name_short))
+    run, own_run = find_published_gain(entry.measurements, draft.drafter.spec_type, own.spec_type)
+    if run is not None:
+        values |= {"ratio": run.speedup, "gpu": run.gpu}
+        if own_run is None:
+            return tr("published: up to {ratio:.2f} times as fast as without drafts ({gpu})", **values)
+        return tr(
+            "published: up to {ratio:.2f} times as fast as without drafts, {other} {own:.2f} ({gpu})",
+            own=own_run.speedup,
+            **values,
+        )
+    family = entry.family or entry.name
+    best, usual = (_find_overall(read_acceptance(family, each)) for each in (draft.drafter, own))
     if best is None:
         return tr("what it brings is not published")
-    rates = {"length": best.draft, "tokens": 1 + best.draft * best.share}
-    same = next((each for each in own if (each.draft, each.source) == (best.draft, best.source)), None)
-    same = _find_overall([each for each in own if same and (each.draft, each.source) == (same.draft, same.source)])
-    if same is None:
-        return tr("published: {tokens:.1f} tokens a pass, draft {length}", **rates)
-    own_tokens = 1 + same.draft * same.share
+    values |= {"tokens": 1 + best.draft * best.share, "length": best.draft}
+    if usual is None or (usual.draft, usual.source) != (best.draft, best.source):
+        return tr("published: {tokens:.1f} tokens a pass with draft {length}", **values)
     return tr(
-        "published: {tokens:.1f} tokens a pass, draft {length}; {other} {other_tokens:.1f}",
-        other=render(file.entry.drafter.name_short),
-        other_tokens=own_tokens,
-        **rates,
+        "published: {tokens:.1f} tokens a pass with draft {length}, {other} {own:.1f}",
+        own=1 + usual.draft * usual.share,
+        **values,
     )
 
 
