@@ -74,7 +74,7 @@ def test_a_new_user_gets_a_draft_while_the_model_runs_and_drafts_with_it(
     (row,) = details.draft_rows.values()
     qtbot.waitUntil(row.isVisible)
     assert "DSpark" in row.title.text()
-    assert row.gain.text() == "what it brings is not published"
+    assert row.gain.text() == "its gain is not published"
     assert not details.measure.isVisible(), "there is nothing to measure yet"
     qtbot.mouseClick(details.download_and_start, Qt.MouseButton.LeftButton)
     wait_for(ServerState.READY)
@@ -138,7 +138,7 @@ def test_a_draft_is_listed_beside_its_model_and_can_be_deleted(window: Window, q
     [
         ("qwen3.8-27b", r"published: up to 1\.\d\d times as fast as without drafts, MTP 1\.\d\d \(RTX 3090\)"),
         ("muse-glimmer-30b", r"published: \d\.\d tokens a pass with draft \d+"),
-        ("qwen3-8b", "what it brings is not published"),
+        ("qwen3-8b", "its gain is not published"),
     ],
 )
 def test_what_published_runs_say_of_a_draft(model: str, text: str) -> None:

@@ -172,7 +172,7 @@ def draft_gain_text(file: LibraryFile) -> str:
     family = entry.family or entry.name
     best, usual = (_find_overall(read_acceptance(family, each)) for each in (draft.drafter, own))
     if best is None:
-        return tr("what it brings is not published")
+        return tr("its gain is not published")
     values |= {"tokens": 1 + best.draft * best.share, "length": best.draft}
     if usual is None or (usual.draft, usual.source) != (best.draft, best.source):
         return tr("published: {tokens:.1f} tokens a pass with draft {length}", **values)
@@ -392,8 +392,8 @@ def _file_note(model: LibraryModel, file: LibraryFile) -> str:
     best, plan = model.best, file.plan
     if file.local is not None and file.local.missing_bytes:
         return _incomplete_note(file.local)
-    if file.draft is not None:
-        return draft_gain_text(file)
+    if file.draft is not None and file.local is None:
+        return tr("another way to draft")
     if file.local is not None and file.local.store is not None:
         return place_text(file.local)
     if file.local is not None and file.local.kind is not None:
