@@ -113,6 +113,8 @@ def test_a_new_user_gets_a_draft_while_the_model_runs_and_drafts_with_it(
     assert launch is not None
     assert (launch.options.drafter, launch.options.draft) == (DSPARK, 4)
     assert field.value == choice
+    plots = cockpit.plots
+    qtbot.waitUntil(lambda: plots.state is not None and plots.state.drafter == "DSpark")
 
 
 def test_a_draft_is_listed_beside_its_model_and_can_be_deleted(window: Window, qtbot: QtBot, catalogue: Path) -> None:
