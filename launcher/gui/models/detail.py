@@ -229,7 +229,7 @@ class DetailPanel(Card):
         self.draft_rows: dict[str, DraftRow] = {}
         """By the key of the file."""
         self.measure = make_button(tr("Measure what is fastest"), self.measure_pressed.emit)
-        self.measure.setToolTip(tr("Opens Tune, which measures the running model with each way to draft that is here"))
+        self.measure.setToolTip(tr("Loads the model and opens Tune, which measures each way to draft that is here"))
         self._facts_holder, self.grid = _make_grid()
         self.header_fold = make_button(tr("More about the file"), self._toggle_header)
         self.header_fold.setObjectName("fold")
@@ -563,12 +563,12 @@ class DraftRow(QWidget):
         super().__init__()
         self.setObjectName("plain")
         self._file: LibraryFile | None = None
-        self.title, self.gain, self.state = Label(), make_caption(), make_caption()
+        self.title, self.gain, self.progress = Label(), make_caption(), make_caption()
         self.title.setWordWrap(True)
         self.download = make_button(tr("Download"), lambda: self.download_pressed.emit(self._file))
         column = QVBoxLayout()
         column.setSpacing(theme.px(2))
-        for label in (self.title, self.gain, self.state):
+        for label in (self.title, self.gain, self.progress):
             column.addWidget(label)
         row = QHBoxLayout(self)
         row.setContentsMargins(0, 0, 0, 0)
@@ -581,7 +581,8 @@ class DraftRow(QWidget):
         assert file.draft is not None  # noqa: S101 -- for the type checker
         self._file = file
         name = render(file.draft.drafter.name_short)
-        self.title.setText(f"{name} · {size_text(file)}")
+        state = file_state(file.local)[0] if file.local is not None else ""
+        self.title.setText(" · ".join(filter(None, (name, size_text(file), state))))
         set_tooltip(self.title, file.download_id)
         self.gain.setText(draft_gain_text(file))
         is_getting = file.local is None and download is not None and download.is_active
@@ -589,11 +590,9 @@ class DraftRow(QWidget):
         self.download.setAccessibleName(tr("Download {name}", name=name))
         tip = tr("Add {what} to the download queue: {size}", what=file.download_id, size=size_text(file))
         set_tooltip(self.download, tip)
-        if file.local is not None:
-            self.state.setText(tr("here, {state}", state=file_state(file.local)[0]))
-        elif is_getting and download is not None:
-            self.state.setText(tr("Downloading: {progress}", progress=download_text(download)))
-        self.state.setVisible(file.local is not None or is_getting)
+        if is_getting and download is not None:
+            self.progress.setText(tr("Downloading: {progress}", progress=download_text(download)))
+        self.progress.setVisible(is_getting)
 
 
 class _Section(QWidget):

@@ -207,6 +207,17 @@ class ModelsPage(QWidget):
             self._start(selected[0], selected[1])
 
     @Slot()
+    def measure_selected(self) -> None:
+        """Open Tune for the selected file, which is served first if it is not."""
+        model, file = self.selected or (None, None)
+        if model is None or file is None:
+            return
+        status = self._serving.find_status(model, file)
+        if status is None or not status.is_main:
+            self._controller.start(_start_name(model, file))
+        self._controller.show_page("tune")
+
+    @Slot()
     def plan_selected(self) -> None:
         """Show the plan of the selected file on the Start page."""
         selected = self.selected
@@ -469,7 +480,7 @@ class ModelsPage(QWidget):
         details.look_up_pressed.connect(self.look_up_selected)
         details.files_pressed.connect(self._show_files_of_selected)
         details.draft_pressed.connect(self._download)
-        details.measure_pressed.connect(lambda: self._controller.show_page("tune"))
+        details.measure_pressed.connect(self.measure_selected)
         details.close_pressed.connect(lambda: self._set_drawer(is_open=False))
         self.queue.finished.connect(self._show_downloaded)
         self.queue.added.connect(self._handle_added)
@@ -887,11 +898,14 @@ class ModelsPage(QWidget):
         else:
             self.queue.add_download(file.download_id)
 
-    def _name_download(self, title: str) -> str:
-        """Return the name of what a download gets: that of the list, else its title."""
+    def _find_download(self, title: str) -> tuple[LibraryModel, LibraryFile] | None:
         models = (*(self.shelf.models if self.shelf is not None else ()), *self.from_hub)
         named = ((model, file) for model in models for file in model.files if file.download_id == title)
-        found = next(named, None)
+        return next(named, None)
+
+    def _name_download(self, title: str) -> str:
+        """Return the name of what a download gets: that of the list, else its title."""
+        found = self._find_download(title)
         return name_file(*found) if found is not None else title
 
     def _handle_queue(self) -> None:
@@ -926,7 +940,11 @@ class ModelsPage(QWidget):
             self._controller.show_page("cockpit")
             return
         buttons = []
-        if path:
+        found = self._find_download(job.title)
+        if found is not None and found[1].draft is not None:
+            if found[0].key != (self.list.model_row.key if self.list.model_row is not None else ""):
+                self._key_to_select = found[0].key
+        elif path:
             self._path_to_select = Path(path)
             buttons = [(tr("Start"), lambda: self._start_path(Path(path)))]
         text = tr("{title} was downloaded and verified.", title=self._name_download(job.title))

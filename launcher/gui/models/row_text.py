@@ -92,7 +92,8 @@ class Row:
 
 def name_file(model: LibraryModel, file: LibraryFile) -> str:
     """Return the name of a file with its model, in one line."""
-    return " · ".join(filter(None, (render(model.name), file.quant)))
+    what = file.quant if file.draft is None else render(file.draft.drafter.name_short)
+    return " · ".join(filter(None, (render(model.name), what)))
 
 
 def action_text(action: str) -> str:
