@@ -365,8 +365,8 @@ class ServerService:
         context = f"{launch.context // 1024}K" if launch.context % 1024 == 0 else f"{launch.context:,}"
         settings_text = (
             message("{context} context · draft {draft} · MTP on", context=context, draft=draft)
-            if drafter.drafts
-            else message("{context} context · MTP off", context=context)
+            if drafter.uses_head
+            else message("{context} context · {drafts}", context=context, drafts=drafter.label(draft))
         )
         if launch.options.embeddings:
             settings_text = (

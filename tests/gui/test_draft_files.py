@@ -106,6 +106,9 @@ def test_a_new_user_gets_a_draft_while_the_model_runs_and_drafts_with_it(
     assert preview is not None
     assert {each.name: each.new for each in preview.changes} == {"draft": 4, "drafter": "draft-dspark"}
     assert field._hint == f"with {DRAFT}"
+    changes = cockpit.controls.changes
+    assert changes._title.text().startswith("1 change ")
+    assert "with DSpark on, draft length 4" in changes._costs.text()
     cockpit.controls.apply_now()
     qtbot.waitUntil(lambda: not cockpit.state.applying and cockpit.state.change_count == 0)
     wait_for(ServerState.READY)
@@ -113,6 +116,7 @@ def test_a_new_user_gets_a_draft_while_the_model_runs_and_drafts_with_it(
     assert launch is not None
     assert (launch.options.drafter, launch.options.draft) == (DSPARK, 4)
     assert field.value == choice
+    assert window.controller.view.settings.endswith("draft 4 by DSpark")
     plots = cockpit.plots
     qtbot.waitUntil(lambda: plots.state is not None and plots.state.drafter == "DSpark")
 

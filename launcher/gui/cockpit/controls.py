@@ -432,7 +432,7 @@ def _describe_outlook(outlook: "HandoverOutlook", estimate: "PauseEstimate", dra
 
 
 def _change_title(preview: "Preview") -> str:
-    count = ntr("1 change", "{n} changes", len(preview.changes))
+    count = ntr("1 change", "{n} changes", preview.change_count)
     if preview.restart_s is None:
         return tr("{changes} · restart time unknown", changes=count)
     if preview.restart_s < 1:
