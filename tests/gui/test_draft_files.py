@@ -82,6 +82,7 @@ def test_a_new_user_gets_a_draft_while_the_model_runs_and_drafts_with_it(
     field = cockpit.controls.restart.fields["draft"]
     qtbot.waitUntil(lambda: field.value == DraftChoice(MTP, 2))
     assert all(each.drafter is not DSPARK for each in list_steps(field))
+    assert field._hint == "by the MTP head in the model's file · to get on Models: DSpark"
 
     page = read_models(window, qtbot)
     qtbot.waitUntil(lambda: page.list.choose("drafted") and details.start.text() == "Open the chat")

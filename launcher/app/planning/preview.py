@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from launcher.app.planning.planner import MachineDescription, read_situation
-from launcher.app.planning.start_settings import with_drafts_here
+from launcher.app.planning.start_settings import list_missing_drafts, with_drafts_here
 from launcher.base.codec import JsonView
 from launcher.base.errors import GeometryUnknown, GpuAsleep, LauncherError
 from launcher.base.messages import Message, as_message, fill_template, mark, message, plural_message
@@ -22,6 +22,7 @@ from launcher.models.compute_buffers import Backend
 from launcher.models.drafters import (
     SPEC_TYPES,
     DraftChoice,
+    Drafter,
     as_choice,
     list_choices,
     usable_drafters,
@@ -130,7 +131,8 @@ class PreviewBasis:
     `own_measured` is True if the server's own memory was measured, not estimated. `draft_models` are the files with
     which it may draft, by their kind. `drafters` are those that the model can use. `expert_layers` is the number of
     layers whose experts can be moved to the host. `unsupported` are the settings that the engine does not have.
-    `slot_files` is what its slot files hold, None if that was not tested.
+    `slot_files` is what its slot files hold, None if that was not tested. `missing_drafts` are the drafters whose files
+    for the model the catalogue knows, and which are not here.
     """
 
     options: ServeOptions
@@ -156,6 +158,7 @@ class PreviewBasis:
     read_at: float | None = None
     unsupported: frozenset[str] = frozenset()
     slot_files: SlotFiles | None = None
+    missing_drafts: tuple[Drafter, ...] = ()
 
     def slider_values(self, name: str) -> tuple[Value, ...]:
         """Return the values of a slider for the setting `name`, in order. Empty if it has no slider."""
@@ -488,6 +491,7 @@ def _make_basis(launch: Launch, situation: Situation | None, engine_pid: int | N
         load=expected_load_time(launch),
         unsupported=unsupported,
         slot_files=known_slot_files(launch.build),
+        missing_drafts=list_missing_drafts(options),
     )
     return _with_memory(basis, situation, engine_pid) if situation else basis
 

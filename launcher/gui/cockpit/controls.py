@@ -573,7 +573,16 @@ def _context_hint(preview: "Preview") -> str:
 
 
 def _drafts_hint(preview: "Preview") -> str:
-    """Return where the drafts come from, or what the model lacks for others than repeats of its text."""
+    """Return where the drafts come from, or what the model lacks for others than repeats, and what could be got."""
+    source, missing = _describe_source(preview), [render(each.name_short) for each in preview.basis.missing_drafts]
+    return (
+        tr("{source} · to get on Models: {missing}", source=source, missing=tr(", ").join(missing))
+        if missing
+        else source
+    )
+
+
+def _describe_source(preview: "Preview") -> str:
     basis, drafter = preview.basis, preview.plan_settings.drafter
     match drafter.source:
         case "head":
