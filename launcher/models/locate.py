@@ -321,12 +321,14 @@ def add_draft(selection: ModelSelection, path: Path) -> ModelSelection:
 
 
 def _add_drafts_beside(selection: ModelSelection) -> ModelSelection:
-    """Return a model of the catalogue with the drafts that lie beside its file, besides those that it lists."""
+    """Return a model of the catalogue with the drafts that are here: listed ones, and others beside its file."""
     if selection.path is None:
         return selection
-    known = selection.entry.draft_kinds
-    new = [each for each in find_drafts_beside(selection.path) if not set(each.kinds) & set(known)]
-    return selection.with_entry(replace(selection.entry, drafts=(*selection.entry.drafts, *new))) if new else selection
+    listed = selection.entry
+    entry = replace(listed, drafts=tuple(each for each in listed.drafts if find_companion(listed, each) is not None))
+    new = (each for each in find_drafts_beside(selection.path) if not set(each.kinds) & {*entry.draft_kinds})
+    entry = replace(entry, drafts=(*entry.drafts, *new))
+    return selection if entry.drafts == listed.drafts else selection.with_entry(entry)
 
 
 def find_projector(selection: ModelSelection) -> Path:

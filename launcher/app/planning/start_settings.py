@@ -30,7 +30,7 @@ from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry, Mode
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.drafters import Drafter, drafter_in
 from launcher.models.gguf import GgufModel
-from launcher.models.library import find_companion
+from launcher.models.library import find_companion, find_entry
 from launcher.models.locate import (
     ModelSelection,
     add_draft,
@@ -543,24 +543,19 @@ def _find_drafts(entry: ModelEntry) -> dict[CompanionFile, Path]:
     return {each: path for each in entry.all_drafts if (path := find_companion(entry, each)) is not None}
 
 
-def _find_entry(options: ServeOptions) -> ModelEntry | None:
-    try:
-        return select_file(options.model, load_catalogue()).entry
-    except (LauncherError, OSError):
-        return None
-
-
 def list_missing_drafts(options: ServeOptions) -> tuple[Drafter, ...]:
     """Return the drafters for which the catalogue knows a file for the model of a start, and none is here."""
-    entry = _find_entry(options)
-    drafters = dict.fromkeys(each.drafter for each in (entry.drafts if entry is not None else ()))
+    found = find_entry(load_catalogue(), options.model)
+    drafters = dict.fromkeys(each.drafter for each in (found[0].drafts if found is not None else ()))
     return tuple(each for each in drafters if not each.uses_any(options.draft_files))
 
 
 def with_drafts_here(options: ServeOptions) -> ServeOptions:
     """Return the options of a start with the drafts that have come to this computer since."""
-    entry = _find_entry(options)
-    found = _find_drafts(entry) if entry is not None else {}
+    try:
+        found = _find_drafts(select_file(options.model, load_catalogue()).entry)
+    except (LauncherError, OSError):
+        return options
     new = [DraftFile(kind, path) for each, path in found.items() for kind in each.kinds]
     new = [each for each in new if each.kind not in options.draft_files and not options.embeddings]
     return replace(options, other_drafts=(*options.other_drafts, *new)) if new else options

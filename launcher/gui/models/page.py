@@ -896,7 +896,9 @@ class ModelsPage(QWidget):
         if download is not None and download.job is not None and download.job.state.value in ("failed", "cancelled"):
             self.queue.request_state("run", download.job.id)
         else:
-            self.queue.add_download(file.download_id)
+            planned = file.plan.setting if file.plan is not None else None
+            with_file = planned is not None and planned.drafter.source == "file"
+            self.queue.add_download(file.download_id, planned.chosen_drafter if planned and with_file else None)
 
     def _find_download(self, title: str) -> tuple[LibraryModel, LibraryFile] | None:
         models = (*(self.shelf.models if self.shelf is not None else ()), *self.from_hub)
