@@ -157,6 +157,8 @@ async def test_the_queue_takes_a_drafter_as_pull_does(catalogue: Path) -> None:
     assert job.id == added.job.id
     assert job.arguments["drafter"] == "draft-dspark"
     assert [Path(path).name for paths in job.arguments["targets"] for path in paths] == [MODEL, DRAFT]
+    plain = await add_pull("drafted:F16")
+    assert "drafter" not in plain.job.arguments, "a job of an earlier version is the same"
 
 
 def test_choices_go_from_off_through_the_lengths_of_each_drafter() -> None:

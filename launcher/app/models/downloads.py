@@ -47,7 +47,8 @@ async def add_pull(
         if file is None and entry.repo is not None:
             choice = await choose_file(catalogue, entry, vision=vision)
             text = choice.name
-    details: dict[str, Any] = {"sha256": sha256, "revision": revision, "vision": vision, "drafter": drafter}
+    details: dict[str, Any] = {"sha256": sha256, "revision": revision, "vision": vision}
+    details |= {"drafter": drafter} if drafter else {}  # else it is the same job as one of an earlier version
     target = await asyncio.to_thread(parse_target, text, catalogue, **details)
     folder = expand_user(to).absolute() if to else None
     arguments = {
@@ -73,8 +74,7 @@ async def _run_pull(arguments: dict[str, Any], report: ReportProgress) -> dict[s
     """Pull a model. If it fails verification, the file is kept and the job fails."""
     catalogue = await asyncio.to_thread(load_catalogue)
     settings = transfer_settings()
-    # Jobs of an earlier version have no drafter.
-    details: dict[str, Any] = {name: arguments.get(name) for name in ("sha256", "revision", "vision", "drafter")}
+    details = {name: arguments[name] for name in ("sha256", "revision", "vision", "drafter") if name in arguments}
     query_target = partial(parse_target, arguments["what"], catalogue, **details)
     target = await call_with_retries(query_target, settings, lambda note: report(Progress(0, None, note=note)))
     to = Path(arguments["to"]) if arguments["to"] else None
