@@ -62,6 +62,7 @@ async def _add_downloads(options: argparse.Namespace) -> Result:
     if options.backend and not options.engine:
         raise BadOption("--backend goes with --engine.", "Add --engine, or leave --backend out.")
     model_options = {"to": options.to, "sha256": options.sha256, "revision": options.revision, "vision": options.vision}
+    model_options["drafter"] = options.drafter
     to_add: dict[str, Callable[[], Awaitable[AddedJob]]] = {
         text: partial(add_pull, text, **model_options) for text in options.what
     }

@@ -16,7 +16,7 @@ from launcher.cli.output import Note, Result
 from launcher.models.catalogue_load import load_catalogue
 
 if TYPE_CHECKING:
-    from launcher.models.catalogue import Catalogue, ModelEntry
+    from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry
     from launcher.models.hub_figures import RefreshResult
     from launcher.models.preset import Note as ModelNote
     from launcher.models.preset import QualityNote, Sampling
@@ -152,12 +152,10 @@ def _list_facts(model: ModelEntry) -> Iterator[tuple[str, str]]:
     yield "Context", f"{model.native_context:,} tokens" if model.native_context else "unknown"
     if model.speculation:
         drafter, beside = model.drafter, model.draft_file
-        file = f", {beside.file} ({_format_gb(beside.size_bytes)} GB)" if beside else ""
+        file = f", {_format_companion(beside)}" if beside else ""
         yield "Drafts by", f"{drafter.summary} (--spec-type {drafter.spec_type}){file}"
     for each in model.drafts:
-        other = each.drafter
-        file = f", {each.file} ({_format_gb(each.size_bytes)} GB)"
-        yield "or by", f"{other.summary} (--drafter {other.spec_type}){file}"
+        yield "or by", f"{each.drafter.summary} (--drafter {each.drafter.spec_type}), {_format_companion(each)}"
     defaults = {"on": "on, unless a request turns it off", "off": "off"}
     yield "Thinking", defaults[model.thinking] if model.thinking else "unknown"
     if model.sampling:
@@ -173,6 +171,11 @@ def _list_facts(model: ModelEntry) -> Iterator[tuple[str, str]]:
         yield "", f"from {model.geometry_source or 'its description'}"
     else:
         yield "Shape", "unknown, read from the file's header"
+
+
+def _format_companion(file: CompanionFile) -> str:
+    about = "" if file.size_bytes else "about "
+    return f"{file.file} ({f'{about}{_format_gb(file.expected_bytes)} GB' if file.expected_bytes else 'size unknown'})"
 
 
 def _format_files(model: ModelEntry) -> Iterator[str]:

@@ -608,7 +608,7 @@ def _describe_plan(
     if plan.entry.repo is None and local_file:
         yield _format_row("file", str(local_file))
     if plan.entry.repo:
-        drafter = f" --drafter {options.drafter}" if setting.draft_bytes and options.drafter else ""
+        drafter = f" --drafter {setting.chosen_drafter}" if setting.draft_bytes and setting.chosen_drafter else ""
         pull = f"`mtp-launcher pull {plan.entry.id}:{plan.file.quant}{drafter}` downloads it"
         yield _format_row("file", f"{plan.entry.repo}:{plan.file.file}")
         yield _format_row("", f"on this machine: {local_file}" if local_file else pull)

@@ -90,8 +90,8 @@ def change_settings(options: ServeOptions, settings: Settings) -> ServeOptions:
 
 
 def changes_between(running: ServeOptions, wanted: ServeOptions) -> dict[str, str] | None:
-    """Return the settings in which `wanted` differs, as a user writes them; None if it also differs in something
-    else."""
+    """Return the settings in which `wanted` differs, as a user writes them; None if it also differs in something else
+    than the drafts that have come to this computer since."""
     written = {
         row.spelling: row.format_value(row.value_in(wanted))
         for row in ROWS.values()
@@ -100,6 +100,7 @@ def changes_between(running: ServeOptions, wanted: ServeOptions) -> dict[str, st
     if wanted.extra != running.extra:
         written[EXTRA] = shlex.join(wanted.extra) or LEFT_OPEN[0]
     try:
+        running = replace(running, other_drafts=wanted.other_drafts)
         return written if change_settings(running, parse_settings(written)) == wanted else None
     except BadOption:
         return None

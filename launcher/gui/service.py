@@ -235,7 +235,9 @@ class ServerService:
             raise ServerNotFound(
                 message("The server was never started, so there are no settings to change."), message("Start it first.")
             )
-        options = engine_settings.change_settings(session.supervisor.options or launch.options, changes)
+        options = session.supervisor.options or launch.options
+        options = await asyncio.to_thread(start_settings.with_drafts_here, options)
+        options = engine_settings.change_settings(options, changes)
         if extra is not None:
             options = replace(options, extra=tuple(extra))
         answer = await self._wait_for_replies(session) if drain_s else None
@@ -363,8 +365,8 @@ class ServerService:
         context = f"{launch.context // 1024}K" if launch.context % 1024 == 0 else f"{launch.context:,}"
         settings_text = (
             message("{context} context · draft {draft} · MTP on", context=context, draft=draft)
-            if drafter.drafts
-            else message("{context} context · MTP off", context=context)
+            if drafter.uses_head
+            else message("{context} context · {drafts}", context=context, drafts=drafter.label(draft))
         )
         if launch.options.embeddings:
             settings_text = (

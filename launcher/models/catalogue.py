@@ -276,6 +276,10 @@ class ModelEntry:
         own = self.draft_file
         return (*((replace(own, speculation=own.speculation or self.speculation),) if own else ()), *self.drafts)
 
+    def repo_of(self, companion: CompanionFile) -> str | None:
+        """Return the repository of a file beside the model, or None."""
+        return companion.repo or self.repo
+
     @property
     def draft_kinds(self) -> tuple[str, ...]:
         """The kinds of these files."""

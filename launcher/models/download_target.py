@@ -14,7 +14,7 @@ from launcher.fetch.hub import DEFAULT_ENDPOINT, HubFile, hub_endpoint, is_hub_f
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
 from launcher.models.file_kinds import recognise_name, unusable_error
 from launcher.models.hub_files import read_repository
-from launcher.models.library import find_catalogue_file, split_names
+from launcher.models.library import find_catalogue_draft, find_catalogue_file, split_names
 from launcher.models.library_index import Kind
 from launcher.models.limits import no_head_error
 
@@ -119,6 +119,9 @@ def parse_target(
             message("Start it[: {command}].", command=command_name(f"serve {text}")),
         )
     file = _parse_hub_file(text, revision)
+    if sha256 is None and (found := find_catalogue_draft(catalogue, file.repo, file.path)) is not None:
+        item = DownloadItem("draft", (DownloadFile(file.path, file, None, *_size_and_hash(found[1])),))
+        return DownloadTarget(str(file), (item,), models_dir(), found[0])
     entry, catalogue_file = find_catalogue_file(catalogue, file.repo, file.path)
     is_other_revision = revision or file.revision != "main"
     items = [DownloadItem("model", _model_files(file, catalogue_file, None if is_other_revision else catalogue_file))]

@@ -3,7 +3,7 @@
 Arguments, memory estimates, forecasts, plans, tunes, the catalogue, exports and both faces ask the row.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,9 +30,10 @@ class Drafter:
     loaded for it. `takes_length`: the draft length limits it. `outputs` are the rows of logits for each slot; 0: by
     the draft length. `keeps_states`: the engine keeps a recurrent state for each drafted token. `reads_layers`: it
     reads what goes into some of the model's layers, which its file's header names. `at_once`: one pass of its file
-    drafts all tokens. `tried`: a tune tries it besides the model's own. `title` is its name for people.
-    `usual_length` is the draft length if the user names the drafter and no length. `files` are the kinds of files
-    (models/file_kinds.py) that it drafts with. `newer`: llama.cpp b11669 lacks it; forks and later builds may have it.
+    drafts all tokens. `tried`: a tune tries it besides the model's own. `title` is its name in sentences, `short` that
+    beside a number if it differs. `usual_length` is the draft length if the user names the drafter and no length.
+    `files` are the kinds of files (models/file_kinds.py) that it drafts with. `newer`: llama.cpp b11669 lacks it; forks
+    and later builds may have it.
     """
 
     name: str
@@ -47,7 +48,8 @@ class Drafter:
     reads_layers: bool = False
     at_once: bool = False
     tried: bool = False
-    title: str = "MTP"
+    title: str = mark("MTP")
+    short: str = ""
     usual_length: int = 2
     files: tuple[str, ...] = ()
     newer: bool = False
@@ -87,6 +89,16 @@ class Drafter:
         name = None if self.uses_head else as_message(self.title)  # what a head drafts needs no name
         return message("draft {draft}[ by {drafter}]", draft=length, drafter=name)
 
+    def short_label(self, length: int) -> Message:
+        """Return a name with the draft length, such as "DFlash 4"; "off" if nothing is drafted."""
+        name = self.name_short
+        return message("{drafter} {draft}", drafter=name, draft=length) if self.takes_length and self.drafts else name
+
+    @property
+    def name_short(self) -> Message:
+        """Its name in few words, such as "DFlash"; "off" if nothing is drafted."""
+        return as_message(self.short or self.title)
+
     def describe(self, length: int, *, mode: bool = False) -> Message:
         """Return the same with more words: "draft length 3", or with `mode` "MTP on, draft length 3"."""
         if not self.drafts or not self.takes_length:
@@ -98,7 +110,7 @@ class Drafter:
         )
 
 
-NONE = Drafter("none", "none", "")
+NONE = Drafter("none", "none", "", short=mark("off"))
 MTP = Drafter("mtp", "draft-mtp", "head", "MTP head inside the model's file", uses_head=True)
 _BLOCK: Mapping[str, Any] = {"at_once": True, "usual_length": 4}
 """Drafters that make a block at once. DFlash2 was 52 % faster with 4 and 23 % with 7 tokens in a published study that
@@ -112,6 +124,7 @@ _REPEATS = partial(
     outputs=_NGRAM_OUTPUTS,
     keeps_states=False,
     title=mark("the search for repeats"),
+    short=mark("repeats"),
 )
 
 
@@ -130,6 +143,7 @@ _ROWS = (
         "file",
         "smaller model of the same vocabulary",
         title=mark("the draft model"),
+        short=mark("draft model"),
         files=(MODEL_FILE,),
         keeps_states=False,
     ),
@@ -149,6 +163,8 @@ DRAFTERS: Mapping[str, Drafter] = {row.name: row for row in _ROWS}
 """All drafters by their word in the catalogue, in the order in which they are listed."""
 SPEC_TYPES = tuple(dict.fromkeys(row.spec_type for row in _ROWS))
 """What can be chosen. Whether a head is in a file of its own depends on the model."""
+SPEC_TYPES_WITH_FILES = tuple(dict.fromkeys(row.spec_type for row in _ROWS if row.source == "file"))
+"""Those that may draft with a file beside the model."""
 STABLE_SPEC_TYPES = frozenset(row.spec_type for row in _ROWS if not row.newer)
 """What llama.cpp b11434 to b11669 has."""
 if TYPE_CHECKING:
@@ -201,3 +217,33 @@ def drafter_of(length: object, drafter: Drafter = MTP) -> Drafter:
 def drafter_in(settings: Mapping[str, object]) -> Drafter:
     """Return the drafter of settings by name, such as those of a run."""
     return drafter_of(settings.get("draft"), find_drafter(str(settings.get("drafter") or MTP.spec_type)))
+
+
+@dataclass(frozen=True, slots=True)
+class DraftChoice:
+    """A way to draft and its length, which are chosen as one. The length of drafters that take none is their usual."""
+
+    drafter: Drafter
+    length: int = 0
+
+    @property
+    def label(self) -> Message:
+        """A few words, such as "DFlash 4"."""
+        return self.drafter.short_label(self.length)
+
+    def as_settings(self, own: str) -> dict[str, int | str | None]:
+        """Return the server settings of it, by name, for a model whose `own` drafter --spec-type calls so."""
+        if not self.drafter.drafts:
+            return {"draft": 0}
+        return {"draft": self.length, "drafter": None if self.drafter.spec_type == own else self.drafter.spec_type}
+
+
+def as_choice(drafter: Drafter, length: int) -> DraftChoice:
+    """Return a drafter in use with its draft length as a choice."""
+    return DraftChoice(drafter, (length if drafter.takes_length else drafter.usual_length) if drafter.drafts else 0)
+
+
+def list_choices(drafters: Iterable[Drafter], lengths: Iterable[int]) -> tuple[DraftChoice, ...]:
+    """Return no drafts, then each of some drafters with each length that it takes."""
+    found = [as_choice(each, length) for each in drafters for length in lengths]
+    return tuple(dict.fromkeys((DraftChoice(NONE), *found)))

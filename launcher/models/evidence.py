@@ -13,7 +13,7 @@ When models were released is in presets/evidence/releases.csv, each date with it
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from math import exp, log
 from typing import NamedTuple
@@ -71,6 +71,29 @@ def read_acceptance(family: str, drafter: Drafter) -> tuple[AcceptedDrafts, ...]
     return tuple(
         each for each in rows.values() if each.drafter == drafter.name or DRAFTERS[each.drafter].uses_any(drafter.files)
     )
+
+
+def find_published_gain(
+    runs: Iterable[PublishedRun], spec_type: str, own: str
+) -> tuple[PublishedRun | None, PublishedRun | None]:
+    """Return the run with the best gain by a drafter, and that by a model's `own` on the same computer by its source.
+
+    Both are called as --spec-type does; None for what nobody published for llama.cpp.
+    """
+
+    def find_best(spec: str, beside: PublishedRun | None = None) -> PublishedRun | None:
+        found = [
+            run for run in good if run.spec_type == spec and (beside is None or _setting_of(run) == _setting_of(beside))
+        ]
+        return max(found, key=lambda run: run.speedup or 0, default=None)
+
+    good = [run for run in runs if run.speedup and run.trust == "good" and not is_other_engine(run.engine, run.backend)]
+    best = find_best(spec_type)
+    return best, find_best(own, best) if best is not None and own != spec_type else None
+
+
+def _setting_of(run: PublishedRun) -> tuple[object, ...]:
+    return run.source, run.gpu, run.quant, run.baseline
 
 
 @cache

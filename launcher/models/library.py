@@ -25,6 +25,7 @@ from launcher.fetch.file_names import local_path
 from launcher.fetch.hub_cache import claimed_sha256, find_cached_files
 from launcher.models.added_places import read_added_places
 from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry, ModelFile
+from launcher.models.drafters import MODEL_FILE
 from launcher.models.gguf import GgufModel, part_names, read_model
 from launcher.models.library_index import (
     FileHash,
@@ -837,6 +838,20 @@ def find_catalogue_file(
             if repo and (entry.repo, catalogue_file.file) == (repo, file):
                 return entry, catalogue_file
     return None, None
+
+
+def find_catalogue_draft(
+    catalogue: Catalogue, repo: str | None, file: str | None
+) -> tuple[ModelEntry, CompanionFile] | None:
+    """Return the catalogue's first model that a file of a repository drafts for, and its draft; None for others.
+
+    A small model is none: it can also be used on its own.
+    """
+    for entry in catalogue.models if repo else ():
+        for draft in entry.all_drafts:
+            if (entry.repo_of(draft), draft.file) == (repo, file) and MODEL_FILE not in draft.kinds:
+                return entry, draft
+    return None
 
 
 def parse_quant(name: str) -> str | None:

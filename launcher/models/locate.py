@@ -321,19 +321,19 @@ def add_draft(selection: ModelSelection, path: Path) -> ModelSelection:
 
 
 def _add_drafts_beside(selection: ModelSelection) -> ModelSelection:
-    """Return a model of the catalogue with the drafts that lie beside its file, besides those that it lists.
+    """Return a model of the catalogue with the drafts that are here: listed ones, and others beside its file.
 
     The first of them is its own if the file cannot draft without.
     """
-    entry, file = selection.entry, selection.file
+    listed, file = selection.entry, selection.file
     if selection.path is None:
         return selection
-    new = [each for each in find_drafts_beside(selection.path) if not set(each.kinds) & set(entry.draft_kinds)]
-    if not new:
-        return selection
-    with_new = replace(entry, drafts=(*entry.drafts, *new))
-    lacks_own = file is not None and not entry.can_draft(file)
-    return selection.with_entry(with_new.with_drafter(new[0].drafter.spec_type) if lacks_own else with_new)
+    entry = replace(listed, drafts=tuple(each for each in listed.drafts if find_companion(listed, each) is not None))
+    new = (each for each in find_drafts_beside(selection.path) if not set(each.kinds) & {*entry.draft_kinds})
+    entry = replace(entry, drafts=(*entry.drafts, *new))
+    if entry.drafts and file is not None and not entry.can_draft(file):
+        entry = entry.with_drafter(entry.drafts[0].drafter.spec_type)
+    return selection if entry == listed else selection.with_entry(entry)
 
 
 def find_projector(selection: ModelSelection) -> Path:

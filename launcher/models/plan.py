@@ -517,6 +517,7 @@ def _make_ranked_plan(
     setting = _preset_settings(entry, file, preset, situation, criteria)
     if ranked is not None and drafter_of(ranked.draft).drafts and ranked.drafter is not setting.drafter_if_on:
         setting = replace(setting, chosen_drafter=ranked.drafter.spec_type, draft=ranked.draft)
+        entry = entry.with_drafter(setting.chosen_drafter)  # with its file
     return _make_plan(entry, file, weights, setting, preset, situation, criteria, ranked)
 
 

@@ -522,6 +522,8 @@ ROWS: Mapping[str, ServerSetting] = {
     if (row := each.metadata.get("row")) is not None
 }
 """All server settings by name, in the order in which they are listed."""
+DRAFTING = ("draft", "drafter")
+"""Settings that are one choice: how to draft."""
 VARIED = tuple(name for name, row in ROWS.items() if row.tuned is not None)
 """Settings that a tune can vary besides the draft length."""
 

@@ -132,6 +132,23 @@ def test_the_form_begins_with_the_draft_length_and_asks_for_a_difference(pane: C
     assert pane.window().focusWidget() is pane.prompt
 
 
+def test_b_drafts_by_the_name_of_a_drafter(pane: ChatPane) -> None:
+    bar = pane.compare_bar
+    for text, wanted in (
+        ("4", {"draft": 4}),
+        ("off", {"draft": 0}),
+        ("dflash 4", {"draft": 4, "drafter": "draft-dflash"}),
+        ("MTP 3", {"draft": 3, "drafter": "draft-mtp"}),
+        ("repeats", {"draft": 2, "drafter": "ngram-simple"}),
+    ):
+        bar.fields["draft"].setText(text)
+        assert bar.read_values() == ({}, wanted)
+    pane.compare_button.click()
+    bar.fields["draft"].setText("DFlash 4")
+    bar.collapse()
+    assert bar._note.text().startswith("B: draft 4 by DFlash. Runs A, restarts")
+
+
 def test_b_takes_every_sampling_value_and_says_so_in_a_line(pane: ChatPane) -> None:
     pane.compare_button.click()
     bar = pane.compare_bar

@@ -27,6 +27,7 @@ from launcher.gui.cockpit.panes import HidePaneButton
 from launcher.gui.labels import UNKNOWN, ElidedLabel, Label
 from launcher.gui.viewmodel import ViewModel
 from launcher.gui.window import Window
+from launcher.models.drafters import MTP, DraftChoice
 from launcher.monitor.health_event import Finding, FindingCode
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.tuned_settings import Evidence, TunedSettings, save_tuned_settings
@@ -68,7 +69,16 @@ def test_checks_that_leave_the_server_unchanged(page: CockpitPage, qtbot: QtBot,
 
 def check_that_the_sliders_show_the_settings_of_the_server(page: CockpitPage) -> None:
     fields = page.controls.restart.fields
-    expected = {"ctx": 8_192, "draft": 2, "kv": "f16", "ubatch": 512, "n_cpu_moe": 0, "moe_cache_mib": 0, "slots": 1}
+    draft = DraftChoice(MTP, 2)
+    expected = {
+        "ctx": 8_192,
+        "draft": draft,
+        "kv": "f16",
+        "ubatch": 512,
+        "n_cpu_moe": 0,
+        "moe_cache_mib": 0,
+        "slots": 1,
+    }
     assert {name: fields[name].value for name in expected} == expected
     assert not fields["n_cpu_moe"].isVisible()  # on the processor all experts are in host memory already
     assert fields["ctx"].slider.mark == fields["ctx"].slider.maximum()
@@ -105,8 +115,8 @@ def check_that_moving_a_slider_changes_the_preview_only(page: CockpitPage, qtbot
     qtbot.keyClick(draft.slider, Qt.Key.Key_Right)
     page.controls.restart.fields["ctx"].slider.setValue(12)
     qtbot.waitUntil(page.controls.changes.isVisible)
-    assert draft.value == 3
-    assert "was 2" in draft.slider.accessibleDescription()
+    assert draft.value == DraftChoice(MTP, 3)
+    assert "was MTP 2" in draft.slider.accessibleDescription()
     preview = page.state.preview
     assert preview is not None
     assert [change.name for change in preview.changes] == ["draft", "ctx"]
@@ -115,7 +125,7 @@ def check_that_moving_a_slider_changes_the_preview_only(page: CockpitPage, qtbot
     assert session.supervisor.engine_pid == engine
     qtbot.mouseClick(page.controls.changes.revert_button, Qt.MouseButton.LeftButton)
     assert not page.controls.changes.isVisible()
-    assert (draft.value, page.controls.restart.fields["ctx"].value) == (2, 8_192)
+    assert (draft.value, page.controls.restart.fields["ctx"].value) == (DraftChoice(MTP, 2), 8_192)
 
 
 def test_a_typed_context_between_two_steps_is_what_the_engine_gets(
@@ -157,7 +167,7 @@ def test_the_draft_length_is_changed_and_applied(page: CockpitPage, qtbot: QtBot
     wait_for(ServerState.READY)
     qtbot.waitUntil(lambda: page.state.change_count == 0)
     assert "draft 3" in demo.controller.view.settings
-    assert page.controls.restart.fields["draft"].value == 3
+    assert page.controls.restart.fields["draft"].value == DraftChoice(MTP, 3)
     assert page.controls.restart.isEnabled()
     assert demo.focusWidget() is page.controls.restart.fields["draft"].slider, "the slider that was moved last"
     previewer = page.state.previewer
@@ -668,7 +678,7 @@ def test_the_result_of_a_tune_is_shown_at_the_draft_slider(page: CockpitPage, qt
     launch = demo.controller.launch
     assert launch is not None
     field = page.controls.restart.fields["draft"]
-    qtbot.waitUntil(lambda: field._hint == "0 turns MTP off")
+    qtbot.waitUntil(lambda: field._hint == "by the MTP head in the model's file")
     evidence = Evidence(mtp="on", tokens_per_second=306.4, speedup=2.32, environment=Environment.for_launch(launch))
     tuned = TunedSettings(settings={"draft": 4}, evidence=evidence, verified_by=("1",))
     save_tuned_settings(tuned)

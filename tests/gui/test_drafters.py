@@ -57,7 +57,9 @@ def test_one_row_makes_an_option_an_argument_memory_a_slider_and_an_axis(row: Dr
 
     basis = replace(describe_server(), drafters=SPEC_TYPES)
     assert row.spec_type in basis.slider_values("drafter")
-    assert "drafter" in RestartFields(SettingsState(Controller())).fields
+    with_row = replace(basis, plan_settings=replace(basis.plan_settings, spec_type=row.spec_type))
+    assert row.short_label(4) in [each.label for each in with_row.draft_choices]
+    assert "drafter" not in RestartFields(SettingsState(Controller())).fields, "the field of drafts requests it"
     assert "drafter" in VARIED
     tried = values(build_space(basis, ["drafter"])).get("drafter", ())
     assert (row.spec_type in tried) == row.tried

@@ -20,6 +20,7 @@ from launcher.gui.cockpit.stop_button import StopButton
 from launcher.gui.cockpit.stops import PlanStops
 from launcher.gui.labels import Label
 from launcher.gui.window import Window
+from launcher.models.drafters import MTP, DraftChoice
 from tests.app.first.test_first_start import REPO, add_to_catalogue
 from tests.conftest import Hub
 from tests.models.pulling import DEMO, FILE
@@ -147,10 +148,10 @@ def test_nothing_is_marked_as_changed_once_the_server_has_ended(
     field = page.controls.restart.fields["draft"]
     field.slider.setValue(3)
     shown = lambda: [each.text() for each in field.findChildren(Label) if each.isVisible()]  # noqa: E731
-    qtbot.waitUntil(lambda: "was 2" in shown())
+    qtbot.waitUntil(lambda: "was MTP 2" in shown())
     demo.controller.stop()
     wait_for(ServerState.STOPPED)
-    qtbot.waitUntil(lambda: "was 2" not in shown())
+    qtbot.waitUntil(lambda: "was MTP 2" not in shown())
     assert field.value is None
 
 
@@ -169,7 +170,7 @@ def test_a_button_goes_back_to_the_plan_from_settings_of_the_user(
     assert "Recommended" in demo_stops.back_button.toolTip()
     demo_stops.back_button.setFocus()
     qtbot.keyClick(demo_stops.back_button, Qt.Key.Key_Space)
-    assert (fields["draft"].value, fields["ctx"].value, page.state.change_count) == (2, 8_192, 0)
+    assert (fields["draft"].value, fields["ctx"].value, page.state.change_count) == (DraftChoice(MTP, 2), 8_192, 0)
     assert not demo_stops.back_button.isVisible()
     assert demo.focusWidget() is page, "not the next button"
     page.controls.mode.button("simple").click()
@@ -202,7 +203,7 @@ def test_a_chosen_plan_is_applied_by_a_restart_as_changes_of_sliders_are(
     preview = page.state.preview
     assert preview is not None
     assert [(each.name, each.old, each.new) for each in preview.changes] == [("draft", 3, 2)]
-    assert page.controls.restart.fields["draft"].value == 2
+    assert page.controls.restart.fields["draft"].value == DraftChoice(MTP, 2)
     apply_changes(page, qtbot, demo, wait_for)
     assert "draft 2" in demo.controller.view.settings
     assert checked_buttons(demo_stops) == ["recommended"]

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.app.planning.start_settings import list_missing_drafts, with_drafts_here
 from launcher.base.errors import ModelHasNoHead
+from launcher.base.paths import models_dir
+from launcher.engine.serve_options import DraftFile, ServeOptions
 from launcher.models.catalogue import Catalogue, CompanionFile
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.download_target import parse_target
@@ -90,6 +93,36 @@ def test_a_model_of_the_catalogue_is_downloaded_with_the_wanted_draft() -> None:
     ]
     with pytest.raises(ModelHasNoHead, match="no file for draft-dflash beside it"):
         parse_target(name, drafted, drafter="draft-dflash")
+
+
+def test_a_listed_draft_that_is_not_here_is_not_used_and_hides_none_beside_the_model(
+    home: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    own = home / "config" / "models" / "own.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text(
+        """
+[[models]]
+id = "drafted"
+name = "Drafted"
+repo = "someone/Drafted-GGUF"
+speculation = "mtp"
+files = [{ quant = "F16", file = "demo-F16.gguf" }]
+drafts = [{ repo = "other/Drafts-GGUF", file = "dflash.gguf", speculation = "dflash" }]
+"""
+    )
+    path = models_dir() / "someone" / "Drafted-GGUF" / "demo-F16.gguf"
+    path.parent.mkdir(parents=True)
+    shutil.copy(demo_model, path)
+    selection = select_file(path, load_catalogue())
+    assert (selection.entry.id, selection.entry.drafts) == ("drafted", ())
+    assert [each.name for each in list_missing_drafts(ServeOptions(path))] == ["dflash"]
+    beside = path.with_name("dflash-demo-F16.gguf")
+    write_draft(beside, "dflash", demo_model)
+    options = with_drafts_here(ServeOptions(path))
+    assert options.other_drafts == (DraftFile("dflash", beside),)
+    assert list_missing_drafts(options) == ()
 
 
 def test_a_draft_of_the_catalogue_names_its_drafter(home: Path) -> None:

@@ -13,6 +13,7 @@ import psutil
 from launcher.app.measuring.benchmark import check_sizes
 from launcher.app.measuring.speed_limit import find_speed_limit
 from launcher.app.planning.preview import Preview, PreviewBasis, Previewer, read_basis
+from launcher.app.planning.start_settings import with_drafts_here
 from launcher.base.codec import JsonView
 from launcher.base.errors import BadOption, ModelHasNoHead
 from launcher.base.messages import join_messages, message
@@ -154,6 +155,7 @@ async def prepare_tune(
             message("{wrong} is not a setting that a tune can vary.", wrong=wrong),
             message("There are {known}.", known=known),
         )
+    options = await asyncio.to_thread(with_drafts_here, options)
     launch = await prepare_launch(replace(options, draft=0), Endpoint(0, ""))
     check_writes_text(launch.header)
     check_sizes(workload, launch.context)

@@ -34,6 +34,7 @@ async def add_pull(
     sha256: str | None = None,
     revision: str | None = None,
     vision: bool = False,
+    drafter: str | None = None,
 ) -> AddedJob:
     """Add a model to the queue, with the arguments of `pull`. Raises what `parse_target` raises.
 
@@ -46,14 +47,14 @@ async def add_pull(
         if file is None and entry.repo is not None:
             choice = await choose_file(catalogue, entry, vision=vision)
             text = choice.name
-    target = await asyncio.to_thread(parse_target, text, catalogue, sha256=sha256, revision=revision, vision=vision)
+    details: dict[str, Any] = {"sha256": sha256, "revision": revision, "vision": vision}
+    details |= {"drafter": drafter} if drafter else {}  # else it is the same job as one of an earlier version
+    target = await asyncio.to_thread(parse_target, text, catalogue, **details)
     folder = expand_user(to).absolute() if to else None
     arguments = {
         "what": text,
         "to": str(folder) if folder else None,
-        "sha256": sha256,
-        "revision": revision,
-        "vision": vision,
+        **details,
         "targets": [[str(path) for path in paths] for paths in _target_paths(target, folder)],
     }
     return await asyncio.to_thread(download_queue().add_job, PULL, arguments, target.label, size_bytes=target.bytes)
@@ -73,7 +74,7 @@ async def _run_pull(arguments: dict[str, Any], report: ReportProgress) -> dict[s
     """Pull a model. If it fails verification, the file is kept and the job fails."""
     catalogue = await asyncio.to_thread(load_catalogue)
     settings = transfer_settings()
-    details = {name: arguments[name] for name in ("sha256", "revision", "vision")}
+    details = {name: arguments[name] for name in ("sha256", "revision", "vision", "drafter") if name in arguments}
     query_target = partial(parse_target, arguments["what"], catalogue, **details)
     target = await call_with_retries(query_target, settings, lambda note: report(Progress(0, None, note=note)))
     to = Path(arguments["to"]) if arguments["to"] else None

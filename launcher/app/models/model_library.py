@@ -31,7 +31,7 @@ from launcher.models.ranking import lack_of_score
 if TYPE_CHECKING:
     from launcher.app.planning.planner import MachineDescription
     from launcher.fetch.hub import FoundRepo
-    from launcher.models.catalogue import ModelEntry, ModelFile
+    from launcher.models.catalogue import CompanionFile, ModelEntry, ModelFile
     from launcher.models.leftovers import Leftover
     from launcher.models.library import LocalModel
     from launcher.models.plan import Plan
@@ -58,14 +58,16 @@ class LibraryFile:
     """One file of a model, on this computer (`local`) or not, and the plan for it.
 
     `entry` and `file` describe a file that can be planned; they are None for a local file whose header was not read
-    yet, and for drafts and projectors. `rank` is its place among the model's files for this machine. `lack` is a
-    message that says why there is no plan. `size_bytes` is an estimate unless `is_size_known`. `measured` is its speed
-    on this computer: with its tuned settings if these are used, else in the newest measurement; None without one.
+    yet, and for drafts and projectors. `draft` is the catalogue's description of a draft of `entry`. `rank` is its
+    place among the model's files for this machine. `lack` is a message that says why there is no plan. `size_bytes` is
+    an estimate unless `is_size_known`. `measured` is its speed on this computer: with its tuned settings if these are
+    used, else in the newest measurement; None without one.
     """
 
     entry: ModelEntry | None = None
     file: ModelFile | None = None
     local: LocalModel | None = None
+    draft: CompanionFile | None = None
     plan: Plan | None = None
     rank: int = _UNRANKED
     lack: str = ""
@@ -88,6 +90,8 @@ class LibraryFile:
     @property
     def download_id(self) -> str:
         """The name by which it can be downloaded: ID:QUANT or OWNER/NAME:FILE; empty if it cannot be."""
+        if self.entry is not None and self.draft is not None:
+            return f"{self.entry.repo_of(self.draft)}:{self.draft.file}"
         if self.entry is None or self.file is None or self.entry.repo is None:
             return ""
         if self.entry.id == self.entry.repo:  # described by the hub, not by the catalogue
@@ -97,7 +101,7 @@ class LibraryFile:
     @property
     def is_model(self) -> bool:
         """Whether it can be started, unlike a draft or a projector."""
-        return self.local is None or self.local.record.kind == "model"
+        return self.draft is None and (self.local is None or self.local.record.kind == "model")
 
     @property
     def is_usable(self) -> bool:
@@ -140,6 +144,11 @@ class LibraryModel:
         """The file to show for the model: the best one that is here and fits, else the best one."""
         here = [each for each in self.files if each.is_model and each.is_usable and not each.is_too_big]
         return min(here, key=_place_of_file, default=None) or self.best or next(iter(self.files), None)
+
+    @property
+    def drafts(self) -> tuple[LibraryFile, ...]:
+        """The catalogue's files with which it could draft, here or not."""
+        return tuple(each for each in self.files if each.draft is not None)
 
     @property
     def is_pending(self) -> bool:
@@ -317,7 +326,7 @@ async def read_hub_model(name: str, situation: Situation | None) -> LibraryModel
     else:
         model = next((each for each in shelf.models if each.entry is not None and each.entry.id == entry.id), None)
     if model is None:
-        model = LibraryModel(entry.id.casefold(), entry.name, _list_files(entry, {}), entry)
+        model = LibraryModel(entry.id.casefold(), entry.name, _list_files(entry, {}, {}), entry)
     return model if situation is None else await _plan_model(model, selection.catalogue, situation, every=True)
 
 
@@ -352,6 +361,7 @@ def _read_files(catalogue: Catalogue) -> ModelShelf:
             others.setdefault((_origin(local) or str(local.path)).casefold(), []).append(local)
     models: list[LibraryModel] = []
     released = read_release_dates()
+    drafts = {(each.record.repo, each.record.file): each for each in library.models if each.record.kind != "mmproj"}
     short_names = Counter(_short_name(each.name) for each in catalogue.models)
     for entry in sorted(catalogue.models, key=lambda each: (each.id == "demo", lack_of_score(each))):
         found = of_entries.pop(entry.id, [])
@@ -363,7 +373,7 @@ def _read_files(catalogue: Catalogue) -> ModelShelf:
             LibraryModel(
                 entry.id.casefold(),
                 _name_entry(entry, is_only=short_names[_short_name(entry.name)] == 1),
-                _list_files(entry, _by_quant(found)),
+                _list_files(entry, _by_quant(found), drafts),
                 entry,
                 None,
                 *_times(found, used),
@@ -442,9 +452,17 @@ def _by_quant(found: Iterable[LocalModel]) -> dict[str, list[LocalModel]]:
     return groups
 
 
-def _list_files(entry: ModelEntry, found: dict[str, list[LocalModel]]) -> tuple[LibraryFile, ...]:
-    """Return the files of an entry, those on this computer with their places; then drafts and projectors."""
+def _list_files(
+    entry: ModelEntry,
+    found: dict[str, list[LocalModel]],
+    local_drafts: Mapping[tuple[str | None, str | None], LocalModel],
+) -> tuple[LibraryFile, ...]:
+    """Return the files of an entry, those on this computer with their places; then drafts and projectors.
+
+    `local_drafts` are the files on this computer that may be its drafts, by repository and name: models share them.
+    """
     files = []
+    has_model = any(found)
     left = dict(found)
     for file in entry.files:
         size = expect_size(entry, file)
@@ -455,8 +473,16 @@ def _list_files(entry: ModelEntry, found: dict[str, list[LocalModel]]) -> tuple[
             elif not file.withdrawn:
                 known = size.size_bytes if size else None
                 files.append(LibraryFile(entry, file, size_bytes=known, is_size_known=file.size_bytes is not None))
-    files += [LibraryFile(local=each, size_bytes=each.record.bytes) for group in left.values() for each in group]
-    return tuple(files)
+    listed = []
+    for draft in entry.drafts:
+        local = local_drafts.get((entry.repo_of(draft), draft.file))
+        if local is None or has_model:
+            listed.append(local)
+            size_bytes = local.record.bytes if local is not None else draft.expected_bytes
+            is_known = local is not None or draft.size_bytes is not None
+            files.append(LibraryFile(entry, None, local, draft, size_bytes=size_bytes, is_size_known=is_known))
+    others = [each for group in left.values() for each in group if each not in listed]
+    return (*files, *(LibraryFile(local=each, size_bytes=each.record.bytes) for each in others))
 
 
 def _times(found: Iterable[LocalModel], used: Mapping[str, float]) -> tuple[float | None, float | None]:

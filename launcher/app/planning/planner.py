@@ -303,7 +303,7 @@ def options_for_plan(
         other_drafts=tuple(
             DraftFile(kind, path)
             for each in plan.entry.drafts
-            if (path := _companion_path(plan, each)) is not None
+            if (path := _companion_path(plan, each)) is not None and path.is_file()  # the catalogue's may not be here
             for kind in each.kinds
         ),
         spec_type=plan.entry.drafter.spec_type,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from launcher.app.planning.planner import MachineDescription, read_situation
+from launcher.app.planning.start_settings import list_missing_drafts, with_drafts_here
 from launcher.base.codec import JsonView
 from launcher.base.errors import GeometryUnknown, GpuAsleep, LauncherError
 from launcher.base.messages import Message, as_message, fill_template, mark, message, plural_message
@@ -18,13 +19,20 @@ from launcher.engine.server.load_times import LoadTime, expected_load_time
 from launcher.engine.server.own_memory import RunningEngine
 from launcher.engine.settings import change_settings, join_extra
 from launcher.models.compute_buffers import Backend
-from launcher.models.drafters import SPEC_TYPES, usable_drafters
+from launcher.models.drafters import (
+    SPEC_TYPES,
+    DraftChoice,
+    Drafter,
+    as_choice,
+    list_choices,
+    usable_drafters,
+)
 from launcher.models.fitting import HOST_LIMITS, choose_host_limits
 from launcher.models.geometry import Geometry, read_geometry
 from launcher.models.limits import no_head_error, training_warning
 from launcher.models.memory import KV_TYPES, DraftModel, MemoryEstimate, PlanSettings, estimate_memory
 from launcher.models.plan import Status, fit_status
-from launcher.models.server_settings import ROWS, Value, to_fields
+from launcher.models.server_settings import DRAFTING, ROWS, Value, to_fields
 from launcher.models.situation import Situation
 from launcher.models.weights import Weights, read_weights
 
@@ -78,8 +86,6 @@ def consequence_sentence(name: str, old: Value, new: Value, mib: int | None) -> 
 
 
 def _draft_template(old: int, new: int) -> str:
-    if not old:
-        return mark("{cost} with MTP on, draft length {new}")
     if not new:
         return mark("{cost} with MTP off")
     if abs(new - old) == 1:
@@ -125,7 +131,8 @@ class PreviewBasis:
     `own_measured` is True if the server's own memory was measured, not estimated. `draft_models` are the files with
     which it may draft, by their kind. `drafters` are those that the model can use. `expert_layers` is the number of
     layers whose experts can be moved to the host. `unsupported` are the settings that the engine does not have.
-    `slot_files` is what its slot files hold, None if that was not tested.
+    `slot_files` is what its slot files hold, None if that was not tested. `missing_drafts` are the drafters whose files
+    for the model the catalogue knows, and which are not here.
     """
 
     options: ServeOptions
@@ -151,6 +158,7 @@ class PreviewBasis:
     read_at: float | None = None
     unsupported: frozenset[str] = frozenset()
     slot_files: SlotFiles | None = None
+    missing_drafts: tuple[Drafter, ...] = ()
 
     def slider_values(self, name: str) -> tuple[Value, ...]:
         """Return the values of a slider for the setting `name`, in order. Empty if it has no slider."""
@@ -160,8 +168,6 @@ class PreviewBasis:
         match name:
             case "ctx":
                 return self.contexts
-            case "draft":
-                return tuple(range(max(LONGEST_DRAFT, self.plan_settings.draft) + 1)) if self.can_draft else (0,)
             case "drafter":
                 return self.drafters
             case "kv":
@@ -172,6 +178,19 @@ class PreviewBasis:
                 return tuple(sorted({*row.steps, current}))
             case _:
                 return tuple(sorted(row.steps))
+
+    @property
+    def draft_choices(self) -> tuple[DraftChoice, ...]:
+        """What a slider of ways to draft offers: the model's own drafter, those with files here, then repeats."""
+        settings, names = self.plan_settings, sorted(self.drafters, key=lambda each: each != self.options.spec_type)
+        rows = [replace(settings, chosen_drafter=each).drafter_if_on for each in names]
+        offered = [row for row in rows if row.source != "text" or row.tried or row is settings.drafter]
+        return list_choices(offered, range(1, max(LONGEST_DRAFT, settings.draft) + 1))
+
+    @property
+    def draft_choice(self) -> DraftChoice:
+        """How it drafts."""
+        return as_choice(self.plan_settings.drafter, self.plan_settings.draft)
 
     @property
     def can_draft(self) -> bool:
@@ -192,7 +211,7 @@ class PreviewBasis:
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """One changed setting: old and new value, and its cost alone in MiB (None: unknown)."""
+    """One changed setting: old and new value, and its cost alone in MiB (None: unknown); that of DRAFTING together."""
 
     name: str
     old: Value
@@ -225,6 +244,11 @@ class Preview:
     difference_mib: int | None
     largest_context: int | None
     warnings: tuple[str, ...]
+
+    @property
+    def change_count(self) -> int:
+        """The number of changes; a drafter and its length are one."""
+        return len({DRAFTING if change.name in DRAFTING else change.name for change in self.changes})
 
     @property
     def needs_restart(self) -> bool:
@@ -287,6 +311,9 @@ class Previewer:
         for name in sorted(ROWS, key=lambda name: name == "ctx"):
             for value in self.basis.slider_values(name):
                 yield self.preview({name: value})
+            if name == "draft":
+                own = self.basis.options.spec_type
+                yield from (self.preview(each.as_settings(own)) for each in self.basis.draft_choices)
 
     def preview(self, changes: Mapping[str, Value]) -> Preview:
         """Return the server with `changes` applied. Changes without effect are left out.
@@ -387,8 +414,14 @@ class Previewer:
             return None
         mib = None
         if name in ROWS and ROWS[name].memory:
-            alone = self._make_plan_settings(change_settings(basis.options, {name: new}))
+            # How to draft is one choice: a length alone would be that of another drafter.
+            changed = {each: ROWS[each].value_in(options) for each in DRAFTING} if name in DRAFTING else {name: new}
+            alone = self._make_plan_settings(change_settings(basis.options, changed))
             mib = _difference_mib(self._estimate_memory(basis.plan_settings), self._estimate_memory(alone))
+            if name in DRAFTING and alone.drafter.drafts and alone.drafter is not basis.plan_settings.drafter:
+                drafts = alone.drafter.describe(alone.draft, mode=True)
+                sentence = message("{cost} with {drafts}", cost=signed_mib(mib), drafts=drafts)
+                return SettingChange(name, old, new, True, mib, sentence)
         return SettingChange(name, old, new, True, mib, consequence_sentence(name, old, new, mib))
 
 
@@ -413,6 +446,7 @@ async def read_basis(launch: Launch, *, engine_pid: int | None = None, log: Sequ
 
     The engine's `log` names the backend that holds the model. A sleeping GPU is not woken, so its memory is unknown.
     """
+    launch = replace(launch, options=await asyncio.to_thread(with_drafts_here, launch.options))
     backend: Backend | None = "cpu" if launch.build.name == BUILT_IN else None
     if backend is None and log:
         backend = backend_of_log(log)
@@ -457,6 +491,7 @@ def _make_basis(launch: Launch, situation: Situation | None, engine_pid: int | N
         load=expected_load_time(launch),
         unsupported=unsupported,
         slot_files=known_slot_files(launch.build),
+        missing_drafts=list_missing_drafts(options),
     )
     return _with_memory(basis, situation, engine_pid) if situation else basis
 

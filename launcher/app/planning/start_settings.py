@@ -26,12 +26,12 @@ from launcher.engine.server.launch import check_model, choose_build, file_bytes
 from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import KEPT_REPLACED, NO_HEAD, Notice
 from launcher.engine.settings import Settings, change_settings, load_model_settings
-from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
+from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry, ModelFile
 from launcher.models.catalogue_load import load_catalogue
-from launcher.models.drafters import drafter_in, with_usual_length
+from launcher.models.drafters import Drafter, drafter_in, with_usual_length
 from launcher.models.evidence import accepted_shares
 from launcher.models.gguf import GgufModel
-from launcher.models.library import find_companion
+from launcher.models.library import find_companion, find_entry
 from launcher.models.locate import (
     ModelSelection,
     add_draft,
@@ -519,7 +519,7 @@ def _choose_drafting(options: ServeOptions, entry: ModelEntry, file: ModelFile) 
     """
     is_named, has_head = options.draft_file is not None, entry.has_head(file)
     own = entry.draft_file if is_named or not has_head else None
-    found = {each: path for each in entry.all_drafts if (path := find_companion(entry, each)) is not None}
+    found = _find_drafts(entry)
     others = tuple(
         DraftFile(kind, path)
         for each, path in found.items()
@@ -537,6 +537,29 @@ def _choose_drafting(options: ServeOptions, entry: ModelEntry, file: ModelFile) 
         if not is_named and not accepted_shares(entry.drafter, entry.published_as):  # it is never used unasked
             options = replace(options, draft=0)
     return replace(options, draft_file=draft_file, spec_type=entry.drafter.spec_type)
+
+
+def _find_drafts(entry: ModelEntry) -> dict[CompanionFile, Path]:
+    """Return the drafts of a model that are on this computer."""
+    return {each: path for each in entry.all_drafts if (path := find_companion(entry, each)) is not None}
+
+
+def list_missing_drafts(options: ServeOptions) -> tuple[Drafter, ...]:
+    """Return the drafters for which the catalogue knows a file for the model of a start, and none is here."""
+    found = find_entry(load_catalogue(), options.model)
+    drafters = dict.fromkeys(each.drafter for each in (found[0].drafts if found is not None else ()))
+    return tuple(each for each in drafters if not each.uses_any(options.draft_files))
+
+
+def with_drafts_here(options: ServeOptions) -> ServeOptions:
+    """Return the options of a start with the drafts that have come to this computer since."""
+    try:
+        found = _find_drafts(select_file(options.model, load_catalogue()).entry)
+    except (LauncherError, OSError):
+        return options
+    new = [DraftFile(kind, path) for each, path in found.items() for kind in each.kinds]
+    new = [each for each in new if each.kind not in options.draft_files and not options.embeddings]
+    return replace(options, other_drafts=(*options.other_drafts, *new)) if new else options
 
 
 async def _drop_foreign_kv_type(own: OwnSettings, path: Path) -> OwnSettings:

@@ -247,6 +247,9 @@ class SessionControl:
         # Changes that were requested but are not served yet, which this restart replaces.
         pending = parse_settings(changes_between(served, options) or {})
         chosen = {**pending, **chosen}
+        from launcher.app.planning.start_settings import with_drafts_here  # imported late, like previews above
+
+        options = await asyncio.to_thread(with_drafts_here, options)
         options = change_settings(options, await _resolve_context(options, chosen, supervisor.engine_pid))
         task = self.run_to_end(
             self._session.start(StartRequest(options, again=True, drain_s=verb.drain_s, chosen=chosen))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.cli.actions import add_actions
+from launcher.cli.options.pull import add_drafter_option
 
 if TYPE_CHECKING:
     from launcher.fetch.jobs import QueuePlace
@@ -49,6 +50,7 @@ def _configure_add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit, in place of the catalogue's")
     parser.add_argument("--sha256", metavar="HEX", help="the SHA-256 that the file must have")
     parser.add_argument("--vision", action="store_true", help="with the models' vision projectors")
+    add_drafter_option(parser)
     parser.add_argument(
         "--engine", nargs="?", const="stable", metavar="TAG", help="a build of llama.cpp (without TAG the stable one)"
     )

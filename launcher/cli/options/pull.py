@@ -4,10 +4,9 @@ import argparse
 from pathlib import Path
 
 from launcher.cli.quantities import parse_number
-from launcher.models.drafters import DRAFTERS
+from launcher.models.drafters import SPEC_TYPES_WITH_FILES
 
 _MB = 10**6
-_WITH_FILES = tuple(dict.fromkeys(row.spec_type for row in DRAFTERS.values() if row.source == "file"))
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,11 +20,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit, in place of the catalogue's")
     parser.add_argument("--sha256", metavar="HEX", help="the SHA-256 that the file must have")
     parser.add_argument("--vision", action="store_true", help="also download the model's vision projector")
-    parser.add_argument(
-        "--drafter", choices=_WITH_FILES, metavar="KIND", help=f"with the file for {', '.join(_WITH_FILES)}"
-    )
+    add_drafter_option(parser)
     parser.add_argument("--limit", type=_parse_rate, metavar="MB/S", help="the highest speed, in MB per second")
     parser.epilog = "You can interrupt it at any time: the same command resumes."
+
+
+def add_drafter_option(parser: argparse.ArgumentParser) -> None:
+    """Add --drafter, with which a model's draft is downloaded, too."""
+    kinds = SPEC_TYPES_WITH_FILES
+    parser.add_argument("--drafter", choices=kinds, metavar="KIND", help=f"with the file for {', '.join(kinds)}")
 
 
 def _parse_rate(text: str) -> int:

@@ -19,6 +19,7 @@ from launcher.gui.late import engine_settings
 from launcher.gui.translation import join_sentences, mark, render, tr
 from launcher.gui.widgets import Segmented
 from launcher.gui.widgets.blocks import make_caption
+from launcher.models.drafters import DRAFTERS, MTP, NONE, drafter_of, find_drafter
 
 if TYPE_CHECKING:
     from launcher.engine.server.launch import Launch
@@ -43,7 +44,11 @@ _SAMPLING = (
     ("max_tokens", mark("Token limit"), mark("Longest reply, in tokens (-n); applies at once")),
 )
 _SERVER_SETTINGS = (
-    ("draft", mark("Draft length"), mark("Draft length, 0 turns MTP off (--spec-draft-n-max); needs a restart")),
+    (
+        "draft",
+        mark("Drafts"),
+        mark("Such as 4, MTP 3, DFlash 4 or off (--spec-draft-n-max, --spec-type); needs a restart"),
+    ),
     ("ctx", mark("Context"), mark("Such as 64K (--ctx-size); needs a restart")),
     ("kv", mark("KV cache"), mark("Such as q8_0 (--cache-type-k, --cache-type-v); needs a restart")),
     ("ubatch", mark("Batch"), mark("Prompt tokens per batch (--ubatch-size); needs a restart")),
@@ -163,7 +168,11 @@ class CompareBar(QFrame):
         if self.thinking.value is not None:
             sampling["thinking"] = self.thinking.value
         texts = {name: self.fields[name].text().strip() for name, *_ in _SERVER_SETTINGS}
-        server_settings = engine_settings.parse_settings({name: text for name, text in texts.items() if text})
+        drafts = _parse_drafts(texts["draft"])
+        server_settings = engine_settings.parse_settings(
+            {name: text for name, text in texts.items() if text and name not in drafts}
+        )
+        server_settings = {**drafts, **server_settings}
         if not sampling and not server_settings:
             raise BadOption(tr("B has the same settings as A."), tr("Change at least one setting for B."))
         return sampling, server_settings
@@ -188,6 +197,18 @@ class CompareBar(QFrame):
             self._note.setText(
                 tr("B: {settings}. {course}", settings=format_values(sampling | server_settings), course=sequence)
             )
+
+
+def _parse_drafts(text: str) -> "dict[str, Value]":
+    """Return the settings of a way to draft by its name, such as "DFlash 4"; {} for other texts, such as a number."""
+    name, _, length = text.rpartition(" ")
+    for row in (NONE, *DRAFTERS.values()):
+        names = [each.casefold() for each in (render(row.name_short), row.spec_type)]
+        if row.drafts and row.takes_length and name.casefold() in names and length.isdecimal():
+            return {"draft": int(length), "drafter": row.spec_type}
+        if text.casefold() in names:
+            return {"draft": row.usual_length, "drafter": row.spec_type} if row.drafts else {"draft": 0}
+    return {}
 
 
 def _make_row(*widgets: QWidget) -> QWidget:
@@ -412,12 +433,17 @@ class ComparisonRestarts(QObject):
 
 
 def format_values(values: Mapping[str, Any]) -> str:
-    """Return values as text, such as "draft length 0, temperature 0.2"."""
+    """Return values as text, such as "MTP off, temperature 0.2"."""
     labels = {name: tr(label).lower() for name, label, _ in (*_SAMPLING, *_SERVER_SETTINGS)}
     labels["thinking"] = tr("Thinking").lower()
     texts = []
     for name, value in values.items():
-        if isinstance(value, bool):
+        if name == "draft" and value is not None:
+            drafter = drafter_of(value, find_drafter(values.get("drafter") or MTP.spec_type))
+            texts.append(render(drafter.label(value)))
+        elif name == "drafter":
+            continue  # with its length
+        elif isinstance(value, bool):
             texts.append(f"{labels[name]} {tr('on') if value else tr('off')}")
         else:
             texts.append(f"{labels[name]} {value}")

@@ -35,7 +35,8 @@ from launcher.gui.widgets import Card, ComboBox, Segmented, SliderField
 from launcher.gui.widgets.blocks import make_button, make_caption
 from launcher.gui.widgets.focus import find_focus
 from launcher.gui.widgets.scrolling import make_scroll_area
-from launcher.models.server_settings import ROWS, ServerSetting
+from launcher.models.drafters import DraftChoice, as_choice
+from launcher.models.server_settings import DRAFTING, ROWS, ServerSetting
 
 if TYPE_CHECKING:
     from launcher.app.planning.preview import Preview
@@ -323,7 +324,7 @@ class ChangesBox(QFrame):
             self._title.setText(tr("Waiting for running replies ..."))
         else:
             self._title.setText(tr("Restarting ...") if state.applying else _change_title(preview))
-        costs = [render(change.consequence) for change in preview.changes]
+        costs = list(dict.fromkeys(render(change.consequence) for change in preview.changes))
         costs += [render(each) for each in preview.warnings]
         self._costs.setText("\n".join(costs))
         self._costs.setVisible(bool(costs))
@@ -431,7 +432,7 @@ def _describe_outlook(outlook: "HandoverOutlook", estimate: "PauseEstimate", dra
 
 
 def _change_title(preview: "Preview") -> str:
-    count = ntr("1 change", "{n} changes", len(preview.changes))
+    count = ntr("1 change", "{n} changes", preview.change_count)
     if preview.restart_s is None:
         return tr("{changes} · restart time unknown", changes=count)
     if preview.restart_s < 1:
@@ -450,7 +451,8 @@ def _missing_memory_text(preview: "Preview") -> str:
 # Sliders for settings that need a restart.
 
 
-_SIMPLE_SETTINGS = ("ctx", "draft")
+_DRAFTS, _DRAFTER = DRAFTING
+_SIMPLE_SETTINGS = ("ctx", _DRAFTS)
 """Settings with a restart that Simple mode shows. Of those without a restart it shows only thinking."""
 
 
@@ -470,12 +472,12 @@ class RestartFields(QWidget):
         self.fields: dict[str, SliderField] = {}
         self._last_name = _SIMPLE_SETTINGS[0]
         for name, row in ROWS.items():
-            if row.label:
+            if row.label and name != _DRAFTER:
                 field = SliderField(
-                    tr(row.label),
+                    tr("Drafts") if name == _DRAFTS else tr(row.label),
                     (),
                     format_value=partial(_format_value, row),
-                    tip=tr(row.tip),
+                    tip=join_sentences(tr(row.tip), tr(ROWS[_DRAFTER].tip)) if name == _DRAFTS else tr(row.tip),
                     parse_value=partial(_parse_value, row) if row.kind == "tokens" else None,
                     typed_tip=tr("Type a number, such as 40000 or 40K, which is 40,960"),
                 )
@@ -492,9 +494,12 @@ class RestartFields(QWidget):
         """The field that was changed last."""
         return self.fields[self._last_name]
 
-    def _request_value(self, name: str, value: "Value") -> None:
+    def _request_value(self, name: str, value: "Value | DraftChoice") -> None:
         self._last_name = name
-        self._state.request_value(name, value)
+        if not isinstance(value, DraftChoice):
+            self._state.request_value(name, value)
+        elif self._state.previewer is not None:
+            self._state.request_changes(value.as_settings(self._state.previewer.basis.options.spec_type))
 
     def show_advanced(self, advanced: bool) -> None:
         """Show all settings, or those for everybody."""
@@ -507,9 +512,11 @@ class RestartFields(QWidget):
         previewer = self._state.previewer
         self.setEnabled(previewer is not None and not self._state.applying)
         if previewer is not None:
-            steps = {name: previewer.basis.slider_values(name) for name in self.fields}
-            # A hint explains a disabled draft slider.
-            self._offered = {name for name, values in steps.items() if len(values) > 1 or name == "draft"}
+            basis = previewer.basis
+            steps: dict[str, Sequence[object]] = {name: basis.slider_values(name) for name in self.fields}
+            steps[_DRAFTS] = basis.draft_choices
+            # A hint explains a disabled slider of drafts.
+            self._offered = {name for name, values in steps.items() if len(values) > 1 or name == _DRAFTS}
         for name, field in self.fields.items():
             field.setVisible(name in self._offered and (self._advanced or name in _SIMPLE_SETTINGS))
             if previewer is None:
@@ -519,8 +526,7 @@ class RestartFields(QWidget):
                 field.set_values(steps[name])
         if previewer is None:
             return
-        basis = previewer.basis
-        self.fields["draft"].setEnabled(basis.can_draft)
+        self.fields[_DRAFTS].setEnabled(len(basis.draft_choices) > 1)
         self._show_preview()
 
     @Slot()
@@ -532,16 +538,19 @@ class RestartFields(QWidget):
         basis, requested = preview.basis, preview.plan_settings
         changed = {change.name: change for change in preview.changes}
         for name, field in self.fields.items():
-            value = ROWS[name].effective_in(requested)
+            value = (
+                ROWS[name].effective_in(requested) if name != _DRAFTS else as_choice(requested.drafter, requested.draft)
+            )
             if field.value != value:
                 field.set_value(value)
             change = changed.get(name)
             field.show_changed(None if change is None else _format_plain_value(change.old))
+        if changed.keys() & set(DRAFTING):
+            self.fields[_DRAFTS].show_changed(render(basis.draft_choice.label))
         self.fields["ctx"].show_mark(preview.largest_context)
         self.fields["ctx"].show_hint(_context_hint(preview))
         tuned = self._state.tuned
-        draft_hint = tr("0 turns MTP off") if tuned is None else render(tuned.measured_line)
-        self.fields["draft"].show_hint(draft_hint if basis.can_draft else tr("this model has no MTP head"))
+        self.fields[_DRAFTS].show_hint(_drafts_hint(preview) if tuned is None else render(tuned.measured_line))
         self.fields["kv"].show_hint(
             " · ".join(basis.kv_types) if len(basis.kv_types) <= 4 else tr("Lower precision saves memory. Default: f16")
         )
@@ -563,9 +572,35 @@ def _context_hint(preview: "Preview") -> str:
     return tr("largest that fits: {tokens:,}", tokens=preview.largest_context)
 
 
+def _drafts_hint(preview: "Preview") -> str:
+    """Return where the drafts come from, or what the model lacks for others than repeats, and what could be got."""
+    source, missing = _describe_source(preview), [render(each.name_short) for each in preview.basis.missing_drafts]
+    return (
+        tr("{source} · to get on Models: {missing}", source=source, missing=tr(", ").join(missing))
+        if missing
+        else source
+    )
+
+
+def _describe_source(preview: "Preview") -> str:
+    basis, drafter = preview.basis, preview.plan_settings.drafter
+    match drafter.source:
+        case "head":
+            return tr("by the MTP head in the model's file")
+        case "file":
+            found = (each.path.name for each in basis.options.all_drafts if each.kind in drafter.files)
+            return tr("with {file}", file=next(found, ""))
+        case "text":
+            return tr("from repeats in the text ({kind})", kind=drafter.spec_type)
+    if len(basis.draft_choices) == 1:
+        return tr("this model or engine cannot draft")
+    has_more = any(each.drafter.source in ("head", "file") for each in basis.draft_choices)
+    return tr("nothing is drafted") if has_more else tr("no MTP head and no draft file here")
+
+
 def _format_value(row: ServerSetting, value: object) -> str:
-    if row.name == "draft":
-        return str(value) if value else tr("off")
+    if isinstance(value, DraftChoice):
+        return render(value.label)
     if row.kind == "mib":
         return f"{value:,} MiB" if value else tr("off")
     return _format_plain_value(value)

@@ -143,7 +143,7 @@ class LiveFigure(QWidget):
 
     @staticmethod
     def _describe_positions(state: PlotState) -> str:
-        parts = []
+        parts = [state.drafter] if state.drafter else []
         for position in range(1, _POSITIONS + 1):
             last = state.samples.last_known(position_name(position))
             if last is not None and state.samples.newest_s - last[1] >= state.server_start_s:

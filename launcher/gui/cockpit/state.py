@@ -70,7 +70,7 @@ class SettingsState(QObject):
     @property
     def change_count(self) -> int:
         """Number of settings that differ from the running ones."""
-        return len(self.preview.changes) if self.preview else 0
+        return self.preview.change_count if self.preview else 0
 
     @property
     def extra(self) -> tuple[str, ...]:
@@ -98,9 +98,13 @@ class SettingsState(QObject):
 
     def request_value(self, name: str, value: "Value") -> None:
         """Request a value for a setting. `previewed` is emitted once pending events are handled."""
-        if self.previewer is None or (name in self.requested and self.requested[name] == value):
+        self.request_changes({name: value})
+
+    def request_changes(self, changes: "Mapping[str, Value]") -> None:
+        """Request values for some settings. Other requests stay."""
+        if self.previewer is None or changes.items() <= self.requested.items():
             return
-        self.requested[name] = value
+        self.requested |= changes
         self._preview_timer.start()
         if time.monotonic() - self._basis_read_s > _STALE_S:
             self._read_basis()

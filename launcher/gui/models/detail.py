@@ -11,7 +11,14 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QSizePolicy, QVB
 from launcher.gui import theme
 from launcher.gui.duration import format_duration
 from launcher.gui.labels import Label, display_path, set_tooltip
-from launcher.gui.models.row_text import Download, download_text, missing_mib, pictures_mib
+from launcher.gui.models.row_text import (
+    Download,
+    download_text,
+    draft_gain_text,
+    missing_mib,
+    pictures_mib,
+    size_text,
+)
 from launcher.gui.models.serving import is_loaded
 from launcher.gui.models.text import (
     file_state,
@@ -40,6 +47,8 @@ from launcher.gui.widgets.flow import FlowLayout, clear_layout
 from launcher.gui.widgets.scrolling import make_scroll_area
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from launcher.app.models.model_library import LibraryFile, LibraryModel
     from launcher.engine.server.state import ModelStatus
     from launcher.gui.models.queries import FileFigures
@@ -147,6 +156,9 @@ class DetailPanel(Card):
     folder_pressed = Signal()
     look_up_pressed = Signal()
     files_pressed = Signal()
+    draft_pressed = Signal(object)
+    """LibraryFile: this draft is to be downloaded."""
+    measure_pressed = Signal()
     close_pressed = Signal()
 
     def __init__(self) -> None:
@@ -208,6 +220,16 @@ class DetailPanel(Card):
         self.measured.setObjectName("")  # before the expected speed, in the colour of normal text
         self.memory = MemoryBar()
         self.why, self.caution = make_caption(), make_caption()
+        self.drafts_intro = make_caption()
+        self._drafts_holder = QWidget()
+        self._drafts_holder.setObjectName("plain")
+        self._draft_column = QVBoxLayout(self._drafts_holder)
+        self._draft_column.setContentsMargins(0, 0, 0, 0)
+        self._draft_column.setSpacing(theme.px(theme.GAP_M))
+        self.draft_rows: dict[str, DraftRow] = {}
+        """By the key of the file."""
+        self.measure = make_button(tr("Measure what is fastest"), self.measure_pressed.emit)
+        self.measure.setToolTip(tr("Loads the model and opens Tune, which measures each way to draft that is here"))
         self._facts_holder, self.grid = _make_grid()
         self.header_fold = make_button(tr("More about the file"), self._toggle_header)
         self.header_fold.setObjectName("fold")
@@ -259,13 +281,25 @@ class DetailPanel(Card):
         memory_head.addWidget(self.age)
         self._memory_section = _Section(memory_head, self.memory)
         self._why_section = _Section(_make_heading(tr("Why this file")), self.why, self.caution)
+        measuring = FlowLayout(gap=theme.px(theme.GAP))
+        measuring.add(self.measure)
+        self._drafts_section = _Section(
+            _make_heading(tr("Other ways to draft")), self.drafts_intro, self._drafts_holder, measuring
+        )
         self._facts_section = _Section(self._facts_holder, self.header_fold, self._header_holder, tools)
         content = QWidget()
         content.setObjectName("plain")
         column = QVBoxLayout(content)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(0)
-        self._sections = (top, self._speed_section, self._memory_section, self._why_section, self._facts_section)
+        self._sections = (
+            top,
+            self._speed_section,
+            self._memory_section,
+            self._why_section,
+            self._drafts_section,
+            self._facts_section,
+        )
         for number, section in enumerate(self._sections):
             section.line.setVisible(number > 0)
             column.addWidget(section)
@@ -296,10 +330,12 @@ class DetailPanel(Card):
         download: Download | None,
         serving: Serving,
         beside: LibraryFile | None = None,
+        drafts: Sequence[tuple[LibraryFile, Download | None]] = (),
     ) -> None:
         """Show a model with one of its files; `file` is None for a model on the hub whose files were not read.
 
-        `beside` is the file as it would be loaded beside the running model, None while that is being planned.
+        `beside` is the file as it would be loaded beside the running model, None while that is being planned. `drafts`
+        are the files with which the model could draft, with their downloads.
         """
         changed = self._file is None or file is None or self._file.key != file.key or self._model is None
         if changed:
@@ -316,6 +352,7 @@ class DetailPanel(Card):
         self._show_speed(plan, file)
         self._show_memory(plan, situation)
         self._show_why(plan)
+        self._show_drafts(file, drafts)
         self._show_facts(file, model.released)
         self._show_delete()
 
@@ -344,9 +381,11 @@ class DetailPanel(Card):
             self.subtitle.setText(model.repo)
             return
         quant = file.quant
-        if file.local is not None and not file.is_model:
+        if file.draft is not None:
+            quant = render(file.draft.drafter.name_short)
+        elif file.local is not None and not file.is_model:
             quant = quant_text(file.local)
-        parts = [quant, format_size(file.size_bytes) if file.size_bytes else tr("size unknown")]
+        parts = [quant, size_text(file)]
         if file.local is not None:
             parts.append(file_state(file.local)[0])
         elif not model.is_built_in:
@@ -371,6 +410,8 @@ class DetailPanel(Card):
             text = tr("It is a part of the program.")
         elif file is not None and file.local is not None and file.local.kind is not None:
             text = render(file.local.kind.sentence)
+        elif file is not None and file.draft is not None:
+            text = tr("Drafts for the model: {gain}.", gain=draft_gain_text(file))
         elif file is not None:
             text = render(file.lack) or tr("Checking whether it fits ...")
         elif self._model is not None and self._model.found is None:
@@ -398,11 +439,10 @@ class DetailPanel(Card):
         self.start.setToolTip("" if is_main else tip)
         self.beside.setVisible(is_here and self.start.isEnabled() and not serving.rests and not is_main)
         self.download.setVisible(can_download)
-        self.download_and_start.setVisible(can_download)
+        self.download_and_start.setVisible(can_download and file is not None and file.is_model)
         self.download_and_start.setEnabled(file is not None and not file.is_too_big)
         if can_download and file is not None:
-            size = format_size(file.size_bytes) if file.size_bytes else tr("size unknown")
-            text = tr("Add {what} to the download queue: {size}", what=file.download_id, size=size)
+            text = tr("Add {what} to the download queue: {size}", what=file.download_id, size=size_text(file))
             set_tooltip(self.download, text)
         self.files.setVisible(model.found is not None)
         self.look_up.setVisible(can_download and file is not None and file.plan is None and bool(file.lack))
@@ -467,6 +507,26 @@ class DetailPanel(Card):
         self.caution.setText(caution)
         self.caution.setVisible(bool(caution))
 
+    def _show_drafts(self, file: LibraryFile | None, drafts: Sequence[tuple[LibraryFile, Download | None]]) -> None:
+        """Show the files with which a model could draft: what each might bring, and a button that gets it."""
+        is_model = file is not None and file.is_model
+        self._drafts_section.setVisible(bool(drafts) and is_model)
+        if [each.key for each, _ in drafts] != list(self.draft_rows):
+            clear_layout(self._draft_column)
+            self.draft_rows = {each.key: DraftRow() for each, _ in drafts}
+            for row in self.draft_rows.values():
+                row.download_pressed.connect(self.draft_pressed)
+                self._draft_column.addWidget(row)
+        for row, (draft, download) in zip(self.draft_rows.values(), drafts, strict=True):
+            row.show_draft(draft, download)
+        has_draft = any(each.local is not None for each, _ in drafts)
+        self.drafts_intro.setText(
+            tr("Which way is fastest depends on this computer and on your texts: measure them.")
+            if has_draft
+            else tr("With one of these files it may write faster or slower than now. Get one, then measure both here.")
+        )
+        self.measure.setVisible(has_draft and file is not None and file.local is not None)
+
     def _show_facts(self, file: LibraryFile | None, released: str) -> None:
         local = file.local if file is not None else None
         for widget in (self.verify, self.folder):
@@ -491,6 +551,48 @@ class DetailPanel(Card):
         freed = format_size(local.record.bytes)
         self.delete.show_loss(tr("Delete"), freed)
         self.delete.setToolTip(tr("Delete the file and free {size}. Asks for confirmation", size=freed))
+
+
+class DraftRow(QWidget):
+    """A file with which a model could draft: its drafter and size, what it might bring, and whether it is here."""
+
+    download_pressed = Signal(object)
+    """LibraryFile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setObjectName("plain")
+        self._file: LibraryFile | None = None
+        self.title, self.gain, self.progress = Label(), make_caption(), make_caption()
+        self.title.setWordWrap(True)
+        self.download = make_button(tr("Download"), lambda: self.download_pressed.emit(self._file))
+        column = QVBoxLayout()
+        column.setSpacing(theme.px(2))
+        for label in (self.title, self.gain, self.progress):
+            column.addWidget(label)
+        row = QHBoxLayout(self)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(theme.px(theme.GAP))
+        row.addLayout(column, 1)
+        row.addWidget(self.download, alignment=Qt.AlignmentFlag.AlignTop)
+
+    def show_draft(self, file: LibraryFile, download: Download | None) -> None:
+        """Show a draft and its download, None without one."""
+        assert file.draft is not None  # noqa: S101 -- for the type checker
+        self._file = file
+        name = render(file.draft.drafter.name_short)
+        state = file_state(file.local)[0] if file.local is not None else ""
+        self.title.setText(" · ".join(filter(None, (name, size_text(file), state))))
+        set_tooltip(self.title, file.download_id)
+        self.gain.setText(draft_gain_text(file))
+        is_getting = file.local is None and download is not None and download.is_active
+        self.download.setVisible(file.local is None and not is_getting)
+        self.download.setAccessibleName(tr("Download {name}", name=name))
+        tip = tr("Add {what} to the download queue: {size}", what=file.download_id, size=size_text(file))
+        set_tooltip(self.download, tip)
+        if is_getting and download is not None:
+            self.progress.setText(tr("Downloading: {progress}", progress=download_text(download)))
+        self.progress.setVisible(is_getting)
 
 
 class _Section(QWidget):

@@ -207,6 +207,17 @@ class ModelsPage(QWidget):
             self._start(selected[0], selected[1])
 
     @Slot()
+    def measure_selected(self) -> None:
+        """Open Tune for the selected file, which is served first if it is not."""
+        model, file = self.selected or (None, None)
+        if model is None or file is None:
+            return
+        status = self._serving.find_status(model, file)
+        if status is None or not status.is_main:
+            self._controller.start(_start_name(model, file))
+        self._controller.show_page("tune")
+
+    @Slot()
     def plan_selected(self) -> None:
         """Show the plan of the selected file on the Start page."""
         selected = self.selected
@@ -468,6 +479,8 @@ class ModelsPage(QWidget):
         details.folder_pressed.connect(self.show_in_folder)
         details.look_up_pressed.connect(self.look_up_selected)
         details.files_pressed.connect(self._show_files_of_selected)
+        details.draft_pressed.connect(self._download)
+        details.measure_pressed.connect(self.measure_selected)
         details.close_pressed.connect(lambda: self._set_drawer(is_open=False))
         self.queue.finished.connect(self._show_downloaded)
         self.queue.added.connect(self._handle_added)
@@ -652,7 +665,8 @@ class ModelsPage(QWidget):
         download = self._downloads.get(file.download_id) if file is not None and file.local is None else None
         situation = self.shelf.situation if self.shelf is not None else None
         beside = self._plan_beside(model, file, situation)
-        self.details.show_model(model, file, situation, download, self._serving, beside)
+        drafts = [(each, self._downloads.get(each.download_id)) for each in model.drafts]
+        self.details.show_model(model, file, situation, download, self._serving, beside, drafts)
 
     def _plan_beside(
         self, model: LibraryModel, file: LibraryFile | None, situation: Situation | None
@@ -882,13 +896,18 @@ class ModelsPage(QWidget):
         if download is not None and download.job is not None and download.job.state.value in ("failed", "cancelled"):
             self.queue.request_state("run", download.job.id)
         else:
-            self.queue.add_download(file.download_id)
+            planned = file.plan.setting if file.plan is not None else None
+            with_file = planned is not None and planned.drafter.source == "file"
+            self.queue.add_download(file.download_id, planned.chosen_drafter if planned and with_file else None)
+
+    def _find_download(self, title: str) -> tuple[LibraryModel, LibraryFile] | None:
+        models = (*(self.shelf.models if self.shelf is not None else ()), *self.from_hub)
+        named = ((model, file) for model in models for file in model.files if file.download_id == title)
+        return next(named, None)
 
     def _name_download(self, title: str) -> str:
         """Return the name of what a download gets: that of the list, else its title."""
-        models = (*(self.shelf.models if self.shelf is not None else ()), *self.from_hub)
-        named = ((model, file) for model in models for file in model.files if file.download_id == title)
-        found = next(named, None)
+        found = self._find_download(title)
         return name_file(*found) if found is not None else title
 
     def _handle_queue(self) -> None:
@@ -903,8 +922,9 @@ class ModelsPage(QWidget):
         for model in self.list.models:
             if any(each.download_id in changed for each in model.files):
                 self.list.tree.forget_row(model.key)
-        selected = self.selected
-        if selected is not None and selected[1] is not None and selected[1].download_id in changed:
+        if (selected := self.selected) is None:
+            return
+        if any(each is not None and each.download_id in changed for each in (selected[1], *selected[0].drafts)):
             self._show_details()
 
     @Slot(object)
@@ -922,7 +942,11 @@ class ModelsPage(QWidget):
             self._controller.show_page("cockpit")
             return
         buttons = []
-        if path:
+        found = self._find_download(job.title)
+        if found is not None and found[1].draft is not None:
+            if found[0].key != (self.list.model_row.key if self.list.model_row is not None else ""):
+                self._key_to_select = found[0].key
+        elif path:
             self._path_to_select = Path(path)
             buttons = [(tr("Start"), lambda: self._start_path(Path(path)))]
         text = tr("{title} was downloaded and verified.", title=self._name_download(job.title))

@@ -65,12 +65,15 @@ class QueueController(QObject):
                 _run_queue, reported=self._handle_event, failed=self._emit_error, done=self._record_end
             )
 
-    def add_download(self, target: str) -> None:
-        """Append a download: ID:QUANT, REPO:FILE, or a URL, optionally followed by a space and its SHA-256."""
+    def add_download(self, target: str, drafter: str | None = None) -> None:
+        """Append a download: ID:QUANT, REPO:FILE, or a URL, optionally followed by a space and its SHA-256.
+
+        A model comes with its file for `drafter`.
+        """
 
         async def add_to_queue() -> AddedJob:
             name, _, sha256 = target.partition(" ")
-            return await downloads.add_pull(name, sha256=sha256.strip() or None)
+            return await downloads.add_pull(name, sha256=sha256.strip() or None, drafter=drafter)
 
         if target not in self.adding:
             self.adding.append(target)

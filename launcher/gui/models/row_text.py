@@ -13,16 +13,18 @@ from launcher.gui.models.text import file_state, format_date, format_size, job_p
 from launcher.gui.setting_text import format_context_length
 from launcher.gui.translation import render, tr
 from launcher.gui.viewmodel import state_name
+from launcher.models.evidence import find_published_gain, read_acceptance
 from launcher.models.memory import ENCODER_MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from launcher.app.models.model_library import LibraryFile, LibraryModel
     from launcher.base.progress import Progress
     from launcher.engine.server.state import ModelStatus
     from launcher.fetch.jobs import Job
     from launcher.gui.models.serving import Serving
+    from launcher.models.evidence import AcceptedDrafts
     from launcher.models.library import LocalModel
     from launcher.models.plan import Plan
 
@@ -90,7 +92,8 @@ class Row:
 
 def name_file(model: LibraryModel, file: LibraryFile) -> str:
     """Return the name of a file with its model, in one line."""
-    return " · ".join(filter(None, (render(model.name), file.quant)))
+    what = file.quant if file.draft is None else render(file.draft.drafter.name_short)
+    return " · ".join(filter(None, (render(model.name), what)))
 
 
 def action_text(action: str) -> str:
@@ -119,7 +122,8 @@ def describe_model(
     tile = store_tile(first.local) if first.local is not None else ("M" if model.is_built_in else "")
     if downloading is not None:
         what, download = downloading
-        note = tr("Getting {quant}: {progress}", quant=what.quant, progress=download_text(download))
+        name = what.quant if what.draft is None else render(what.draft.drafter.name_short)
+        note = tr("Getting {quant}: {progress}", quant=name, progress=download_text(download))
         row = _with_progress(row, download) if what is first else row
     statuses = [serving.find_status(model, each) for each in model.files] if serving is not None else []
     row = _with_status(row, next(filter(None, statuses), None))
@@ -135,9 +139,55 @@ def describe_file(
         row = _with_status(row, serving.find_status(model, file))
     tile = store_tile(file.local) if file.local is not None else ""
     name = file.quant or UNKNOWN
-    if file.local is not None and not file.is_model:
+    if file.draft is not None:
+        name = render(file.draft.drafter.name_short)
+    elif file.local is not None and not file.is_model:
         name = quant_text(file.local)
     return replace(row, name=name, note=_file_note(model, file), tile=tile)
+
+
+def size_text(file: LibraryFile) -> str:
+    """Return the size of a file, with a tilde where it is an estimate."""
+    if not file.size_bytes:
+        return tr("size unknown")
+    size = format_size(file.size_bytes)
+    return size if file.is_size_known else tr("~{size}", size=size)
+
+
+def draft_gain_text(file: LibraryFile) -> str:
+    """Return what a draft might bring by published runs: the gain in speed, else the tokens that a pass yields."""
+    entry, draft = file.entry, file.draft
+    assert entry is not None  # noqa: S101 -- for the type checker
+    assert draft is not None  # noqa: S101
+    own, values = entry.drafter, dict[str, object](other=render(entry.drafter.name_short))
+    run, own_run = find_published_gain(entry.measurements, draft.drafter.spec_type, own.spec_type)
+    if run is not None:
+        values |= {"ratio": run.speedup, "gpu": run.gpu}
+        if own_run is None:
+            return tr("published: up to {ratio:.2f} times as fast as without drafts ({gpu})", **values)
+        return tr(
+            "published: up to {ratio:.2f} times as fast as without drafts, {other} {own:.2f} ({gpu})",
+            own=own_run.speedup,
+            **values,
+        )
+    family = entry.family or entry.name
+    best, usual = (_find_overall(read_acceptance(family, each)) for each in (draft.drafter, own))
+    if best is None:
+        return tr("its gain is not published")
+    values |= {"tokens": 1 + best.draft * best.share, "length": best.draft}
+    if usual is None or (usual.draft, usual.source) != (best.draft, best.source):
+        return tr("published: {tokens:.1f} tokens a pass with draft {length}", **values)
+    return tr(
+        "published: {tokens:.1f} tokens a pass with draft {length}, {other} {own:.1f}",
+        own=1 + usual.draft * usual.share,
+        **values,
+    )
+
+
+def _find_overall(found: Sequence[AcceptedDrafts]) -> AcceptedDrafts | None:
+    """Return the row for all kinds of text, else the one in the middle."""
+    rows = [each for each in found if each.workload == "overall"] or sorted(found, key=lambda each: each.share)
+    return rows[len(rows) // 2] if rows else None
 
 
 def store_tile(local: LocalModel) -> str:
@@ -210,14 +260,13 @@ def _find_download(model: LibraryModel, downloads: Mapping[str, Download]) -> tu
 
 def _describe(model: LibraryModel, file: LibraryFile, download: Download | None) -> Row:
     plan, local = file.plan, file.local
-    size = format_size(file.size_bytes)
     row = Row(
         "",
         "",
         fit=plan.status.value if plan is not None else "",
         quant=quant_text(local) if local is not None and local.kind is not None else file.quant or UNKNOWN,
         action="download" if local is None and file.download_id else "",
-        size=size if file.is_size_known or file.size_bytes is None else tr("~{size}", size=size),
+        size=size_text(file) if file.size_bytes else UNKNOWN,
         tip=render(file.lack) or file.download_id or (str(local.path) if local is not None else ""),
     )
     if model.is_built_in:
@@ -344,6 +393,8 @@ def _file_note(model: LibraryModel, file: LibraryFile) -> str:
     best, plan = model.best, file.plan
     if file.local is not None and file.local.missing_bytes:
         return _incomplete_note(file.local)
+    if file.draft is not None and file.local is None:
+        return tr("another way to draft")
     if file.local is not None and file.local.store is not None:
         return place_text(file.local)
     if file.local is not None and file.local.kind is not None:

@@ -26,7 +26,7 @@ class PlotState:
 
     `limit` is the highest rate, in tokens per second, that the memory bandwidth allows the running server, which
     started at `server_start_s`; `note` is a remark on its speed. `throttled` is the time and the reason of the last
-    throttling.
+    throttling. `drafter` is the name of what drafts there, "" for the head in the model's file.
     """
 
     samples: Samples
@@ -35,6 +35,7 @@ class PlotState:
     note: str = ""
     server_start_s: float = float("-inf")
     throttled: tuple[float, str] | None = None
+    drafter: str = ""
 
 
 def rate_aside(state: PlotState) -> Aside:
@@ -84,6 +85,8 @@ def drafts_aside(state: PlotState) -> Aside | None:
         return None
     shares = " · ".join(f"{share:.2f}" for share in latest.acceptance.rates_by_position)
     length_text = tr("mean length {length:.2f}", length=length)
+    if state.drafter:
+        length_text = f"{state.drafter} · {length_text}"
     by_position = tr("{shares} by position", shares=shares)
     tip = tr("Average number of tokens per pass, and the draft acceptance at each position.")
     return length_text, f"{by_position}\n{tip}"

@@ -30,6 +30,7 @@ from launcher.gui.translation import render, tr
 from launcher.gui.widgets import ComboBox
 from launcher.gui.widgets.blocks import open_menu_with
 from launcher.gui.widgets.scrolling import make_scroll_area
+from launcher.models.drafters import MTP
 
 if TYPE_CHECKING:
     from launcher.engine.server.launch import Launch
@@ -433,8 +434,10 @@ class PlotPanel(QWidget):
         """The newest values, or None before the first sample."""
         if self._latest is None:
             return None
-        limit, note = self.references.limit, self._controller.note
-        return PlotState(self.load_samples(), self._latest, limit, note, self._server_start_s, self._throttled)
+        limit, note, launch = self.references.limit, self._controller.note, self._controller.launch
+        drafter = launch.options.drafter if launch is not None else MTP
+        named = "" if drafter.uses_head else render(drafter.name_short)
+        return PlotState(self.load_samples(), self._latest, limit, note, self._server_start_s, self._throttled, named)
 
     def _store(self, samples: Samples, batch: list[MonitorSnapshot]) -> None:
         offset_s = time.time() - time.monotonic()

@@ -441,8 +441,8 @@ def _plan_columns() -> tuple[Column[Plan], ...]:
         ),
         make_column(
             tr("Draft"),
-            tr("Draft length: tokens that the MTP head drafts per step (--spec-draft-n-max)"),
-            lambda plan: str(plan.setting.draft) if plan.setting.drafter.drafts else tr("off"),
+            tr("What drafts tokens, and how many per step (--spec-type, --spec-draft-n-max)"),
+            lambda plan: render(plan.setting.drafter.short_label(plan.setting.draft)),
             right=True,
             spare=3,
         ),

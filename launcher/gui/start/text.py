@@ -26,8 +26,8 @@ _LEAST_GB_BYTES = 10**8
 
 
 def draft_text(plan: Plan) -> str:
-    """Return a plan's draft length as text."""
-    return setting_text("draft", plan.setting.draft)
+    """Return how a plan drafts, and its draft length, as text."""
+    return render(plan.setting.drafter.label(plan.setting.draft))
 
 
 def short_name(plan: Plan) -> str:
