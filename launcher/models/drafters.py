@@ -34,6 +34,8 @@ class Drafter:
     own. `title` is its name for people. `usual_length` is the draft length if the user names the drafter and no length.
     `files` are the kinds of files (models/file_kinds.py) that it drafts with. `has_formula`: its memory by formula was
     compared with an engine's. `newer`: llama.cpp b11669 lacks it; forks and later builds may have it.
+    `needs_whole_cache`: its own cache must hold every token of a conversation, so it cannot go on in a slot of another
+    drafter (b11549 answers 500, "failed to process speculative batch").
     """
 
     name: str
@@ -53,6 +55,7 @@ class Drafter:
     files: tuple[str, ...] = ()
     has_formula: bool = True
     newer: bool = False
+    needs_whole_cache: bool = False
 
     @property
     def drafts(self) -> bool:
@@ -142,8 +145,9 @@ _ROWS = (
         title=mark("the draft model"),
         files=(MODEL_FILE,),
         keeps_states=False,
+        needs_whole_cache=True,
     ),
-    _trained("eagle3", "EAGLE-3", "layer that reads states of the model's own"),
+    _trained("eagle3", "EAGLE-3", "layer that reads states of the model's own", needs_whole_cache=True),
     _trained("dflash", "DFlash", "block of tokens at once", usual_length=_OF_BLOCK),
     # Its files are of the same kind, which b11549 runs as draft-dflash.
     _trained("dflash2", "DFlash2", "block of tokens at once", files=("dflash",), usual_length=_OF_BLOCK, newer=True),
