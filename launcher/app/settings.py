@@ -125,6 +125,8 @@ def parse_value(declared: Setting, text: str) -> AppSettingValue:
     match declared.kind:
         case "switch" if word.lower() in (*_YES, *_NO):
             return word.lower() in _YES
+        case "choice" if declared.switch_values and word.lower() in (*_YES, *_NO):
+            return declared.switch_values[word.lower() in _YES]
         case "number" if (number := _parse_number(declared, word)) is not None:
             value: AppSettingValue = number
         case "choice" | "number":
@@ -156,7 +158,8 @@ def read_app_settings() -> SettingsSnapshot:
     known = {each.name: each for each in SETTINGS if each.stored}
     notices = list(contents.notices)
     valid: dict[str, AppSettingValue] = {}
-    for name, value in contents.values.items():
+    for name, stored in contents.values.items():
+        value = _convert_switch(known[name], stored) if name in known else stored
         if name not in known:
             import difflib
 
@@ -275,7 +278,8 @@ def _stored_values(*names: str) -> dict[str, AppSettingValue]:
         stored = {}
     values: dict[str, AppSettingValue] = {}
     for name in names:
-        declared, value = find_setting(name), stored.get(name)
+        declared = find_setting(name)
+        value = _convert_switch(declared, stored[name]) if name in stored else None
         values[name] = default_value(declared) if value is None or _find_problem(declared, value) else value
     return values
 
@@ -287,6 +291,7 @@ def change_setting(name: str, value: AppSettingValue) -> SettingState:
     be made, and OSError.
     """
     declared = find_setting(name)
+    value = _convert_switch(declared, value)
     if problem := _find_problem(declared, value):
         raise BadOption(
             message("{name} cannot be {value}: {problem}.", name=declared.name, value=value, problem=problem),
@@ -341,6 +346,7 @@ def fill_options(options: "argparse.Namespace") -> None:
     chosen: dict[str, AppSettingValue] = {}
     for declared in SETTINGS:
         value = stored.get(declared.name) if declared.stored else None
+        value = None if value is None else _convert_switch(declared, value)
         if value is not None and (problem := _find_problem(declared, value)):
             _log.warning("%s in %s is not used: %s.", declared.name, settings_file.settings_path(), problem)
         elif value is not None:
@@ -393,6 +399,11 @@ def _read_state(declared: Setting, stored: Mapping[str, AppSettingValue]) -> Set
     if declared.name in stored:
         return SettingState(declared, stored[declared.name], "file")
     return SettingState(declared, default_value(declared), "default")
+
+
+def _convert_switch(declared: Setting, value: AppSettingValue) -> AppSettingValue:
+    """Return a setting's value; what off and on mean if it was a switch in an earlier version."""
+    return declared.switch_values[value] if isinstance(value, bool) and declared.switch_values else value
 
 
 def _find_problem(declared: Setting, value: AppSettingValue) -> str:

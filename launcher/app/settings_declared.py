@@ -17,7 +17,8 @@ class Setting(NamedTuple):
     range. `least`, `most` and `step` are the range of a number in `unit`; with a whole `step` it is a whole number.
     The window shows `least_text` in place of `least`.
     `most` is also the maximum length of a text in characters. `variable` is the environment variable that overrides the
-    file. `stored` is False for settings that the system stores.
+    file. `stored` is False for settings that the system stores. `switch_values` are what off and on mean to one that
+    was a switch in earlier versions.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Setting(NamedTuple):
     least_text: str = ""
     variable: str = ""
     stored: bool = True
+    switch_values: tuple[str, ...] = ()
 
     @property
     def whole(self) -> bool:
@@ -79,6 +81,7 @@ VALUE_ASK, VALUE_TRAY, VALUE_QUIT = "ask", "tray", "quit"
 VALUE_FINISH, VALUE_CANCEL = "finish", "cancel"
 VALUE_RUNNING, VALUE_REFUSE = "running", "refuse"
 VALUE_RESTART = "restart"
+VALUE_SUGGEST, VALUE_AUTO = "suggest", "auto"
 _AS_SERVER = (VALUE_SERVER, mark("Server default"))
 
 SETTINGS = (
@@ -323,8 +326,15 @@ SETTINGS = (
             "Counts tokens and accepted drafts while you use a server, and suggests a better draft length. "
             "Only these counts are saved, on this computer."
         ),
-        "switch",
-        True,
+        "choice",
+        VALUE_SUGGEST,
+        "now",
+        (
+            (VALUE_OFF, mark("Count nothing")),
+            (VALUE_SUGGEST, mark("Suggest other drafts")),
+            (VALUE_AUTO, mark("Change them between requests")),
+        ),
+        switch_values=(VALUE_OFF, VALUE_SUGGEST),
     ),
     Setting(
         REQUEST_LOG,

@@ -20,6 +20,7 @@ class ActionKind(StrEnum):
     MORE_SLOTS = "more_slots"
     LARGER_CACHE = "larger_cache"
     SHORTER_DRAFT = "shorter_draft"
+    OTHER_DRAFTS = "other_drafts"
     IMPROVE_COOLING = "improve_cooling"
     PLUG_IN = "plug_in"
     REMOVE_FLAG = "remove_flag"

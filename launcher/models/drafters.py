@@ -33,7 +33,8 @@ class Drafter:
     drafts all tokens. `tried`: a tune tries it besides the model's own. `title` is its name in sentences, `short` that
     beside a number if it differs. `usual_length` is the draft length if the user names the drafter and no length.
     `files` are the kinds of files (models/file_kinds.py) that it drafts with. `newer`: llama.cpp b11669 lacks it; forks
-    and later builds may have it.
+    and later builds may have it. `needs_whole_cache`: its own cache must hold every token of a conversation, so it
+    cannot go on in a slot of another drafter (b11549 answers 500, "failed to process speculative batch").
     """
 
     name: str
@@ -53,6 +54,7 @@ class Drafter:
     usual_length: int = 2
     files: tuple[str, ...] = ()
     newer: bool = False
+    needs_whole_cache: bool = False
 
     @property
     def drafts(self) -> bool:
@@ -146,8 +148,9 @@ _ROWS = (
         short=mark("draft model"),
         files=(MODEL_FILE,),
         keeps_states=False,
+        needs_whole_cache=True,
     ),
-    _trained("eagle3", "EAGLE-3", "layer that reads states of the model's own"),
+    _trained("eagle3", "EAGLE-3", "layer that reads states of the model's own", needs_whole_cache=True),
     _trained("dflash", "DFlash", "block of tokens at once", **_BLOCK),
     # Its files are of the same kind, which b11549 runs as draft-dflash.
     _trained("dflash2", "DFlash2", "block of tokens at once", files=("dflash",), **_BLOCK, newer=True),

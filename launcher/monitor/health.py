@@ -247,6 +247,14 @@ class UnkeptConversationsDetector:
         )
 
 
+class AdviceDetector:
+    """Passes on what the counts of use advise."""
+
+    def check(self, moment: Moment) -> CheckResult:
+        """See `Detector.check` in health_event.py."""
+        return moment.advice or False
+
+
 # GPU problems: throttling, other programs in its memory, and a model that does not run on it.
 
 # NVML's throttle reasons, as named in machine.nvidia. NVML reports a hardware slowdown together with its cause, so HOT
@@ -779,6 +787,7 @@ class Health:
             FindingCode.PROMPT_READ_AGAIN: Latch(RereadPromptsDetector(setup), raise_checks=1, clear_checks=1),
             FindingCode.REPLIES_FAIL: Latch(FailingRepliesDetector(), raise_checks=1, clear_checks=1),
             FindingCode.NOTHING_KEPT: Latch(UnkeptConversationsDetector(), raise_checks=1, clear_checks=1),
+            FindingCode.OTHER_DRAFTS: Latch(AdviceDetector(), raise_checks=1, clear_checks=1),
             FindingCode.HOST_MEMORY: Latch(HostMemoryDetector(setup), raise_checks=1, clear_checks=15),
             FindingCode.PROCESSOR_BUSY: Latch(BusyProcessorDetector(setup), raise_checks=1, clear_checks=3),
             FindingCode.SPEED_FALLING: Latch(FallingSpeedDetector(self.speed), raise_checks=2, clear_checks=2),

@@ -42,6 +42,7 @@ class FindingCode(StrEnum):
     HOST_MEMORY = "host_memory"
     REPLIES_FAIL = "replies_fail"
     NOTHING_KEPT = "nothing_kept"
+    OTHER_DRAFTS = "other_drafts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +122,8 @@ class Moment:
     number of requests that wait for a slot; both are None if unknown. `finished` are the replies that ended since then,
     `prompts` what each of these requests read again, None for one that read nothing twice. `failed_replies` are the
     clients' requests that failed one after another, None if that is unknown. `kept_problem` is why no conversation can
-    be kept on disk, empty if they can. `others_percent` is the processor share of
-    other programs since the last check, `busy_programs` the names of the one or two busiest if they use much.
+    be kept on disk, empty if they can, `advice` what the counts of use advise. `others_percent` is the processor share
+    of other programs since the last check, `busy_programs` the names of the one or two busiest if they use much.
     """
 
     time_s: float
@@ -134,6 +135,7 @@ class Moment:
     prompts: tuple[Reread | None, ...] = ()
     failed_replies: FailedReplies | None = None
     kept_problem: str = ""
+    advice: Finding | None = None
     on_battery: bool | None = None
     others_percent: float | None = None
     busy_programs: tuple[str, ...] = ()

@@ -213,6 +213,8 @@ class HealthWatch:
         self.root = ROOT
         """The folder below which the kernel's files about memory limits are read."""
         self.health: Health | None = None
+        self.advice: Finding | None = None
+        """What the counts of use advise now."""
         self.activity: GpuActivity | None = None
         """GPU activity at the last check; None before the first one."""
         self.memory = unknown_memory()
@@ -332,6 +334,7 @@ class HealthWatch:
             prompts=tuple(self._prompts),
             failed_replies=failed_replies,
             kept_problem=kept_problem,
+            advice=self.advice,
         )
         self._finished.clear()
         self._prompts.clear()

@@ -1,59 +1,125 @@
-"""Passive advice: compare other draft lengths with the one in use, from counters of real use.
+"""Passive advice: compare other draft lengths and drafters with those in use, from counters of real use.
 
 The tokens per step of a shorter draft follow from the counted acceptance by position. A longer draft also needs the
 acceptance rates of further positions: they come from measurements of this machine, lowered by the ratio at which real
-use falls short of them. The time of a step at other draft lengths comes from measurements, too. There is no advice if
-either is unknown or if no draft length is clearly faster.
+use falls short of them. So do all rates of another drafter. The time of a step also comes from measurements. There is
+no advice if either is unknown or if nothing is clearly faster.
 """
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby, pairwise
+from statistics import fmean
+from typing import Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
+from launcher.base.action import Action, ActionKind
 from launcher.base.messages import message
+from launcher.models.drafters import MTP, NONE, Drafter, drafter_in
+from launcher.monitor.health_event import Finding, FindingCode, FindingLevel
 from launcher.tuning.goal import Goal
-from launcher.tuning.predict import PositionCounts, acceptance_rates, add_counts, count_positions, tokens_per_step
+from launcher.tuning.predict import (
+    CostPoint,
+    CostSurface,
+    PositionCounts,
+    acceptance_rates,
+    add_counts,
+    count_positions,
+    tokens_per_step,
+)
 from launcher.tuning.records import Run, RunSettings
-from launcher.tuning.report import welch_ratio
-from launcher.tuning.space import DRAFT, draft_length
+from launcher.tuning.space import DRAFT, Space, SpaceAxis, draft_length
 from launcher.tuning.statistics import Interval
-from launcher.tuning.use_counts import UseCounts
-from launcher.tuning.verdict import MARGIN
+from launcher.tuning.use_counts import DRAFT_SETTINGS, FEWEST_STEPS, UseCounts
 
-FEWEST_STEPS = 2_000
-"""The fewest steps for advice. With fewer, acceptance is too uncertain: a rate of 0.6 would be 0.6 ± 0.02."""
 _FEWEST_RUNS = 3
+_CLEAR_GAIN = 1.03
+"""Expected ratio from which a gain of 95 % confidence is worth a restart."""
 _MOST_RATIO = 2.0
 """Largest ratio between the step times of real use and of measurements, in either direction: in real use contexts are
 fuller."""
-_NEUTRAL = {"p_min": (None, 0, 0.0), "draft_sampling": (None, "greedy"), "drafter": (None,), "ngram": (None, "none")}
+_NEUTRAL = {"p_min": (None, 0, 0.0), "draft_sampling": (None, "greedy"), "ngram": (None, "none")}
 """Settings that change draft acceptance, each with the values that leave it unchanged."""
+_CORRELATED_STEPS = 2.0
+"""Steps of one reply are similar, so this many of them count as one independent step (as in predict.py)."""
+_UNSEEN, _OTHER = 0.1, 0.15
+"""Standard deviations of expected drafts, as shares: in positions beyond those in use, and of another drafter.
+
+Published drafts of two drafters for the same kind of text differ by 0.05 to 0.15 (presets/evidence/acceptance.csv).
+"""
+_USUAL_NOISE, _START_NOISE, _MOST_NOISE = 0.05, 0.005, 0.25
+"""Standard deviations of the logarithm of a step's time: of a reply where it is not known, of a start, and that of
+replies from which they tell nothing."""
+_DRAWS = 256
+_REACH, _TINY = 1.96, 1e-9
+Choice = tuple[Drafter, int]
+"""A drafter and its draft length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A faster draft length than the one in use.
+    """Other drafts than those in use: by `drafter`, of length `better` instead of `draft`; 0 is off.
 
-    `ratio` is how many times as fast `better` would have been as `draft` over the last `tokens` reply tokens.
+    `ratio` is how many times as fast they would have been over the last `tokens` reply tokens. Besides what is faster,
+    advice may be to undo a change that was slower, or to look how drafts that are off would do.
     """
 
     draft: int
     better: int
     ratio: Interval
     tokens: int
+    drafter: Drafter = MTP
+    reason: Literal["faster", "undo", "look"] = "faster"
+
+    @property
+    def choice(self) -> Choice:
+        """What is advised."""
+        return (self.drafter, self.better) if self.better else (NONE, 0)
+
+    @property
+    def what(self) -> str:
+        """What is advised, in few words."""
+        by = None if self.drafter.uses_head else self.drafter.title
+        return message("Draft {better}[ by {drafter}]", better=self.better, drafter=by) if self.better else "No MTP"
 
     @property
     def sentence(self) -> str:
         """The advice as a sentence for users."""
         low, high = round(100 * (self.ratio.low - 1)), round(100 * (self.ratio.high - 1))
-        what = f"Draft {self.better}" if self.better else "No MTP"
         faster = f"{100 * (self.ratio.estimate - 1):.0f} % faster ({low} to {high} %, with 95 % confidence)"
         return message(
             "{what} would have been about {faster} than draft {draft} over your last {tokens_text} tokens.",
-            what=what,
+            what=self.what,
             faster=faster,
             draft=self.draft,
             tokens_text=self.tokens_text,
         )
+
+    @property
+    def change_sentence(self) -> str:
+        """What to say when it is followed."""
+        if self.reason == "look":
+            return message("{what} for a while, to see how many drafts are accepted now.", what=self.what)
+        if self.reason == "undo":
+            return message("{what} again. {why}", what=self.what, why=self.sentence)
+        return message("{what} from now on. {why}", what=self.what, why=self.sentence)
+
+    @property
+    def action(self) -> Action:
+        """The fix that follows the advice."""
+        drafter, length = self.choice
+        values: dict[str, str | int] = {"draft": length, **({"drafter": drafter.spec_type} if length else {})}
+        return Action(ActionKind.OTHER_DRAFTS, message("Use {drafts}", drafts=drafter.label(length)), values)
+
+    @property
+    def finding(self) -> Finding:
+        """The advice as a finding."""
+        evidence = {"percent": 100 * (self.ratio.estimate - 1), "low_percent": 100 * (self.ratio.low - 1)}
+        return Finding(FindingCode.OTHER_DRAFTS, self.sentence, evidence, self.action, FindingLevel.INFORMATION)
 
     @property
     def tokens_text(self) -> str:
@@ -62,61 +128,159 @@ class Advice:
         return f"{round(self.tokens, -digits):,}"
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured with other drafts: the time of a step, and acceptance rates of each drafter by position.
+
+    `times` are the logarithms of seconds per step: random draws of the model of a tune (CostSurface), so that lengths
+    between measured ones are known, too, less surely. `runs` counts the replies with each choice.
+    """
+
+    times: Mapping[Choice, NDArray[np.float64]]
+    rates: Mapping[Drafter, Sequence[float]]
+    runs: Mapping[Choice, int]
+
+    @classmethod
+    def from_runs(cls, settings: RunSettings, runs: Sequence[Run]) -> Self:
+        """Return what was measured by runs that differ from `settings` in the drafts only."""
+        comparable = [
+            run
+            for run in sorted(runs, key=lambda each: each.began_s)
+            if run.is_counted
+            and _differ_by_draft_only(run.settings, settings)
+            and choice_of(run.settings)[0].takes_length
+        ]
+        logs: list[tuple[Choice, float, list[float]]] = []
+        for choice, group in groupby(comparable, lambda run: choice_of(run.settings)):
+            replies = list(group)
+            costs = [math.log(cost) for cost in map(Goal().step_cost, replies) if cost]
+            if costs:
+                logs.append((choice, replies[0].began_s, costs))
+        drafters = tuple(dict.fromkeys(drafter for (drafter, length), *_ in logs if length))
+        counts = Counter(choice_of(run.settings) for run in comparable)
+        longest = {drafter: max(length for other, length in counts if other is drafter) for drafter in drafters}
+        rates = {
+            drafter: acceptance_rates(
+                add_counts(
+                    count_positions(run.steps or 0, run.acceptance)
+                    for run in comparable
+                    if choice_of(run.settings)[0] is drafter
+                ),
+                longest[drafter],
+            )
+            for drafter in drafters
+        }
+        return cls(_draw_times(logs, longest) if drafters else {}, rates, counts)
+
+
+def _draw_times(
+    logs: Sequence[tuple[Choice, float, Sequence[float]]], longest: Mapping[Drafter, int]
+) -> Mapping[Choice, NDArray[np.float64]]:
+    """Return draws of the logarithm of a step's seconds for each choice, from those of the replies of each start."""
+    names = tuple(drafter.spec_type for drafter in longest)
+    space = Space(
+        {"drafter": names[0]},
+        tuple(range(1, max(longest.values()) + 1)),
+        (SpaceAxis("drafter", names, drafting=True),),
+        on_processor=True,
+    )
+    choices = [(NONE, 0), *((drafter, n) for drafter, most in longest.items() for n in range(1, most + 1))]
+
+    def settings_of(choice: Choice) -> RunSettings:
+        return {DRAFT: choice[1], "drafter": choice[0].spec_type if choice[1] else names[0]}
+
+    surface = CostSurface(space, [settings_of(each) for each in choices])
+    free = sum(len(costs) - 1 for _, _, costs in logs)
+    squares = math.fsum((cost - fmean(costs)) ** 2 for _, _, costs in logs for cost in costs)
+    noise = squares / free if free else _USUAL_NOISE**2
+    if noise > _MOST_NOISE**2:
+        return {}
+    points = [
+        CostPoint(settings_of(choice), fmean(costs), noise / len(costs) + _START_NOISE**2, began_s)
+        for choice, began_s, costs in logs
+    ]
+    drawn = surface.fit(points).draw(np.random.default_rng(1), _DRAWS)
+    return {choice: drawn[:, i] for i, choice in enumerate(choices)}
+
+
 def advise_draft_length(used: UseCounts, runs: Sequence[Run]) -> Advice | None:
-    """Return the draft length that would have been fastest for the counted use. None if none is clearly faster.
+    """Return what would have been fastest for the counted use. None if nothing is clearly faster.
 
     `runs` were measured with the same model, engine and hardware. Only those that differ from `used` in nothing but
-    the draft length are compared.
+    the drafter and the draft length are compared.
     """
-    current = draft_length(used.settings)
-    if not current or used.steps < FEWEST_STEPS or len(used.accepted) < current or used.settings.get("extra"):
+    return find_faster(used, Measured.from_runs(used.settings, runs))
+
+
+def find_faster(used: UseCounts, measured: Measured, *, barred: Collection[Choice] = ()) -> Advice | None:
+    """Return the same from what was `measured`. `barred` is not advised."""
+    current = choice_of(used.settings)
+    length = current[1]
+    if not length or used.steps < FEWEST_STEPS or len(used.accepted) < length or used.settings.get("extra"):
         return None
-    comparable = [run for run in runs if run.is_counted and _differ_by_draft_only(run.settings, used.settings)]
-    times = _step_times(comparable)
-    current_times, real_step_s = times.get(current, []), used.step_s
-    if len(current_times) < _FEWEST_RUNS or real_step_s is None:
+    real_step_s = used.step_s
+    if current not in measured.times or measured.runs[current] < _FEWEST_RUNS or real_step_s is None:
         return None
-    if not 1 / _MOST_RATIO < real_step_s / (sum(current_times) / len(current_times)) < _MOST_RATIO:
+    if not 1 / _MOST_RATIO < real_step_s / math.exp(measured.times[current].mean()) < _MOST_RATIO:
         return None
-    rates = _acceptance_rates(used, current, comparable, max(times))
     found = []
-    for draft, values in times.items():
-        if draft == current or draft > len(rates) or len(values) < _FEWEST_RUNS:
+    for choice, times in measured.times.items():
+        if choice == current or choice in barred:
             continue
-        step_ratio = welch_ratio(current_times, values)
-        gain = tokens_per_step(rates, draft) / tokens_per_step(rates, current)
-        ratio = Interval(gain / step_ratio.estimate, gain / step_ratio.high, gain / step_ratio.low, step_ratio.n)
-        if ratio.low > 1 + MARGIN:
-            found.append(Advice(current, draft, ratio, used.tokens))
+        saved = measured.times[current] - times
+        ratio = compare_choices(used, choice, measured.rates, float(saved.mean()), float(saved.std()))
+        if ratio is not None and ratio.low > 1 and ratio.estimate > _CLEAR_GAIN:
+            found.append(Advice(length, choice[1], ratio, used.tokens, choice[0]))
     return max(found, key=lambda advice: advice.ratio.low, default=None)
 
 
-def _acceptance_rates(used: UseCounts, current: int, runs: Sequence[Run], longest: int) -> list[float]:
-    """Return the acceptance rates by position: counted ones up to the draft length in use, then estimated ones."""
-    chances = (used.steps, *used.accepted)[:current]
-    counted = list(acceptance_rates(PositionCounts(chances, used.accepted[:current]), current))
-    counts = add_counts(count_positions(run.steps or 0, run.acceptance) for run in runs if draft_length(run.settings))
-    known = len(counts.chances)
-    measured = acceptance_rates(counts, known)
-    if len(counted) < current or known < current:
-        return counted
-    factor = min(1.0, counted[-1] / measured[current - 1]) if measured[current - 1] else 0.0
-    return counted + [rate * factor for rate in measured[current : min(known, longest)]]
+def choice_of(settings: RunSettings) -> Choice:
+    """Return the drafter and the draft length of settings."""
+    return drafter_in(settings), draft_length(settings)
 
 
-def _step_times(runs: Sequence[Run]) -> dict[int, list[float]]:
-    """Return the seconds per verification step of each run, by draft length."""
-    goal = Goal()
-    times: dict[int, list[float]] = {}
-    for run in runs:
-        seconds = goal.step_cost(run)
-        if seconds:
-            times.setdefault(draft_length(run.settings), []).append(seconds)
-    return times
+def compare_choices(
+    used: UseCounts, other: Choice, rates: Mapping[Drafter, Sequence[float]], saved: float, saved_sd: float
+) -> Interval | None:
+    """Return how many times as fast `other` would have been for the counted use; None if that is unknown.
+
+    `saved` is the logarithm by which its steps are quicker, with its standard deviation. `rates` are measured ones.
+    Steps with 0, 1, 2, ... accepted drafts were counted, so each one tells how many tokens it would have yielded with a
+    shorter draft.
+    """
+    (drafter, length), (other_drafter, other_length) = choice_of(used.settings), other
+    steps = [more - fewer for more, fewer in pairwise((used.steps, *used.accepted[:length], 0))]
+    real = acceptance_rates(PositionCounts((used.steps, *used.accepted)[:length], used.accepted[:length]), length)
+    is_own = other_drafter is drafter or not other_length
+    own, theirs = rates.get(drafter, ()), rates.get(other_drafter, ())
+    if len(real) < length or len(own) < length or len(theirs) < other_length:
+        return None
+    yields, spread = [1.0 + min(accepted, other_length) for accepted in range(length + 1)], 0.0
+    if not is_own:
+        tokens = tokens_per_step([rate * min(1.0, real[0] / max(own[0], _TINY)) for rate in theirs], other_length)
+        yields, spread = [tokens] * len(steps), _OTHER * (tokens - 1) / tokens
+    elif other_length > length:
+        lowered = [rate * min(1.0, real[-1] / max(own[length - 1], _TINY)) for rate in own[length:other_length]]
+        yields[-1] += tokens_per_step(lowered, other_length) - 1
+        spread = _UNSEEN * (yields[-1] - 1 - length) * steps[-1] / used.steps
+    before = sum(count * (1 + accepted) for accepted, count in enumerate(steps)) / used.steps
+    after = sum(count * tokens for count, tokens in zip(steps, yields, strict=True)) / used.steps
+    counted = sum(
+        count * (tokens / after - (1 + accepted) / before) ** 2
+        for accepted, (count, tokens) in enumerate(zip(steps, yields, strict=True))
+    )
+    log = math.log(after / before) + saved
+    spread = spread / after if is_own else spread
+    reach = _REACH * math.hypot(spread, math.sqrt(counted * _CORRELATED_STEPS) / used.steps, saved_sd)
+    return Interval(math.exp(log), math.exp(log - reach), math.exp(log + reach), used.steps)
 
 
 def _differ_by_draft_only(measured: RunSettings, used: RunSettings) -> bool:
-    """Return whether two sets of settings differ in the draft length only, compared by the names that both have."""
+    """Return whether two sets of settings differ in the drafts only, compared by the names that both have."""
     if any(measured.get(name) not in usual for name, usual in _NEUTRAL.items()):
         return False
-    return all(used[name] == value for name, value in measured.items() if name in used and name not in (DRAFT, "extra"))
+    return all(
+        used[name] == value
+        for name, value in measured.items()
+        if name in used and name not in (*DRAFT_SETTINGS, "extra")
+    )

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from launcher.models.plan import PlanCriteria, make_plans
 from launcher.models.situation import describe_machine
 from launcher.models.weights import read_weights
 from tests.engine.test_supervisor import supervise_server
+from tests.gateway.test_handover import change_settings, serve_model
 from tools.demo_model.drafts import DraftKind, write_draft
 
 KINDS: dict[str, DraftKind] = {
@@ -270,6 +271,49 @@ def test_the_files_beside_a_model_can_be_chosen_and_a_small_model_only_by_name(d
         assert replace(start(drafted), chosen_drafter="draft-simple").used_draft_file == speaking
     finally:
         speaking.unlink()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reuses"),
+    [
+        ("draft-eagle3", "draft-simple", False),
+        ("draft-simple", "draft-eagle3", False),
+        (None, "draft-simple", False),
+        (None, "draft-eagle3", False),
+        ("ngram-simple", "draft-eagle3", False),
+        ("draft-mtp", "draft-dflash", True),
+        ("draft-dspark", "draft-mtp", True),
+        ("draft-eagle3", "draft-eagle3", True),
+    ],
+)
+async def test_a_conversation_goes_on_with_another_drafter(
+    drafted: Path, home: Path, before: str | None, after: str, reuses: bool
+) -> None:
+    """A slot is handed over only where the next drafter can go on with it; else the conversation is read again."""
+    small = drafted.with_name("a-DRAFT.gguf")
+    shutil.copy(drafted.with_name("small.gguf"), small)
+    try:
+
+        def choose(spec_type: str | None, length: int) -> dict[str, Any]:
+            return {"chosen_drafter": spec_type, "draft": length if spec_type else 0}
+
+        turns = [{"role": "user", "content": "What is a draft? " * 40}]
+        async with serve_model(replace(start(drafted), alias="demo", **choose(before, 2))) as (session, client):
+
+            async def ask() -> Mapping[str, Any]:
+                body = {"messages": turns, "max_tokens": 24, "temperature": 0}
+                reply = await client.post("/v1/chat/completions", json=body)
+                assert reply.status_code == 200, reply.text
+                return reply.json()  # type: ignore[no-any-return]
+
+            said = (await ask())["choices"][0]["message"]["content"]
+            turns += [{"role": "assistant", "content": said}, {"role": "user", "content": "And then?"}]
+            await change_settings(session, **choose(after, 3))
+            timings = (await ask())["timings"]
+        assert timings["draft_n"] > 0
+        assert (timings["cache_n"] > 0) is reuses
+    finally:
+        small.unlink()
 
 
 async def test_who_names_a_drafter_gets_drafts(drafted: Path, home: Path) -> None:

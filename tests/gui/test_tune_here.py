@@ -10,7 +10,7 @@ from pytestqt.qtbot import QtBot
 
 from launcher.app import settings
 from launcher.app.planning.tuned_match import TunedMatch, match_tuned_settings
-from launcher.app.settings_declared import ADVICE
+from launcher.app.settings_declared import ADVICE, VALUE_OFF
 from launcher.engine.server.last_start import save_last_model
 from launcher.engine.server.state import ServerState
 from launcher.gui import theme
@@ -135,7 +135,7 @@ def test_the_switch_turns_advice_off_and_follows_the_settings(window: Window, qt
     assert page.tuned_card.switch.isChecked()
     with qtbot.waitSignal(window.controller.setting_changed):
         page.tuned_card.switch.click()
-    assert settings.stored_value(ADVICE) is False
+    assert settings.stored_value(ADVICE) == VALUE_OFF
     qtbot.waitUntil(lambda: not page.tuned_card.switch.isChecked())  # the page reads it once more
     window.controller.change_setting(ADVICE, True)
     qtbot.waitUntil(page.tuned_card.switch.isChecked)

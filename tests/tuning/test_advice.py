@@ -7,11 +7,11 @@ import pytest
 
 from launcher.monitor.meter import Acceptance
 from launcher.monitor.traffic import Traffic
-from launcher.tuning.advice import FEWEST_STEPS, Advice, advise_draft_length
+from launcher.tuning.advice import Advice, advise_draft_length
 from launcher.tuning.history import History
 from launcher.tuning.predict import tokens_per_step
 from launcher.tuning.records import Run, RunSettings
-from launcher.tuning.use_counts import KEPT_DAYS, UseCounts, use_counts_key
+from launcher.tuning.use_counts import FEWEST_STEPS, KEPT_DAYS, UseCounts, use_counts_key
 from tests.tuning.measured import ENVIRONMENT
 
 RATES = (0.8, 0.75, 0.7, 0.65)

@@ -124,6 +124,11 @@ class ServingSession(MeasuredSession):
     def supervisor(self) -> SessionServer:
         """The session's server. Raises ServerNotFound before the first start and after the last stop."""
 
+    @property
+    def is_lent(self) -> bool:
+        """Whether the server is lent to a measurement, as far as this process knows."""
+        return False
+
     @contextmanager
     def listening(self, listener: Listener) -> Iterator[None]:
         """Also call `listener` for every event within the block."""

@@ -180,6 +180,8 @@ class ServerSession(ServingSession):
         A port that the user did not choose is changed if another program takes it before the engine does. The error of
         a failed start has its possible fixes as `actions`, for `apply_fix` or `command_for_action`.
         """
+        if request.yields and (self.is_lent or self.request_log.count_states().total()):
+            raise Superseded(message("A client uses the server."))
         self._proposed_fixes = ()
         for notice in request.notices:
             self._notify_listeners(notice)
@@ -273,6 +275,11 @@ class ServerSession(ServingSession):
             )
         if self._gateway is not None:
             self._gateway.set_measurement_key(key)
+
+    @property
+    def is_lent(self) -> bool:
+        """See ServingSession."""
+        return self.control.is_lent
 
     def _count_change(self) -> int:
         """Count a start or stop, and return its number."""

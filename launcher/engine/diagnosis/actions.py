@@ -124,6 +124,12 @@ def _shorten_draft(values: Values, options: ServeOptions, _context: int | None) 
     return replace(options, draft=int(values.get("draft", max(options.draft - 1, 0))))
 
 
+def _change_drafts(values: Values, options: ServeOptions, _context: int | None) -> ServeOptions | None:
+    changed = replace(options, draft=int(values["draft"]))
+    other = values.get("drafter")
+    return changed if other in (None, changed.drafter.spec_type) else replace(changed, chosen_drafter=str(other))
+
+
 def _use_one_slot(_values: Values, options: ServeOptions, _context: int | None) -> ServeOptions | None:
     return replace(options, slots=1)
 
@@ -185,6 +191,7 @@ _CHANGES = {
     ActionKind.MORE_SLOTS: _add_slots,
     ActionKind.LARGER_CACHE: _enlarge_cache,
     ActionKind.SHORTER_DRAFT: _shorten_draft,
+    ActionKind.OTHER_DRAFTS: _change_drafts,
     ActionKind.REMOVE_FLAG: _remove_flag,
     ActionKind.REPLACE_FLAG: _replace_flag,
     ActionKind.ADD_FLAG: _add_flag,

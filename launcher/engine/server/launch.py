@@ -79,6 +79,10 @@ class Launch:
         # A slot's file names the caches of its engine: one for each slot, or one for all.
         caches = 1 if self.options.kv_unified else self.options.slots or 1
         kind += [self.options.kv or "f16", self.options.no_gpu, caches, *self.options.extra]
+        draft = self.options.used_draft_file
+        if draft is not None and self.options.drafter.needs_whole_cache:
+            side = draft.stat()
+            kind += [self.options.drafter.spec_type, str(draft), side.st_size, side.st_mtime_ns]
         return hashlib.sha256(repr(kind).encode()).hexdigest()
 
     @property

@@ -30,7 +30,7 @@ from PySide6.QtWidgets import (
 )
 
 from launcher.app import settings
-from launcher.app.settings_declared import ADVICE
+from launcher.app.settings_declared import ADVICE, VALUE_OFF
 from launcher.base.paths import explain_os_error
 from launcher.base.units import format_figure
 from launcher.gui import theme
@@ -152,6 +152,8 @@ def _advice_text(advice: Advice) -> str:
         "low": f"{100 * (ratio.low - 1):.0f}",
         "high": f"{100 * (ratio.high - 1):.0f}",
     }
+    if advice.better and not advice.drafter.uses_head:
+        return render(advice.sentence)
     if not advice.better:
         return tr(
             "Tip: for your last {tokens} tokens, MTP off would have been about {percent} % faster than draft "
@@ -171,7 +173,7 @@ async def _read_state(session: ServingSession | None, model: str) -> TunedState:
     _, options = await current_options(session, model)
     launch = None if session is None or session.is_idle else session.supervisor.launch
     advice = await asyncio.to_thread(use_counting.find_advice, launch) if launch is not None else None
-    counts_use = bool(await asyncio.to_thread(settings.stored_value, ADVICE))
+    counts_use = await asyncio.to_thread(settings.stored_value, ADVICE) != VALUE_OFF
     return TunedState(await tuned_match.find_tuned_match(options, wake=False), advice, counts_use)
 
 

@@ -84,7 +84,7 @@ async def test_counts_are_those_of_the_engine(session: ServerSession) -> None:
 class SessionWithLaunch:
     """A session that only has a launch."""
 
-    is_idle = False
+    is_idle = is_lent = False
 
     def __init__(self, launch: Launch) -> None:
         self.supervisor = self

@@ -1,0 +1,128 @@
+"""Decides when a server's drafts change with its traffic: to what was counted as faster, and back if it is not."""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from functools import reduce
+
+from launcher.tuning.advice import Advice, Choice, Measured, choice_of, compare_choices, find_faster
+from launcher.tuning.report import welch_ratio
+from launcher.tuning.statistics import Interval
+from launcher.tuning.use_counts import FEWEST_STEPS, UseCounts
+
+HOUR_S = 3_600.0
+_KEPT_S, _BARRED_S = 8 * HOUR_S, 24 * HOUR_S
+"""The time for which counts are evidence, and that for which what was undone is not tried again."""
+_LEAST_S = 600.0
+"""The shortest time between two changes."""
+_FEWEST_OF_ONE = 50
+"""The fewest steps of an interval whose time per step counts."""
+_FEWEST_INTERVALS = 3
+_LATE_S = 180.0
+_FIRST_LOOK_S, _LONGEST_LOOK_S, _LOOK_STEPS = 4 * HOUR_S, 32 * HOUR_S, 500
+"""How long drafts are off until they are tried again, at first, and at most: twice as long each time. And the fewest
+steps of such a look."""
+
+
+class DraftFollower:
+    """Follows the traffic of one server by its counts, which belong to intervals of about a minute.
+
+    It neither measures nor changes anything itself. Times are seconds of any clock.
+    """
+
+    def __init__(self) -> None:
+        self._counts: deque[tuple[float, UseCounts]] = deque()
+        """Of the settings in use."""
+        self._began_s: float | None = None
+        self._before: tuple[Choice, list[UseCounts]] | None = None
+        """What was in use before the last change, and the counts that led to it."""
+        self._judge_s = HOUR_S
+        """The time after a change at which it is judged, for the first time; then after twice the time."""
+        self._left: tuple[Choice, float] | None = None
+        """What the last change left, and until when counts of it may still come."""
+        self._barred: dict[Choice, float] = {}
+        self._look_s, self._looks = _FIRST_LOOK_S, False
+
+    def add_counts(self, at_s: float, counts: UseCounts) -> None:
+        """Add the counts of an interval that ended at a time."""
+        if self._left is not None and at_s < self._left[1] and choice_of(counts.settings) == self._left[0]:
+            return  # of requests before the change
+        if self._counts and self._counts[-1][1].settings != counts.settings:
+            self._forget(at_s)
+        if self._began_s is None:
+            self._began_s = at_s
+        self._counts.append((at_s, counts))
+        while self._counts[0][0] < at_s - _KEPT_S:
+            self._counts.popleft()
+
+    def _forget(self, at_s: float) -> None:
+        self._counts.clear()
+        self._before, self._began_s = None, at_s
+
+    def note_change(self, at_s: float, advice: Advice) -> None:
+        """Note that advice was followed."""
+        counts = [each for _, each in self._counts]
+        current = choice_of(counts[-1].settings)
+        self._forget(at_s)
+        self._looks, self._left = advice.reason == "look", (current, at_s + _LATE_S)
+        if advice.reason == "undo":
+            self.bar_choice(at_s, current)
+            return
+        self._before, self._judge_s = (current, counts), HOUR_S
+        if self._looks:
+            self._look_s = min(2 * self._look_s, _LONGEST_LOOK_S)
+        elif advice.better:
+            self._look_s = _FIRST_LOOK_S
+
+    def bar_choice(self, at_s: float, choice: Choice) -> None:
+        """Do not change to a choice again for a day: it was slower, or could not be started."""
+        self._barred[choice] = at_s + _BARRED_S
+
+    def find_change(self, at_s: float, measured: Measured) -> Advice | None:
+        """Return the change to make now, by what was `measured` with these settings; None if there is none."""
+        if not self._counts or self._began_s is None:
+            return None
+        used = reduce(UseCounts.plus, [each for _, each in self._counts])
+        current, passed_s = choice_of(used.settings), at_s - self._began_s
+        least = (_LOOK_STEPS, 0.0) if self._looks else (FEWEST_STEPS, self._judge_s)
+        if self._before is not None and used.steps >= least[0] and passed_s >= least[1]:
+            (drafter, length), earlier = self._before
+            self._judge_s *= 2
+            ratio = self._compare_with((drafter, length), earlier, used, measured)
+            if ratio is not None and ratio.low > 1:
+                return Advice(current[1], length, ratio, used.tokens, drafter, "undo")
+        if passed_s < _LEAST_S and not self._looks:
+            return None
+        self._barred = {choice: until_s for choice, until_s in self._barred.items() if until_s > at_s}
+        for counts in (self._last_counts(), used):
+            if (advice := find_faster(counts, measured, barred=self._barred)) is not None:
+                return advice
+        if not current[1] and passed_s >= self._look_s and measured.rates:
+            return Advice(0, 1, Interval(1.0, 0.0, math.inf, 0), used.tokens, next(iter(measured.rates)), "look")
+        return None
+
+    def _last_counts(self) -> UseCounts:
+        """Return the newest counts that are enough for advice."""
+        *older, (_, counts) = self._counts
+        while counts.steps < FEWEST_STEPS and older:
+            counts = older.pop()[1].plus(counts)
+        return counts
+
+    def _compare_with(
+        self, before: Choice, earlier: Sequence[UseCounts], used: UseCounts, measured: Measured
+    ) -> Interval | None:
+        """Return how many times as fast what was in use before would have been since, by the time of real steps."""
+        since = [each for _, each in self._counts]
+        times, earlier_times = (
+            [each.step_s for each in counts if each.step_s and each.steps >= _FEWEST_OF_ONE]
+            for counts in (since, earlier)
+        )
+        if min(len(times), len(earlier_times)) < _FEWEST_INTERVALS:
+            return None
+        quicker = welch_ratio(earlier_times, times)  # the time now as a share of that before
+        saved, sd = math.log(quicker.estimate), math.log(quicker.high / quicker.estimate) / 1.96
+        current = choice_of(used.settings)
+        if current[1]:
+            return compare_choices(used, before, measured.rates, saved, sd)
+        ratio = compare_choices(reduce(UseCounts.plus, earlier), current, measured.rates, -saved, sd)
+        return ratio and Interval(1 / ratio.estimate, 1 / ratio.high, 1 / ratio.low, ratio.n)

@@ -1,0 +1,157 @@
+"""Drafts that follow the traffic: the real engine changes them between its clients' requests, and changes back."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from launcher.app import settings
+from launcher.app.planning.start_settings import make_unresolved_options
+from launcher.app.serving import use_counting
+from launcher.app.serving.session import ServerSession
+from launcher.app.serving.use_counting import DRAFTS_CHANGED, UseCounting
+from launcher.app.settings_declared import ADVICE, VALUE_AUTO, VALUE_OFF, VALUE_SUGGEST
+from launcher.base.errors import Superseded
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.start_request import StartRequest
+from launcher.engine.server.state import Notice
+from launcher.monitor.health_event import FindingCode
+from launcher.monitor.monitor import MonitorPeriods
+from launcher.tuning import advice, draft_follower
+from launcher.tuning.history import History
+from launcher.tuning.history_environment import Environment
+from tests.tuning.test_advice import runs_at
+
+PATIENCE_S = 240.0
+FASTER = 180.0
+"""How many times as fast as ours the clock of the counts is: an hour takes 20 seconds."""
+FEWEST_STEPS, FEWEST_OF_ONE = 1_200, 10
+"""Fewer than usual, for the same reason."""
+QUESTION = {"messages": [{"role": "user", "content": "What is a draft?"}], "max_tokens": 200, "temperature": 0.9}
+
+
+class Served:
+    """A server whose use is counted, and what became of its clients' requests."""
+
+    def __init__(self) -> None:
+        self.notices: list[str] = []
+        self.statuses: list[int] = []
+        self.drafts: list[int] = []
+        self.session = ServerSession(on_event=self._note)
+        self.session.monitor.periods = MonitorPeriods(metrics_s=0.05, metrics_rest_s=0.05)
+
+    def _note(self, event: object) -> None:
+        if isinstance(event, Notice) and event.code == DRAFTS_CHANGED:
+            self.notices.append(f"{event.text}")
+
+    @property
+    def draft(self) -> int:
+        options = self.session.supervisor.options
+        assert options is not None
+        return options.draft
+
+    async def ask_until(self, is_over: Callable[[], bool]) -> None:
+        """Ask one question after the other, with a pause now and then."""
+        endpoint = self.session.supervisor.endpoint
+        headers = {"Authorization": f"Bearer {endpoint.api_key}"}
+        deadline_s = time.monotonic() + PATIENCE_S
+        async with httpx.AsyncClient(base_url=endpoint.url, headers=headers, timeout=60, trust_env=False) as client:
+            while not is_over():
+                assert time.monotonic() < deadline_s, (self.notices, len(self.statuses))
+                for _ in range(8):
+                    reply = await client.post("/v1/chat/completions", json=QUESTION)
+                    self.statuses.append(reply.status_code)
+                    self.drafts.append(self.draft)
+                await asyncio.sleep(1.0)
+
+
+@asynccontextmanager
+async def serve_demo(draft: int, claimed: dict[int, float]) -> AsyncIterator[Served]:
+    """Serve the demo, with a history that claims these seconds per step by draft length."""
+    served = Served()
+    counting = UseCounting(served.session, clock=lambda: time.monotonic() * FASTER)
+    try:
+        options = replace(make_unresolved_options("demo", ServeOptions), draft=draft, threads=1)
+        await served.session.start(StartRequest(options))
+        launch = served.session.supervisor.launch
+        assert launch is not None
+        here = Environment.for_launch(launch)
+        with History() as history:
+            runs = runs_at(tuple(claimed), times=claimed, kv=None)
+            history.add_runs(history.begin_session("tune", here, {"draft": 0}), runs)
+        yield served
+    finally:
+        await served.session.stop()
+        await counting.close()
+
+
+def claim_steps(served_at: int, step_s: float) -> dict[int, float]:
+    """Return steps that are hardly longer with more drafts, which is not true of the demo."""
+    return {length: step_s * (1 + 0.005 * (length - served_at)) for length in (1, 4, 8)}
+
+
+async def test_drafts_change_between_requests_and_back_when_that_was_slower(
+    home: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(advice, "_MOST_RATIO", 100.0)  # a busy computer is much slower than what is claimed
+    monkeypatch.setattr(use_counting, "_QUIET_S", 0.3)
+    monkeypatch.setattr(draft_follower, "_FEWEST_OF_ONE", FEWEST_OF_ONE)
+    for module in (advice, draft_follower, use_counting):
+        monkeypatch.setattr(module, "FEWEST_STEPS", FEWEST_STEPS)
+    settings.change_setting(ADVICE, VALUE_AUTO)
+    async with serve_demo(1, claim_steps(1, 0.003)) as served:
+        await served.ask_until(lambda: len(served.notices) >= 2)
+        await served.ask_until(lambda: served.draft == 1)
+        assert set(served.statuses) == {200}
+        assert max(served.drafts) > 1
+    first, second = served.notices[:2]
+    assert "from now on" in first
+    assert second.startswith("Draft 1 again.")
+
+
+async def test_by_default_other_drafts_are_a_finding_with_a_fix(home: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advice, "_MOST_RATIO", 100.0)
+    for module in (advice, draft_follower, use_counting):
+        monkeypatch.setattr(module, "FEWEST_STEPS", 200)
+    assert settings.stored_value(ADVICE) == VALUE_SUGGEST
+    async with serve_demo(1, claim_steps(1, 0.003)) as served:
+        watch = served.session.monitor.health_watch
+        await served.ask_until(lambda: watch.advice is not None)
+        found = watch.advice
+        assert found is not None
+        assert found.code is FindingCode.OTHER_DRAFTS
+        assert found.action is not None
+        assert served.draft == 1
+        assert not served.notices
+        await served.session.apply_fix(found.action)
+        assert served.draft == found.action.parameters["draft"] > 1
+
+
+async def test_a_change_that_yields_is_not_made_while_a_client_waits(home: object) -> None:
+    async with serve_demo(1, {}) as served:
+        endpoint, options = served.session.supervisor.endpoint, served.session.supervisor.options
+        assert options is not None
+        headers = {"Authorization": f"Bearer {endpoint.api_key}"}
+        async with httpx.AsyncClient(base_url=endpoint.url, headers=headers, timeout=60, trust_env=False) as client:
+            body = QUESTION | {"stream": True, "max_tokens": 2_000, "ignore_eos": True}
+            async with client.stream("POST", "/v1/chat/completions", json=body) as reply:
+                assert await anext(reply.aiter_lines())
+                with pytest.raises(Superseded):
+                    await served.session.start(StartRequest(replace(options, draft=2), yields=True))
+        assert served.draft == 1
+
+
+def test_what_was_a_switch_is_read_as_before(home: object) -> None:
+    settings.change_setting(ADVICE, False)
+    assert settings.stored_value(ADVICE) == VALUE_OFF
+    path = settings.read_app_settings().path
+    path.write_text("[server]\nadvice = true\n", encoding="utf-8")
+    assert settings.stored_value(ADVICE) == VALUE_SUGGEST
+    assert settings.read_app_settings().value(ADVICE) == VALUE_SUGGEST
+    assert settings.parse_value(settings.find_setting(ADVICE), "off") == VALUE_OFF
+    assert settings.parse_value(settings.find_setting(ADVICE), "on") == VALUE_SUGGEST
+    assert settings.parse_value(settings.find_setting(ADVICE), "auto") == VALUE_AUTO
