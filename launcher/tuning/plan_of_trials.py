@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from launcher.models.server_settings import Value
 from launcher.tuning.records import Prompt
 from launcher.tuning.space import Space
 
@@ -21,6 +22,8 @@ MOST_PASSES = 2
 """The most repetitions of each prompt in one trial."""
 MOST_CANDIDATES = 2
 """The most candidates to compare with the baseline: the best with MTP and the best without."""
+_MOST_FIRST = 3
+"""The most drafters that are tried before the first answer."""
 _MOST_EXPLORED = 4
 """The most exploring trials, as a multiple of the usual number."""
 _LEAST_GRACE_S, _GRACE = 60.0, 0.1
@@ -41,6 +44,16 @@ def probe_lengths(drafts: Sequence[int]) -> tuple[int, ...]:
     """
     usual = [draft for draft in drafts if draft <= LONGEST_USUAL] or drafts
     return tuple(dict.fromkeys((usual[-1], usual[0], usual[(len(usual) - 1) // 2])))
+
+
+def first_ways(space: Space) -> tuple[tuple[Value, int], ...]:
+    """Return how the first trials draft: with the lengths to begin with, or if there are several drafters, with the long
+    one of each of the first. Verification costs the same whoever drafts, so what is tried next tells of all of them.
+    """
+    first, *others = space.drafters
+    if not others:
+        return tuple((first, length) for length in probe_lengths(space.lengths(first)))
+    return tuple((each, probe_lengths(space.lengths(each))[0]) for each in space.drafters[:_MOST_FIRST])
 
 
 def usual_explored(space: Space) -> int:
@@ -113,7 +126,7 @@ def plan_trials(
     run_s = sum(prompt.tokens for prompt in prompts) / rate + reading_s * len(prompts)
     trial_s = restart_s + WARM_UP_TOKENS / rate + reading_s + run_s
     affordable = int(budget_s / trial_s)
-    first = 1 + len(probe_lengths(space.drafts))
+    first = 1 + len(first_ways(space))
     probe = min(affordable, first)
     verify = min(affordable - probe, count_starts(balanced_orders(FEWEST_PAIRS, MOST_CANDIDATES)))
     explore = min(affordable - probe - verify, usual_explored(space))

@@ -13,6 +13,7 @@ import numpy as np
 from launcher.base.action import ActionKind
 from launcher.base.errors import LauncherError, NothingMeasured, Superseded, TuneMismatch
 from launcher.base.messages import Message, join_messages, message
+from launcher.models.server_settings import Value
 from launcher.tuning.goal import Goal
 from launcher.tuning.host_watch import BUSY_SHARE, HostWatch
 from launcher.tuning.measuring_loop import (
@@ -31,14 +32,14 @@ from launcher.tuning.plan_of_trials import (
     balanced_orders,
     best_passes,
     count_starts,
+    first_ways,
     grace_s,
     most_explored,
-    probe_lengths,
     usual_explored,
 )
 from launcher.tuning.records import Bench, Prompt, Run, RunSettings
 from launcher.tuning.search import Array, Assessment, Search
-from launcher.tuning.space import Key, Space, draft_length, settings_key
+from launcher.tuning.space import Key, Space, draft_length, settings_key, way_of
 from launcher.tuning.statistics import Pair, mean_of_known, pairs_needed, speedup_among, swap_pair
 from launcher.tuning.tune_state import Fault, Stage, Trial, TuneState, tune_identity
 from launcher.tuning.verdict import (
@@ -627,7 +628,7 @@ _LEAST_MORE_TRIALS = 1 + count_starts(balanced_orders(FEWEST_PAIRS, 1))
 
 
 async def probe_drafts(runner: TrialRunner) -> bool:
-    """Measure the baseline, and the longest, shortest and a middle draft length.
+    """Measure the baseline, and the first ways to draft: see `first_ways`.
 
     Returns whether the baseline was measured in time. A draft length that cannot be served is replaced by the next
     shorter one. If the time of the baseline shows that the budget is too small for one more trial, nothing else
@@ -637,13 +638,13 @@ async def probe_drafts(runner: TrialRunner) -> bool:
     if not _is_measured(runner, runner.space.baseline_settings()) and not await _measure_baseline(runner):
         return False
     if runner.can_afford():
-        for length in probe_lengths(runner.space.drafts):
-            tried = {draft_length(trial.settings) for trial in runner.trials}  # the baseline may take several trials
+        for way in first_ways(runner.space):
+            tried = {way_of(trial.settings) for trial in runner.trials}  # the baseline may take several trials
             forecast = await asyncio.to_thread(_make_forecast, runner) if len(tried) > 2 else None
             if forecast and (forecast.answer.chance or 0.0) >= _EARLY_CHANCE:
                 runner.on_event(forecast)
-            if length not in {draft_length(trial.settings) for trial in runner.trials if not trial.error}:
-                await _probe_draft(runner, length)
+            if way not in {way_of(trial.settings) for trial in runner.trials if not trial.error}:
+                await _probe_way(runner, way)
         await _report_forecast(runner)
     return True
 
@@ -728,10 +729,11 @@ async def _measure_baseline(runner: TrialRunner) -> bool:
     )
 
 
-async def _probe_draft(runner: TrialRunner, length: int) -> None:
-    """Measure a draft of this length, or the next shorter one that fits and starts."""
-    for draft in (each for each in reversed(runner.space.drafts) if each <= length):
-        settings = runner.search.nearest_to_baseline(draft)
+async def _probe_way(runner: TrialRunner, way: tuple[Value, int]) -> None:
+    """Measure a drafter with a draft length, or with the next shorter one that fits and starts."""
+    drafter, length = way
+    for draft in (each for each in reversed(runner.space.lengths(drafter)) if each <= length):
+        settings = runner.search.nearest_to_baseline(draft, drafter)
         if settings is None:
             continue
         if not runner.can_afford():

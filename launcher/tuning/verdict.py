@@ -34,12 +34,16 @@ Answer = Literal["on", "off", "undecided"]
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Forecast at one draft length: the goal's value, and its range with 95 % probability."""
+    """Forecast at one draft length: the goal's value, and its range with 95 % probability.
+
+    `drafter` is what drafts, as settings call it; None for MTP off, and for the model's own.
+    """
 
     draft: int
     value: float
     low: float
     high: float
+    drafter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

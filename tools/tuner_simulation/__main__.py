@@ -51,6 +51,7 @@ def main() -> int:
     parser.add_argument("--noise", type=float, metavar="PERCENT", help="with --json: noise of a reply (drawn: 1 to 8)")
     parser.add_argument("--throttling", action="store_true", help="with --json: an episode every five minutes")
     parser.add_argument("--large", action="store_true", help="with --json: the large grid")
+    parser.add_argument("--drafters", action="store_true", help="with --json: two to four drafters on each machine")
     chosen = parser.parse_args()
     numbers = range(chosen.first, chosen.first + chosen.tunes)
     if chosen.json:
@@ -59,6 +60,7 @@ def main() -> int:
             noise=None if chosen.noise is None else chosen.noise / 100,
             throttling=chosen.throttling,
             small=not chosen.large,
+            several=chosen.drafters,
         )
         print(json.dumps(asdict(compute_figures(simulate_tunes(numbers, Goal(), 60 * chosen.budget, around)))))
         return 0
