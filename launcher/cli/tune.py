@@ -46,7 +46,7 @@ from launcher.tuning.agent_tasks import (
 )
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.plan_of_trials import grace_s
-from launcher.tuning.space import DRAFT, draft_length
+from launcher.tuning.space import DRAFT, DRAFTER, draft_length
 from launcher.tuning.tuner import (
     AnswersCompared,
     ClientsAwaited,
@@ -517,8 +517,9 @@ def _trial_json(trial: Trial, goal: Goal) -> dict[str, Any]:
 
 
 def describe_settings(settings: RunSettings, baseline: Mapping[str, object]) -> str:
-    """Return settings as short text: the draft length, and what differs from the baseline."""
-    changed = {name: value for name, value in settings.items() if name != DRAFT and value != baseline.get(name)}
+    """Return settings as short text: how they draft, and what differs from the baseline."""
+    drafts = (DRAFT, DRAFTER)
+    changed = {name: value for name, value in settings.items() if name not in drafts and value != baseline.get(name)}
     others = [f"{_format_name(name)} {value}" for name, value in changed.items()]
     return ", ".join([drafter_in(settings).label(draft_length(settings), off="off"), *others])
 

@@ -203,3 +203,12 @@ def drafter_of(length: object, drafter: Drafter = MTP) -> Drafter:
 def drafter_in(settings: Mapping[str, object]) -> Drafter:
     """Return the drafter of settings by name, such as those of a run."""
     return drafter_of(settings.get("draft"), find_drafter(str(settings.get("drafter") or MTP.spec_type)))
+
+
+def name_draft(settings: Mapping[str, object]) -> Message:
+    """Return what follows "draft" in a sentence on settings by name: "3", "4 by DFlash", "from repeats"."""
+    drafter = drafter_in(settings)
+    if not drafter.takes_length:
+        return message("from repeats")
+    name = None if drafter.uses_head or not drafter.drafts else as_message(drafter.title)
+    return message("{draft}[ by {drafter}]", draft=settings.get("draft") or 0, drafter=name)

@@ -47,8 +47,8 @@ def probe_lengths(drafts: Sequence[int]) -> tuple[int, ...]:
 
 
 def first_ways(space: Space) -> tuple[tuple[Value, int], ...]:
-    """Return how the first trials draft: with the lengths to begin with, or if there are several drafters, with the long
-    one of each of the first. Verification costs the same whoever drafts, so what is tried next tells of all of them.
+    """Return how the first trials draft: with the lengths to begin with, or with the long one of each of the first of
+    several drafters. Verification costs the same whoever drafts, so what is tried next tells of all of them.
     """
     first, *others = space.drafters
     if not others:

@@ -91,10 +91,10 @@ def tokens_per_step(rates: Sequence[float], draft: int) -> float:
 
 # Cost of a step at every setting of a space, from a few measured ones: Bayesian linear regression with drift.
 #
-# The logarithm of the cost is a sum of effects: of MTP, of the draft length (a line and a bend), of what drafts
-# (overall and along the length; verification costs the same whoever drafts), of each other setting, smaller interactions of
-# these with MTP, with the draft length and with each other, and a separate one for each measured setting. Each effect
-# has a normal prior of mean 0 whose spread is typical of such effects on real machines.
+# The logarithm of the cost is a sum of effects: of MTP, of the draft length (a line and a bend), of what drafts (also
+# by the length; verification costs the same whoever drafts), of each other setting, smaller interactions of these with
+# MTP, with the draft length and with each other, and a separate one for each measured setting. Each effect has a normal
+# prior of mean 0 whose spread is typical of such effects on real machines.
 # Measurements also have noise within a start, noise between starts, and a slow drift, whose correlation decays with the
 # time between two measurements. (Equivalent: a Gaussian process with additive kernels, Rasmussen and Williams 2006,
 # chapter 2.)

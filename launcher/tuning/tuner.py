@@ -39,7 +39,7 @@ from launcher.tuning.plan_of_trials import (
 )
 from launcher.tuning.records import Bench, Prompt, Run, RunSettings
 from launcher.tuning.search import Array, Assessment, Search
-from launcher.tuning.space import Key, Space, draft_length, settings_key, way_of
+from launcher.tuning.space import DRAFTER, Key, Space, draft_length, settings_key, way_of
 from launcher.tuning.statistics import Pair, mean_of_known, pairs_needed, speedup_among, swap_pair
 from launcher.tuning.tune_state import Fault, Stage, Trial, TuneState, tune_identity
 from launcher.tuning.verdict import (
@@ -764,7 +764,7 @@ def _least_known_draft(runner: TrialRunner, assessment: Assessment) -> RunSettin
 
 _ANSWERS: dict[bool | None, Answer] = {True: "on", False: "off", None: "undecided"}
 _RIVAL_CHANCE = 0.05
-"""Other draft lengths with at least this probability of being better are named as not distinguishable."""
+"""Other ways to draft with at least this probability of being better are named as not distinguishable."""
 
 
 def build_verdict(runner: TrialRunner, questions: Questions) -> Verdict:
@@ -785,12 +785,12 @@ def build_verdict(runner: TrialRunner, questions: Questions) -> Verdict:
         if compared is None:
             because = _why_comparison_failed(runner, lost) if lost else _needed_time_sentence(runner)
         values = _compared_values(runner, compared) if compared and on and off else None
-        rivals = _indistinguishable_drafts(runner, mtp.candidate) if answer == "on" else []
+        rivals = _indistinguishable_ways(runner, mtp.candidate) if answer == "on" else []
         if rivals:
             more.append(indistinguishable_sentence(mtp.candidate, rivals))
     if gain is not None and (mtp is None or answer != "on" or settings_key(mtp.against) != settings_key(baseline)):
         more.append(recommendation_sentence(gain, goal))
-    forecast_settings = mtp.candidate if mtp else best
+    forecast_settings, assessment = mtp.candidate if mtp else best, runner.search.assess_settings()
     return Verdict(
         mtp=answer,
         settings=best,
@@ -812,7 +812,8 @@ def build_verdict(runner: TrialRunner, questions: Questions) -> Verdict:
         because=because,
         gain=gain,
         forecast_settings=forecast_settings,
-        forecasts=runner.search.forecast_drafts(runner.search.assess_settings(), forecast_settings),
+        forecasts=runner.search.forecast_drafts(assessment, forecast_settings),
+        drafters=runner.search.forecast_drafters(assessment),
         trials=runner.trials,
         unit=goal.unit,
     )
@@ -855,17 +856,22 @@ def _confirmed_best(runner: TrialRunner, questions: Questions) -> tuple[RunSetti
     return best.candidate, best.comparison
 
 
-def _indistinguishable_drafts(runner: TrialRunner, best: RunSettings) -> list[int]:
-    """Return other draft lengths that may be as good as the best one, by all measurements."""
+def _indistinguishable_ways(runner: TrialRunner, best: RunSettings) -> list[RunSettings]:
+    """Return the same settings with other draft lengths, or the best length of another drafter, if they may be as good
+    by all measurements.
+    """
     search = runner.search
     scores = search.assess_settings().scores
     best_scores = scores[:, search.find_index(best)]
-    others = {
-        draft: search.index_with_draft(best, draft) for draft in runner.space.drafts if draft != draft_length(best)
-    }
-    return [
-        d for d, i in others.items() if i is not None and float((scores[:, i] >= best_scores).mean()) >= _RIVAL_CHANCE
-    ]
+    found = []
+    for drafter in runner.space.drafters:
+        is_own = drafter == best.get(DRAFTER)
+        settings = best if is_own else {**best, DRAFTER: drafter}
+        indices = [search.index_with_draft(settings, draft) for draft in runner.space.drafts]
+        others = [i for i in indices if i is not None and search.grid[i] != best]
+        others = others if is_own else sorted(others, key=lambda i: -scores[:, i].mean())[:1]
+        found += [i for i in others if float((scores[:, i] >= best_scores).mean()) >= _RIVAL_CHANCE]
+    return [search.grid[i] for i in found]
 
 
 def _unfit_settings(runner: TrialRunner, mtp: Question) -> RunSettings:
