@@ -53,7 +53,8 @@ def first_ways(space: Space) -> tuple[tuple[Value, int], ...]:
     first, *others = space.drafters
     if not others:
         return tuple((first, length) for length in probe_lengths(space.lengths(first)))
-    return tuple((each, probe_lengths(space.lengths(each))[0]) for each in space.drafters[:_MOST_FIRST])
+    long, *_, middle = probe_lengths(space.drafts)
+    return ((first, long), *((each, min(middle, space.lengths(each)[-1])) for each in others[: _MOST_FIRST - 1]))
 
 
 def usual_explored(space: Space) -> int:
