@@ -297,9 +297,8 @@ class SpaceBuilder:
             # Varied with it: cache and layers share the GPU's memory, and a cache serves experts on the host.
             vary = {*vary, "n_cpu_moe"}
         caches = self._is_cache_varied(vary)
-        drafters = self._drafters_to_try(chosen_by_user=vary is not None)
-        tried = drafters if vary is None or DRAFTER in vary else drafters[:0]
-        expert_layer_counts = () if on_cpu else self._expert_layers_to_try(tried, caches=caches)
+        drafters = self._drafters_to_try(with_text=DRAFTER in (vary or ()))
+        expert_layer_counts = () if on_cpu else self._expert_layers_to_try(drafters, caches=caches)
         offloads = len(expert_layer_counts) > 1
         gpus = self._basis.plan_settings.gpus
         varied_by_default: Mapping[Likely, bool] = {
@@ -328,7 +327,8 @@ class SpaceBuilder:
         axes = []
         for name in VARIED:
             row = ROWS[name]
-            wanted = name in vary if vary is not None else varied_by_default[row.likely]
+            # What drafts is one axis with the draft length, which is always tried.
+            wanted = name in vary if vary is not None and name != DRAFTER else varied_by_default[row.likely]
             values = machine_values[name] if name in machine_values else _values_to_try(row, baseline[name])
             if wanted and len(values) > 1 and name not in meaningless:
                 axes.append(SpaceAxis(name, tuple(values), memory=bool(row.memory), drafting=bool(row.drafting)))
@@ -356,14 +356,14 @@ class SpaceBuilder:
             baseline["n_cpu_moe"] = expert_layer_counts[-1]
         return baseline
 
-    def _drafters_to_try(self, *, chosen_by_user: bool) -> list[Value]:
+    def _drafters_to_try(self, *, with_text: bool) -> list[Value]:
         """Return what may draft, the most promising first: the model's own, and those that it has files for.
 
-        Those that need nothing but text are added if the user chose to vary the drafter.
+        `with_text` adds those that need nothing but text.
         """
         own = self._basis.plan_settings.drafter_if_on
         rows = [own, *(find_drafter(each, self._basis.options.draft_files) for each in self._basis.drafters)]
-        more = ROWS[DRAFTER].tuned or () if chosen_by_user else ()
+        more = ROWS[DRAFTER].tuned or () if with_text else ()
         ranked = sorted(
             {
                 row.spec_type: row for row in rows if row is own or row.source != "text" or row.spec_type in more
