@@ -4,7 +4,8 @@
 beside it (tools/demo_model/drafts.py). A profile has some of the drafters, and for each the share of drafts that is
 accepted at each position, which the engine is told by --spec-synth-rates. All else is real: starts, the cost of drafts
 and of verification, replies. The truth follows from the rates and from the time of a step, the mean of all replies in
-all tunes and in rounds in which each drafter drafts with each length. A recommendation is right if it is the fastest of all, or as fast within MARGIN.
+all tunes and in rounds in which each drafter drafts with each length. A recommendation is right if it is the fastest of
+all, or as fast within MARGIN.
 
 Speeds and the budget are in seconds of the engine's processor time, so that other programs do not matter (Linux).
 """
@@ -224,7 +225,7 @@ async def judge_profiles(numbers: Sequence[int], *, slow: int, rounds: int, budg
         )
     minutes = (time.monotonic() - began_s) / 60
     print(
-        f"{right} of {len(verdicts)} right (the fastest, or within {100 * MARGIN:g} % of it); the very fastest {exact}, "
+        f"{right} of {len(verdicts)} right (the fastest, or within {100 * MARGIN:g} % of it); the fastest {exact}, "
         f"its drafter {kinds}; {len(runs)} replies, {minutes:.0f} minutes"
     )
     return len(verdicts) - right
