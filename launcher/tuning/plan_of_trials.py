@@ -47,14 +47,15 @@ def probe_lengths(drafts: Sequence[int]) -> tuple[int, ...]:
 
 
 def first_ways(space: Space) -> tuple[tuple[Value, int], ...]:
-    """Return how the first trials draft: with the lengths to begin with, or with the long one of each of the first of
-    several drafters. Verification costs the same whoever drafts, so what is tried next tells of all of them.
+    """Return how the first trials draft: with the lengths to begin with, or of several drafters the first with the long
+    one and a few more with the middle one. Verification costs the same whoever drafts, so one teaches of the others.
     """
     first, *others = space.drafters
+    lengths = probe_lengths(space.drafts)
     if not others:
-        return tuple((first, length) for length in probe_lengths(space.lengths(first)))
-    long, *_, middle = probe_lengths(space.drafts)
-    return ((first, long), *((each, min(middle, space.lengths(each)[-1])) for each in others[: _MOST_FIRST - 1]))
+        return tuple((first, length) for length in lengths)
+    tried = ((first, lengths[0]), *((each, lengths[-1]) for each in others[: _MOST_FIRST - 1]))
+    return tuple((each, min(length, space.lengths(each)[-1])) for each, length in tried)
 
 
 def usual_explored(space: Space) -> int:

@@ -224,7 +224,7 @@ async def prepare_tune(
         restart_s,
         load is not None,
         builder.needed_mib,
-        await asyncio.to_thread(_find_missing_drafts, entry, family, basis, launch.build),
+        await asyncio.to_thread(find_missing_drafts, entry, family, basis, launch.build),
     )
 
 
@@ -234,7 +234,7 @@ def _find_entry(model: Path) -> ModelEntry | None:
     return found[0] if found else None
 
 
-def _find_missing_drafts(
+def find_missing_drafts(
     entry: ModelEntry | None, family: str, basis: PreviewBasis, build: EngineBuild
 ) -> tuple[MissingDraft, ...]:
     """Return the drafters without a file here that the catalogue lists for a model, or of which runs were published."""
