@@ -30,6 +30,7 @@ from launcher.app.planning.start_settings import make_unresolved_options
 from launcher.app.serving.session import ServerSession
 from launcher.engine.serve_options import ServeOptions
 from launcher.models.drafters import drafter_in
+from launcher.models.server_settings import Value
 from launcher.tuning.goal import Goal
 from launcher.tuning.predict import tokens_per_step
 from launcher.tuning.records import Prompt, Run, RunSettings
@@ -141,12 +142,13 @@ def write_models(folder: Path, slow: int) -> Path:
     """Write the model and its drafts, and return the model's path."""
     model = folder / "demo.gguf"
     make_demo(["--out", str(model), "--slow", str(slow)])
-    for kind in filter(None, KINDS.values()):
-        write_draft(folder / ("demo-DRAFT.gguf" if kind == "model" else f"{kind}-demo.gguf"), kind, model)
+    for kind in KINDS.values():
+        if kind is not None:
+            write_draft(folder / ("demo-DRAFT.gguf" if kind == "model" else f"{kind}-demo.gguf"), kind, model)
     return model
 
 
-Way = tuple[object, int]
+Way = tuple[Value, int]
 
 
 async def measure_all(session: ServerSession, options: ServeOptions, rounds: int) -> list[Run]:

@@ -318,8 +318,10 @@ def common_settings(settings: Sequence[RunSettings]) -> dict[str, Value]:
 
 def settings_line(settings: RunSettings) -> str:
     """Return settings as one line, how to draft first: "draft 4 by DFlash, kv q8_0". Unset values are left out."""
-    ways = [drafter_in(settings).label(draft_length(settings))] if DRAFT in settings else []
-    if DRAFTER in settings and not ways:
+    ways: list[str] = []
+    if DRAFT in settings:
+        ways = [drafter_in(settings).label(draft_length(settings))]
+    elif DRAFTER in settings:
         ways = [drafter_in({**settings, DRAFT: 1}).title]
     others = {name: value for name, value in settings.items() if value is not None and name not in (DRAFT, DRAFTER)}
     return ", ".join([*ways, *(f"{name.replace('_', '-')} {value}" for name, value in sorted(others.items()))])
