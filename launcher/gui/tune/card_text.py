@@ -161,9 +161,8 @@ def verdict_sentence(verdict: Mapping[str, Any], workload: str) -> str:
     ratio, low, high = verdict.get("speedup"), verdict.get("ci_low"), verdict.get("ci_high")
     if chosen_language() == "en" or ratio is None or low is None or high is None:
         return render(str(verdict.get("overall") or verdict["sentence"]))
-    settings = verdict["settings"] if verdict["draft"] else verdict.get("shown", {})
-    figures = {"work": workload, "low": _percent_change(low), "high": _percent_change(high)}
-    figures["draft"] = render(name_draft(settings))
+    draft = render(name_draft({**verdict.get("settings", {}), "draft": verdict["draft"]}))
+    figures = {"work": workload, "draft": draft, "low": _percent_change(low), "high": _percent_change(high)}
     match verdict["mtp"]:
         case "on":
             sentence = tr(
