@@ -22,8 +22,6 @@ MOST_PASSES = 2
 """The most repetitions of each prompt in one trial."""
 MOST_CANDIDATES = 2
 """The most candidates to compare with the baseline: the best with MTP and the best without."""
-_MOST_FIRST = 3
-"""The most drafters that are tried before the first answer."""
 _MOST_EXPLORED = 4
 """The most exploring trials, as a multiple of the usual number."""
 _LEAST_GRACE_S, _GRACE = 60.0, 0.1
@@ -48,13 +46,13 @@ def probe_lengths(drafts: Sequence[int]) -> tuple[int, ...]:
 
 def first_ways(space: Space) -> tuple[tuple[Value, int], ...]:
     """Return how the first trials draft: with the lengths to begin with, or of several drafters the first with the long
-    one and a few more with the middle one. Verification costs the same whoever drafts, so one teaches of the others.
+    one and the others with the middle one. Verification costs the same whoever drafts, so one teaches of the others.
     """
     first, *others = space.drafters
     lengths = probe_lengths(space.drafts)
     if not others:
         return tuple((first, length) for length in lengths)
-    tried = ((first, lengths[0]), *((each, lengths[-1]) for each in others[: _MOST_FIRST - 1]))
+    tried = ((first, lengths[0]), *((each, lengths[-1]) for each in others))
     return tuple((each, min(length, space.lengths(each)[-1])) for each, length in tried)
 
 
