@@ -3,9 +3,10 @@
 `python -m tools.drafter_profiles` writes the demo model, slowed down so that drafts can pay, with a draft of each kind
 beside it (tools/demo_model/drafts.py). A profile has some of the drafters, and for each the share of drafts that is
 accepted at each position, which the engine is told by --spec-synth-rates. All else is real: starts, the cost of drafts
-and of verification, replies. The truth follows from the rates and from the time of a step, the mean of all replies in
-all tunes and in rounds in which each drafter drafts with each length. A recommendation is right if it is the fastest of
-all, or as fast within MARGIN.
+and of verification, replies. The truth of a drafter and a length is what its rates promise, times the mean ratio of
+measured tokens/s to what the rates of that reply promised, over all tunes and rounds of their own: it holds the cost of
+a step, and drafts that are shorter than asked. A recommendation is right if it is the fastest of all, or as fast within
+MARGIN. On a busy computer the truth itself is uncertain: its standard error is printed.
 
 Speeds and the budget are in seconds of the engine's processor time, so that other programs do not matter (Linux).
 """
@@ -21,7 +22,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 
 import psutil
 
@@ -100,7 +101,7 @@ class ProcessorBench(SessionBench):
     def __init__(self, session: ServerSession, options: ServeOptions, profile: Profile) -> None:
         super().__init__(session, options)
         self._options, self._profile = options, profile
-        self.runs: list[Run] = []
+        self.replies: list[tuple[Profile, Run]] = []
         self.used_s = 0.0
 
     def now_s(self) -> float:
@@ -134,7 +135,7 @@ class ProcessorBench(SessionBench):
         rate = run.reply_tokens / (spent_s * writing_s / (writing_s + reading_s))
         run = replace(run, decode_rate=rate, wall_s=spent_s, began_s=self.used_s, spoilt=None)
         if run.reply_tokens == prompt.tokens:  # not the reply that warms the server up
-            self.runs.append(run)
+            self.replies.append((self._profile, run))
         return run
 
 
@@ -151,7 +152,7 @@ def write_models(folder: Path, slow: int) -> Path:
 Way = tuple[Value, int]
 
 
-async def measure_all(session: ServerSession, options: ServeOptions, rounds: int) -> list[Run]:
+async def measure_all(session: ServerSession, options: ServeOptions, rounds: int) -> list[tuple[Profile, Run]]:
     """Return replies with each drafter and length, in some rounds of random order."""
     ways: list[Way] = [(None, 0), *((name, length) for name in KINDS for length in LENGTHS)]
     bench = ProcessorBench(session, options, Profile({name: (0.6,) * len(LENGTHS) for name in KINDS}))
@@ -161,25 +162,29 @@ async def measure_all(session: ServerSession, options: ServeOptions, rounds: int
             await bench.become({DRAFT: length, DRAFTER: name or next(iter(KINDS))}, fresh=True)
             for prompt in prompts:
                 await bench.run(prompt, seed=number)
-    return bench.runs
+    return bench.replies
 
 
-def step_times(runs: Sequence[Run]) -> dict[Way, float]:
-    """Return the seconds of a step with each drafter and length: geometric means."""
+def promised_tokens(profile: Profile, way: Way) -> float:
+    """Return the tokens per step that a profile's rates promise."""
+    name, length = way
+    return tokens_per_step(profile.rates[str(name)], length) if length else 1.0
+
+
+def measure_ways(replies: Sequence[tuple[Profile, Run]]) -> dict[Way, tuple[float, float]]:
+    """Return for each drafter and length the mean logarithm of tokens/s per promised token, and its standard error."""
     found: dict[Way, list[float]] = {}
-    for run in runs:
-        if step_s := Goal().step_cost(run):
-            found.setdefault(way_of(run.settings), []).append(math.log(step_s))
-    return {way: math.exp(fmean(each)) for way, each in found.items()}
+    for profile, run in replies:
+        if run.decode_rate:
+            way = way_of(run.settings)
+            found.setdefault(way, []).append(math.log(run.decode_rate / promised_tokens(profile, way)))
+    return {way: (fmean(each), stdev(each) / math.sqrt(len(each))) for way, each in found.items() if len(each) > 1}
 
 
-def true_scores(profile: Profile, steps: Mapping[Way, float]) -> dict[Way, float]:
+def true_scores(profile: Profile, measured: Mapping[Way, tuple[float, float]]) -> dict[Way, float]:
     """Return the true logarithm of the tokens/s of each way to draft."""
-    scores: dict[Way, float] = {(None, 0): -math.log(steps[None, 0])}
-    for name, rates in profile.rates.items():
-        for length in LENGTHS:
-            scores[name, length] = math.log(tokens_per_step(rates, length) / steps[name, length])
-    return scores
+    ways: list[Way] = [(None, 0), *((name, length) for name in profile.rates for length in LENGTHS)]
+    return {way: math.log(promised_tokens(profile, way)) + measured[way][0] for way in ways if way in measured}
 
 
 async def judge_profiles(numbers: Sequence[int], *, slow: int, rounds: int, budget_s: float, most_s: float) -> int:
@@ -193,7 +198,7 @@ async def judge_profiles(numbers: Sequence[int], *, slow: int, rounds: int, budg
         options = replace(options, context=1_024)
         session = ServerSession()
         try:
-            runs = await measure_all(session, options, rounds)
+            replies = await measure_all(session, options, rounds)
             for number in numbers:
                 if time.monotonic() - began_s > most_s:
                     break
@@ -205,19 +210,20 @@ async def judge_profiles(numbers: Sequence[int], *, slow: int, rounds: int, budg
                 space = draw_profile(number).space()
                 work = make_workload(_TOKENS)
                 verdict = await tune(bench, space, work, Goal(), budget_s, seed=number, waited_s=count_waiting)
-                runs += bench.runs
+                replies += bench.replies
                 verdicts.append((number, verdict))
                 print(f"profile {number}: {verdict.sentence}", flush=True)
         finally:
             await session.stop()
-    steps = step_times(runs)
+    measured = measure_ways(replies)
     for name in KINDS:
-        costs = ", ".join(f"{steps[name, n] / steps[None, 0]:.2f}" for n in LENGTHS)
-        print(f"a step with {name} 1 to {LENGTHS[-1]}: {costs} times one of MTP off")
+        ways = [(name, length) for length in LENGTHS if (name, length) in measured]
+        costs = (f"{math.exp(measured[None, 0][0] - measured[way][0]):.2f} ± {measured[way][1]:.2f}" for way in ways)
+        print(f"a step with {name}, by that of MTP off: {', '.join(costs)}")
     right = exact = kinds = 0
     for number, verdict in verdicts:
         profile = draw_profile(number)
-        scores = true_scores(profile, steps)
+        scores = true_scores(profile, measured)
         best, named = max(scores, key=lambda way: scores[way]), way_of(verdict.settings)
         lacks = 1 - math.exp(scores[named] - scores[best])
         right, exact, kinds = right + (lacks <= MARGIN), exact + (named == best), kinds + (named[0] == best[0])
@@ -228,7 +234,7 @@ async def judge_profiles(numbers: Sequence[int], *, slow: int, rounds: int, budg
     minutes = (time.monotonic() - began_s) / 60
     print(
         f"{right} of {len(verdicts)} right (the fastest, or within {100 * MARGIN:g} % of it); the fastest {exact}, "
-        f"its drafter {kinds}; {len(runs)} replies, {minutes:.0f} minutes"
+        f"its drafter {kinds}; {len(replies)} replies, {minutes:.0f} minutes"
     )
     return len(verdicts) - right
 
@@ -244,7 +250,7 @@ def main() -> int:
     parser.add_argument("--profiles", type=int, default=20, metavar="N", help="profiles to tune (20)")
     parser.add_argument("--slow", type=int, default=4, metavar="N", help="slow the model down (4)")
     parser.add_argument("--rounds", type=int, default=1, metavar="N", help="rounds of each drafter and length (1)")
-    parser.add_argument("--budget", type=float, default=40.0, metavar="S", help="seconds of each tune (40)")
+    parser.add_argument("--budget", type=float, default=60.0, metavar="S", help="seconds of each tune (60)")
     parser.add_argument("--minutes", type=float, default=25.0, metavar="MIN", help="begin no tune after these (25)")
     chosen = parser.parse_args()
     numbers = range(chosen.first, chosen.first + chosen.profiles)
