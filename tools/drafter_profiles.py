@@ -117,9 +117,11 @@ class ProcessorBench(SessionBench):
             shares = (math.prod(rates[: i + 1]) for i in range(length))
             extra = ("--spec-synth-rates", ",".join(f"{share:.4f}" for share in shares))
         self._base = replace(self._options, extra=extra)
-        began_s = await super().become(settings, fresh=fresh)
-        self.used_s += _START_S if began_s else 0.0
-        return _START_S if began_s else 0.0
+        changes = self.session.change_count
+        await super().become(settings, fresh=fresh)
+        start_s = _START_S if self.session.change_count != changes else 0.0
+        self.used_s += start_s
+        return start_s
 
     async def run(self, prompt: Prompt, *, seed: int) -> Run:
         """See Bench. The rate of generation is by processor time."""
