@@ -34,7 +34,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
 from launcher.engine.server.last_start import require_last_model
 from launcher.engine.server.registry import find_server
-from launcher.models.drafters import drafter_in
+from launcher.models.drafters import drafter_in, find_drafter
 from launcher.monitor.meter import sum_acceptance
 from launcher.tuning.agent_tasks import (
     DEFAULT_AGENT,
@@ -46,7 +46,7 @@ from launcher.tuning.agent_tasks import (
 )
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.plan_of_trials import grace_s
-from launcher.tuning.space import DRAFT, draft_length
+from launcher.tuning.space import DRAFT, DRAFTER, draft_length
 from launcher.tuning.tuner import (
     AnswersCompared,
     ClientsAwaited,
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from launcher.app.measuring.saved_tunes import SavedTune
-    from launcher.app.measuring.tuner_space import PreparedTune
+    from launcher.app.measuring.tuner_space import MissingDraft, PreparedTune
     from launcher.app.serving.borrowed_session import BorrowedSession
     from launcher.tuning.records import RunSettings
     from launcher.tuning.tune_state import Trial
@@ -305,11 +305,16 @@ async def _make_plan(
     }
     workload = prepared.workload
     reply_tokens = sum(each.tokens for each in workload.prompts)
-    varied = ", ".join(f"{_format_name(axis.name)} {'/'.join(map(str, axis.values))}" for axis in prepared.space.axes)
+    varied = ", ".join(
+        f"{_format_name(axis.name)} {'/'.join(map(str, axis.values))}" for axis in prepared.space.other_axes
+    )
     drafts = prepared.space.drafts
+    kinds = [str(find_drafter(each).title) for each in prepared.drafters]
+    by_kinds = f" by {', '.join(kinds)}" if len(kinds) > 1 else ""
     rows = [
         ("prompts", f"{len(workload.prompts)}, {reply_tokens:,} tokens of replies a round"),
-        ("tried", f"draft 0 (MTP off), {drafts[0]} to {drafts[-1]}{f'; {varied}' if varied else ''}"),
+        ("tried", f"draft 0 (MTP off), {drafts[0]} to {drafts[-1]}{by_kinds}{f'; {varied}' if varied else ''}"),
+        *(("not here", describe_missing(each)) for each in prepared.missing),
     ]
     if prepared.goal.aim is Aim.TASK:
         shape = find_shape(workload.name)
@@ -370,6 +375,14 @@ _DRAFTS = JsonView(
     "draft_n=drafted draft_n_accepted=accepted acceptance=rate:4 acceptance_by_position=rates_by_position:4"
 )
 _STAGE_LABELS = {"probe": "first look", "explore": "explore", "verify": "compare", "confirm": "compare"}
+
+
+def describe_missing(draft: MissingDraft) -> str:
+    """Return what is known of a drafter without a file here, and how to get it."""
+    size = f", {draft.bytes / 1e9:.2f} GB" if draft.bytes else ""
+    gave = f": {draft.tokens:.1f} tokens a pass with draft {draft.length} in published runs" if draft.tokens else ""
+    get = f"`mtp-launcher pull {draft.download}`, then tune again" if draft.download else "no file is listed"
+    return f"{draft.row.title}{size}{gave}; {get}."
 
 
 def describe_duration(prepared: PreparedTune) -> str:
@@ -517,8 +530,9 @@ def _trial_json(trial: Trial, goal: Goal) -> dict[str, Any]:
 
 
 def describe_settings(settings: RunSettings, baseline: Mapping[str, object]) -> str:
-    """Return settings as short text: the draft length, and what differs from the baseline."""
-    changed = {name: value for name, value in settings.items() if name != DRAFT and value != baseline.get(name)}
+    """Return settings as short text: how they draft, and what differs from the baseline."""
+    drafts = (DRAFT, DRAFTER)
+    changed = {name: value for name, value in settings.items() if name not in drafts and value != baseline.get(name)}
     others = [f"{_format_name(name)} {value}" for name, value in changed.items()]
     return ", ".join([drafter_in(settings).label(draft_length(settings), off="off"), *others])
 

@@ -250,3 +250,12 @@ def list_choices(drafters: Iterable[Drafter], lengths: Iterable[int]) -> tuple[D
     """Return no drafts, then each of some drafters with each length that it takes."""
     found = [as_choice(each, length) for each in drafters for length in lengths]
     return tuple(dict.fromkeys((DraftChoice(NONE), *found)))
+
+
+def name_draft(settings: Mapping[str, object]) -> Message:
+    """Return what follows "draft" in a sentence on settings by name: "3", "4 by DFlash", "from repeats"."""
+    drafter = drafter_in(settings)
+    if not drafter.takes_length:
+        return message("from repeats")
+    name = None if drafter.uses_head or not drafter.drafts else as_message(drafter.title)
+    return message("{draft}[ by {drafter}]", draft=settings.get("draft") or 0, drafter=name)

@@ -35,7 +35,9 @@ Kind = Literal["tokens", "count", "mib", "share", "choice", "switch", "shares"]
 shares such as 3,1."""
 Memory = Literal["", "formula", "gpu_mib"]
 """Effect on the memory estimate: none, through the formula, or its value is MiB that are counted in full on the GPU."""
-Likely = Literal["", "on_gpu", "several_gpus", "offloaded", "on_processor", "long_answers", "sampled"]
+Likely = Literal[
+    "", "on_gpu", "several_gpus", "several_drafters", "offloaded", "on_processor", "long_answers", "sampled"
+]
 """Condition for a tune to try it unasked: never, a model on the GPU, on several, experts on the host, ..."""
 
 _FILES_AND_HEADS: tuple[Source, ...] = ("head", "file")
@@ -473,7 +475,8 @@ class ServerSettings:
         tip=mark("What drafts tokens. Flag: --spec-type"),
         choices=SPEC_TYPES,
         memory="formula",
-        tuned=(None, *(row.spec_type for row in DRAFTERS.values() if row.tried)),
+        tuned=tuple(row.spec_type for row in DRAFTERS.values() if row.tried),
+        likely="several_drafters",
         drafting=("head", "file", "text"),
     )
     ngram: str | None = _setting_row(

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from launcher.models.server_settings import Value
 from launcher.tuning.records import Prompt
 from launcher.tuning.space import Space
 
@@ -41,6 +42,18 @@ def probe_lengths(drafts: Sequence[int]) -> tuple[int, ...]:
     """
     usual = [draft for draft in drafts if draft <= LONGEST_USUAL] or drafts
     return tuple(dict.fromkeys((usual[-1], usual[0], usual[(len(usual) - 1) // 2])))
+
+
+def first_ways(space: Space) -> tuple[tuple[Value, int], ...]:
+    """Return how the first trials draft: with the lengths to begin with, or of several drafters the first with the long
+    one and the others with the middle one. Verification costs the same whoever drafts, so one teaches of the others.
+    """
+    first, *others = space.drafters
+    lengths = probe_lengths(space.drafts)
+    if not others:
+        return tuple((first, length) for length in lengths)
+    tried = ((first, lengths[0]), *((each, lengths[-1]) for each in others))
+    return tuple((each, min(length, space.lengths(each)[-1])) for each, length in tried)
 
 
 def usual_explored(space: Space) -> int:
@@ -113,7 +126,7 @@ def plan_trials(
     run_s = sum(prompt.tokens for prompt in prompts) / rate + reading_s * len(prompts)
     trial_s = restart_s + WARM_UP_TOKENS / rate + reading_s + run_s
     affordable = int(budget_s / trial_s)
-    first = 1 + len(probe_lengths(space.drafts))
+    first = 1 + len(first_ways(space))
     probe = min(affordable, first)
     verify = min(affordable - probe, count_starts(balanced_orders(FEWEST_PAIRS, MOST_CANDIDATES)))
     explore = min(affordable - probe - verify, usual_explored(space))

@@ -23,7 +23,7 @@ from launcher.models.drafters import drafter_in
 from launcher.models.server_settings import Value
 from launcher.monitor.meter import Acceptance
 from launcher.tuning.records import Run, RunSettings
-from launcher.tuning.space import Key, Space, SpaceAxis, draft_length, settings_key
+from launcher.tuning.space import DRAFTER, Key, Space, SpaceAxis, draft_length, settings_key
 
 _FEWEST = 30
 """The fewest drafts in a position for a rate of its own; with fewer, the rate of the position before is used."""
@@ -91,9 +91,10 @@ def tokens_per_step(rates: Sequence[float], draft: int) -> float:
 
 # Cost of a step at every setting of a space, from a few measured ones: Bayesian linear regression with drift.
 #
-# The logarithm of the cost is a sum of effects: of MTP, of the draft length (a line and a bend), of each other setting,
-# smaller interactions of these with MTP, with the draft length and with each other, and a separate one for each
-# measured setting. Each effect has a normal prior of mean 0 whose spread is typical of such effects on real machines.
+# The logarithm of the cost is a sum of effects: of MTP, of the draft length (a line and a bend), of what drafts (also
+# by the length; verification costs the same whoever drafts), of each other setting, smaller interactions of these with
+# MTP, with the draft length and with each other, and a separate one for each measured setting. Each effect has a normal
+# prior of mean 0 whose spread is typical of such effects on real machines.
 # Measurements also have noise within a start, noise between starts, and a slow drift, whose correlation decays with the
 # time between two measurements. (Equivalent: a Gaussian process with additive kernels, Rasmussen and Williams 2006,
 # chapter 2.)
@@ -114,6 +115,9 @@ _JUMP, _SMALL_BATCH, _PROCESSOR_BATCH = 0.08, 8, 4
 GPU kernels change after 8 tokens. A processor reads the weights once for four tokens: steps of 3, 4 and 5 tokens took
 15.2, 18.0 and 24.3 ms there. A step with n drafts verifies n + 1 tokens.
 """
+_DRAFTER, _DRAFTER_LINE, _DRAFTER_CURVE = 0.12, 0.03, 0.1
+"""Standard deviations of how the cost of one of several drafters differs: overall, by its length as a line in the
+logarithm, and as one in the time itself."""
 _STEEP = 0.3
 """Time of one more draft token as a share of a step, for the curve of `_CURVE`."""
 _AXIS, _AXIS_MTP, _AXIS_LINE, _AXIS_AXIS, _OWN = 0.08, 0.03, 0.015, 0.01, 0.003
@@ -148,7 +152,9 @@ class CostSurface:
     def __init__(self, space: Space, grid: Sequence[RunSettings]) -> None:
         self._index: dict[Key, int] = {settings_key(settings): i for i, settings in enumerate(grid)}
         self._features = _design_matrix(space, grid)
-        self._expected = sum((axis.trend * _axis_places(axis, space, grid) for axis in space.axes), np.zeros(len(grid)))
+        self._expected = sum(
+            (axis.trend * _axis_places(axis, space, grid) for axis in space.other_axes), np.zeros(len(grid))
+        )
 
     def fit(self, points: Sequence[CostPoint]) -> "CostPosterior":
         """Return the posterior for every setting of the grid, given the measured points."""
@@ -212,12 +218,18 @@ def _design_matrix(space: Space, grid: Sequence[RunSettings]) -> Array:
     columns.append(np.asarray(_JUMP * (draft >= _SMALL_BATCH)[:, None]))
     if space.on_processor:
         columns.append(np.asarray(_JUMP * (draft >= _PROCESSOR_BATCH)[:, None]))
-    columns += [_TREND * axis.trend * _axis_places(axis, space, grid)[:, None] for axis in space.axes if axis.trend]
-    effects = [_axis_effect(axis, space, grid, on) for axis in space.axes]
+    for drafter in space.drafters if len(space.drafters) > 1 else ():
+        own = on & np.array([settings.get(DRAFTER) == drafter for settings in grid])
+        own_line = line * own[:, None]
+        columns += [np.asarray(_DRAFTER * own[:, None]), _DRAFTER_LINE * own_line]
+        columns.append(_DRAFTER_CURVE * np.log1p(_STEEP * own_line))
+    axes = space.other_axes
+    columns += [_TREND * axis.trend * _axis_places(axis, space, grid)[:, None] for axis in axes if axis.trend]
+    effects = [_axis_effect(axis, space, grid, on) for axis in axes]
     steps = max(space.drafts[-1] - space.drafts[0], 1)
     for i, effect in enumerate(effects):
         columns += [_AXIS * effect, _AXIS_LINE * effect * line / min(steps, 3)]
-        if not space.axes[i].drafting:
+        if not axes[i].drafting:
             columns.append(_AXIS_MTP * effect * on[:, None])
         for other in effects[:i]:
             both = effect[:, :, None] * other[:, None, :]
@@ -254,7 +266,7 @@ def _covariance_root(levels: int) -> Array:
 # Tokens per step for each prompt, with uncertainty: random draws of the acceptance rates.
 
 DraftingKey = tuple[Value, ...]
-"""Values of the settings that affect drafts, other than the draft length."""
+"""What drafts, and the values of the other settings that affect drafts, without the draft length."""
 
 _NO_COUNTS = PositionCounts((), ())
 _CORRELATED_STEPS = 2.0
@@ -263,15 +275,16 @@ _PROMPT_WEIGHT, _POSITION_WEIGHT = 30.0, 8.0
 """Weights of priors, in steps: that a prompt is like the others, and that a position is like the one before."""
 _FIRST_RATE = 0.7
 """Prior of the first position's acceptance."""
-_UNTRIED_SPREAD = 0.04
-"""Standard deviation of the logarithm of tokens per step at untried draft settings, relative to the tried ones."""
+_UNTRIED_SPREAD, _UNTRIED_DRAFTER_SPREAD = 0.04, 0.25
+"""Standard deviations of the logarithm of tokens per step at untried draft settings, relative to the tried ones, and
+with an untried drafter, relative to what is expected of any."""
 
 
 class StepYields:
     """Acceptance by position for each prompt, at each combination of the settings that affect drafts."""
 
     def __init__(self, space: Space, prompts: Sequence[str]) -> None:
-        self._names = [axis.name for axis in space.axes if axis.drafting]
+        self._names = [axis.name for axis in space.other_axes if axis.drafting]
         self._baseline = tuple(space.baseline[name] for name in self._names)
         self._longest = space.drafts[-1]
         self._prompts = list(prompts)
@@ -280,8 +293,8 @@ class StepYields:
         """Tokens accepted beyond the draft length, which n-gram drafts may exceed, and steps."""
 
     def drafting_key(self, settings: RunSettings) -> DraftingKey:
-        """Return the values of the settings that affect drafts, other than the draft length."""
-        return tuple(settings[name] for name in self._names)
+        """Return what drafts, and the values of the settings that affect drafts, other than the draft length."""
+        return settings.get(DRAFTER), *(settings[name] for name in self._names)
 
     def add_runs(self, runs: Sequence[Run]) -> None:
         """Add the acceptance counts of runs with drafts."""
@@ -295,20 +308,25 @@ class StepYields:
                 self._longer_drafts[key] = (tokens + beyond, steps + run.steps)
 
     def draw(self, rng: np.random.Generator, times: int, keys: Sequence[DraftingKey]) -> Mapping[DraftingKey, Array]:
-        """Return logarithms of tokens per step by draft settings: arrays of draws, prompts and draft lengths from 0."""
-        baseline_rates = self._draw_rates(rng, times, self._baseline, None)
+        """Return logarithms of tokens per step by draft settings: arrays of draws, prompts and draft lengths from 0.
+
+        Those of one drafter resemble each other. Of another one they tell nothing.
+        """
+        usual = {key[0]: self._draw_rates(rng, times, (key[0], *self._baseline), None) for key in keys}
         drawn = {}
         for key in keys:
-            rates = baseline_rates
-            if key != self._baseline:
-                rates = self._draw_rates(rng, times, key, baseline_rates.mean(axis=(0, 1)))
+            rates = usual[key[0]]
+            if key[1:] != self._baseline:
+                rates = self._draw_rates(rng, times, key, rates.mean(axis=(0, 1)))
             all_accepted = np.cumprod(rates, axis=2)
             ones = np.ones((times, len(self._prompts), 1))
             tokens, steps = self._longer_drafts.get(key, (0, 1))
             step_tokens = 1 + np.cumsum(all_accepted, axis=2) + tokens / steps
             logs = np.log(np.concatenate([ones, step_tokens], axis=2))
             if not any(tried == key for tried, _ in self._counts):
-                logs = logs + rng.normal(0, _UNTRIED_SPREAD, (times, 1, 1)) * (np.arange(self._longest + 1) > 0)
+                is_unknown = len(usual) > 1 and not any(tried[0] == key[0] for tried, _ in self._counts)
+                spread = _UNTRIED_DRAFTER_SPREAD if is_unknown else _UNTRIED_SPREAD
+                logs = logs + rng.normal(0, spread, (times, 1, 1)) * (np.arange(self._longest + 1) > 0)
             drawn[key] = logs
         return drawn
 

@@ -15,11 +15,12 @@ from typing import Any, ClassVar
 from launcher.base.codec import JsonView, to_json
 from launcher.base.errors import BadOption
 from launcher.base.messages import Message, fill_template, mark, message
+from launcher.models.drafters import drafter_in
 from launcher.models.server_settings import Value
 from launcher.monitor.meter import Acceptance, sum_acceptance
 from launcher.tuning.history_records import Session
 from launcher.tuning.records import Run, RunSettings
-from launcher.tuning.space import DRAFT, Key, draft_length, settings_key
+from launcher.tuning.space import DRAFT, DRAFTER, Key, draft_length, settings_key
 from launcher.tuning.statistics import (
     CONFIDENCE,
     Figure,
@@ -316,12 +317,14 @@ def common_settings(settings: Sequence[RunSettings]) -> dict[str, Value]:
 
 
 def settings_line(settings: RunSettings) -> str:
-    """Return settings as one line, the draft length first: "draft 2, kv q8_0". Unset values are left out."""
-    others = {name: value for name, value in settings.items() if value is not None and name != DRAFT}
-    draft = (
-        [] if DRAFT not in settings else [f"draft {draft_length(settings)}" if draft_length(settings) else "MTP off"]
-    )
-    return ", ".join([*draft, *(f"{name.replace('_', '-')} {value}" for name, value in sorted(others.items()))])
+    """Return settings as one line, how to draft first: "draft 4 by DFlash, kv q8_0". Unset values are left out."""
+    ways: list[str] = []
+    if DRAFT in settings:
+        ways = [drafter_in(settings).label(draft_length(settings))]
+    elif DRAFTER in settings:
+        ways = [drafter_in({**settings, DRAFT: 1}).title]
+    others = {name: value for name, value in settings.items() if value is not None and name not in (DRAFT, DRAFTER)}
+    return ", ".join([*ways, *(f"{name.replace('_', '-')} {value}" for name, value in sorted(others.items()))])
 
 
 def report_data(report: Report) -> list[dict[str, Any]]:

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launcher.models.drafters import drafter_in
+from launcher.models.server_settings import Value
 from launcher.tuning.goal import Goal
 from launcher.tuning.predict import CostPoint, CostPosterior, CostSurface, StepYields
 from launcher.tuning.records import Run, RunSettings
-from launcher.tuning.space import DRAFT, Key, Space, draft_length, settings_key
+from launcher.tuning.space import DRAFT, DRAFTER, Key, Space, draft_length, settings_key, way_of
 from launcher.tuning.tune_state import Fault, Trial
 from launcher.tuning.verdict import GAIN_CHANCE, Forecast, LikelyAnswer, LikelyGain
 
@@ -113,10 +114,10 @@ class Search:
         """Return the index of settings in the grid."""
         return self._index[settings_key(settings)]
 
-    def nearest_to_baseline(self, draft: int) -> RunSettings | None:
-        """Return the settings of a draft length that differ least from the baseline. None if none are left."""
+    def nearest_to_baseline(self, draft: int, drafter: Value = None) -> RunSettings | None:
+        """Return the settings with that draft length that differ least from the baseline. None if none are left."""
         baseline = self.grid[0]
-        left = [s for i, s in enumerate(self.grid) if draft_length(s) == draft and not self.excluded[i]]
+        left = [s for i, s in enumerate(self.grid) if way_of(s) == (drafter, draft) and not self.excluded[i]]
         return min(left, key=lambda s: sum(s[name] != baseline[name] for name in s), default=None)
 
     def assess_settings(self, prompts: Collection[str] | None = None) -> Assessment:
@@ -217,15 +218,23 @@ class Search:
 
     def forecast_drafts(self, assessment: Assessment, settings: RunSettings) -> tuple[Forecast, ...]:
         """Return forecasts of the goal's value at each draft length not excluded, with the other settings given."""
-        forecasts = []
-        for draft in (0, *self._space.drafts):
-            index = self.index_with_draft(settings, draft)
-            if index is not None:
-                scores = assessment.scores[:, index]
-                mean, reach = float(scores.mean()), 1.96 * float(scores.std())
-                low, high = sorted(map(self._goal.value_from_score, (mean - reach, mean + reach)))
-                forecasts.append(Forecast(draft, self._goal.value_from_score(mean), low, high))
-        return tuple(forecasts)
+        indices = [self.index_with_draft(settings, draft) for draft in (0, *self._space.drafts)]
+        return tuple(self._forecast_value(assessment, index) for index in indices if index is not None)
+
+    def forecast_drafters(self, assessment: Assessment) -> tuple[Forecast, ...]:
+        """Return the forecast of each drafter's best settings, the best first; () if only one can draft."""
+        best: dict[Value, int] = {}
+        for i in map(int, np.argsort(-assessment.mean)):
+            if self._drafts[i] and not self.excluded[i]:
+                best.setdefault(self.grid[i].get(DRAFTER), i)
+        return tuple(self._forecast_value(assessment, i) for i in best.values()) if len(best) > 1 else ()
+
+    def _forecast_value(self, assessment: Assessment, index: int) -> Forecast:
+        scores = assessment.scores[:, index]
+        mean, reach = float(scores.mean()), 1.96 * float(scores.std())
+        low, high = sorted(map(self._goal.value_from_score, (mean - reach, mean + reach)))
+        drafter, draft = way_of(self.grid[index])
+        return Forecast(draft, self._goal.value_from_score(mean), low, high, None if drafter is None else str(drafter))
 
     def index_with_draft(self, settings: RunSettings, draft: int) -> int | None:
         """Return the index of settings with another draft length. None if that does not fit or start."""

@@ -6,12 +6,15 @@ from itertools import product
 
 from launcher.base.errors import BadOption
 from launcher.base.messages import message
-from launcher.models.drafters import drafter_in, drafter_of
-from launcher.models.server_settings import Value
+from launcher.models.drafters import Drafter, drafter_in, drafter_of
+from launcher.models.server_settings import ROWS, Value
 from launcher.tuning.records import RunSettings
 
 DRAFT = "draft"
 """Name of the draft length among the settings; 0 is MTP off."""
+DRAFTER = "drafter"
+"""Name of what drafts. With the draft length it is one axis, how to draft: each drafter has each length, and MTP off is
+one point of it."""
 _MOST_COMBINATIONS = 10_000
 _EXPERT_LAYER = 0.02
 """Share of a step's time that is expected to be saved by each layer whose experts move from the CPU to the GPU."""
@@ -27,7 +30,7 @@ def settings_key(settings: RunSettings) -> Key:
 
 @dataclass(frozen=True, slots=True)
 class SpaceAxis:
-    """One setting other than the draft length, and the values to try.
+    """One setting other than the draft length, and the values to try. Those of DRAFTER are in the order of promise.
 
     With `memory`, values are in order of the memory that they need, least first: if one does not start for lack of
     memory, those after it are excluded, too. `drafting` settings have an effect only with drafts, and may change draft
@@ -38,6 +41,10 @@ class SpaceAxis:
     values: tuple[Value, ...]
     memory: bool = False
     drafting: bool = False
+
+    def applies_to(self, drafter: Drafter) -> bool:
+        """Return whether it has an effect with a drafter."""
+        return not self.drafting or (drafter.drafts and drafter.takes_setting(ROWS[self.name].drafting))
 
     @property
     def trend(self) -> float:
@@ -93,6 +100,20 @@ class Space:
             off *= 1 if axis.drafting else len(axis.values)
         return on * len(self.drafts) + off
 
+    @property
+    def drafters(self) -> tuple[Value, ...]:
+        """What may draft, as DRAFTER has it, in the order of promise; the baseline's own if that is not varied."""
+        return next((axis.values for axis in self.axes if axis.name == DRAFTER), (self.baseline.get(DRAFTER),))
+
+    @property
+    def other_axes(self) -> tuple[SpaceAxis, ...]:
+        """The axes other than how to draft."""
+        return tuple(axis for axis in self.axes if axis.name != DRAFTER)
+
+    def lengths(self, drafter: Value) -> tuple[int, ...]:
+        """Return the draft lengths that differ with a drafter, as DRAFTER has it."""
+        return self.drafts if _find_drafter(drafter).takes_length else self.drafts[:1]
+
     def baseline_settings(self) -> dict[str, Value]:
         """Return the baseline with an explicit draft length of 0."""
         return {**self.baseline, DRAFT: 0}
@@ -101,23 +122,25 @@ class Space:
         """Yield the baseline, then every other combination that fits."""
         baseline = self.baseline_settings()
         yield baseline
-        for draft in (0, *self.drafts):
-            choices = [
-                axis.values if drafter_of(draft).drafts or not axis.drafting else (baseline[axis.name],)
-                for axis in self.axes
-            ]
+        ways = [(drafter, draft) for drafter in self.drafters for draft in self.lengths(drafter)]
+        for drafter, draft in ((baseline.get(DRAFTER), 0), *ways):
+            row = drafter_of(draft, _find_drafter(drafter))
+            choices = [axis.values if axis.applies_to(row) else (baseline[axis.name],) for axis in self.other_axes]
             for values in product(*choices):
                 chosen = {**baseline, DRAFT: draft}
-                chosen |= {axis.name: value for axis, value in zip(self.axes, values, strict=True)}
+                if DRAFTER in baseline:
+                    chosen[DRAFTER] = drafter
+                chosen |= {axis.name: value for axis, value in zip(self.other_axes, values, strict=True)}
                 if chosen != baseline and (self.fits is None or self.fits(chosen)):
                     yield chosen
 
     def memory_ranks(self, settings: RunSettings) -> tuple[int, ...]:
-        """Return the draft length, and the position on each axis that takes memory.
+        """Return the draft length of each drafter, 0 of those not in use, and the position on each axis of memory.
 
         Settings need at least as much memory as others if none of their numbers is lower.
         """
-        return draft_length(settings), *(axis.values.index(settings[axis.name]) for axis in self.axes if axis.memory)
+        lengths = (draft_length(settings) if settings.get(DRAFTER) == each else 0 for each in self.drafters)
+        return *lengths, *(axis.values.index(settings[axis.name]) for axis in self.other_axes if axis.memory)
 
     def identity(self) -> dict[str, object]:
         """Return what makes the space the same when a tune is continued, as JSON data."""
@@ -128,6 +151,17 @@ class Space:
             "axes": axes,
             "on_processor": self.on_processor,
         }
+
+
+def _find_drafter(value: Value) -> Drafter:
+    """Return the row of a drafter, as DRAFTER has it."""
+    return drafter_in({DRAFT: 1, DRAFTER: value})
+
+
+def way_of(settings: Mapping[str, Value]) -> tuple[Value, int]:
+    """Return how settings draft: the drafter, as DRAFTER has it, and the length; (None, 0) for MTP off."""
+    length = draft_length(settings)
+    return (settings.get(DRAFTER) if length else None), length
 
 
 def draft_length(settings: Mapping[str, Value]) -> int:

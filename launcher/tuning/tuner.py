@@ -13,6 +13,7 @@ import numpy as np
 from launcher.base.action import ActionKind
 from launcher.base.errors import LauncherError, NothingMeasured, Superseded, TuneMismatch
 from launcher.base.messages import Message, join_messages, message
+from launcher.models.server_settings import Value
 from launcher.tuning.goal import Goal
 from launcher.tuning.host_watch import BUSY_SHARE, HostWatch
 from launcher.tuning.measuring_loop import (
@@ -31,14 +32,14 @@ from launcher.tuning.plan_of_trials import (
     balanced_orders,
     best_passes,
     count_starts,
+    first_ways,
     grace_s,
     most_explored,
-    probe_lengths,
     usual_explored,
 )
 from launcher.tuning.records import Bench, Prompt, Run, RunSettings
 from launcher.tuning.search import Array, Assessment, Search
-from launcher.tuning.space import Key, Space, draft_length, settings_key
+from launcher.tuning.space import DRAFTER, Key, Space, draft_length, settings_key, way_of
 from launcher.tuning.statistics import Pair, mean_of_known, pairs_needed, speedup_among, swap_pair
 from launcher.tuning.tune_state import Fault, Stage, Trial, TuneState, tune_identity
 from launcher.tuning.verdict import (
@@ -627,7 +628,7 @@ _LEAST_MORE_TRIALS = 1 + count_starts(balanced_orders(FEWEST_PAIRS, 1))
 
 
 async def probe_drafts(runner: TrialRunner) -> bool:
-    """Measure the baseline, and the longest, shortest and a middle draft length.
+    """Measure the baseline, and the first ways to draft: see `first_ways`.
 
     Returns whether the baseline was measured in time. A draft length that cannot be served is replaced by the next
     shorter one. If the time of the baseline shows that the budget is too small for one more trial, nothing else
@@ -637,13 +638,13 @@ async def probe_drafts(runner: TrialRunner) -> bool:
     if not _is_measured(runner, runner.space.baseline_settings()) and not await _measure_baseline(runner):
         return False
     if runner.can_afford():
-        for length in probe_lengths(runner.space.drafts):
-            tried = {draft_length(trial.settings) for trial in runner.trials}  # the baseline may take several trials
+        for way in first_ways(runner.space):
+            tried = {way_of(trial.settings) for trial in runner.trials}  # the baseline may take several trials
             forecast = await asyncio.to_thread(_make_forecast, runner) if len(tried) > 2 else None
             if forecast and (forecast.answer.chance or 0.0) >= _EARLY_CHANCE:
                 runner.on_event(forecast)
-            if length not in {draft_length(trial.settings) for trial in runner.trials if not trial.error}:
-                await _probe_draft(runner, length)
+            if way not in {way_of(trial.settings) for trial in runner.trials if not trial.error}:
+                await _probe_way(runner, way)
         await _report_forecast(runner)
     return True
 
@@ -728,10 +729,11 @@ async def _measure_baseline(runner: TrialRunner) -> bool:
     )
 
 
-async def _probe_draft(runner: TrialRunner, length: int) -> None:
-    """Measure a draft of this length, or the next shorter one that fits and starts."""
-    for draft in (each for each in reversed(runner.space.drafts) if each <= length):
-        settings = runner.search.nearest_to_baseline(draft)
+async def _probe_way(runner: TrialRunner, way: tuple[Value, int]) -> None:
+    """Measure a drafter with a draft length, or with the next shorter one that fits and starts."""
+    drafter, length = way
+    for draft in (each for each in reversed(runner.space.lengths(drafter)) if each <= length):
+        settings = runner.search.nearest_to_baseline(draft, drafter)
         if settings is None:
             continue
         if not runner.can_afford():
@@ -762,7 +764,7 @@ def _least_known_draft(runner: TrialRunner, assessment: Assessment) -> RunSettin
 
 _ANSWERS: dict[bool | None, Answer] = {True: "on", False: "off", None: "undecided"}
 _RIVAL_CHANCE = 0.05
-"""Other draft lengths with at least this probability of being better are named as not distinguishable."""
+"""Other ways to draft with at least this probability of being better are named as not distinguishable."""
 
 
 def build_verdict(runner: TrialRunner, questions: Questions) -> Verdict:
@@ -783,12 +785,12 @@ def build_verdict(runner: TrialRunner, questions: Questions) -> Verdict:
         if compared is None:
             because = _why_comparison_failed(runner, lost) if lost else _needed_time_sentence(runner)
         values = _compared_values(runner, compared) if compared and on and off else None
-        rivals = _indistinguishable_drafts(runner, mtp.candidate) if answer == "on" else []
+        rivals = _indistinguishable_ways(runner, mtp.candidate) if answer == "on" else []
         if rivals:
             more.append(indistinguishable_sentence(mtp.candidate, rivals))
     if gain is not None and (mtp is None or answer != "on" or settings_key(mtp.against) != settings_key(baseline)):
         more.append(recommendation_sentence(gain, goal))
-    forecast_settings = mtp.candidate if mtp else best
+    forecast_settings, assessment = mtp.candidate if mtp else best, runner.search.assess_settings()
     return Verdict(
         mtp=answer,
         settings=best,
@@ -810,7 +812,8 @@ def build_verdict(runner: TrialRunner, questions: Questions) -> Verdict:
         because=because,
         gain=gain,
         forecast_settings=forecast_settings,
-        forecasts=runner.search.forecast_drafts(runner.search.assess_settings(), forecast_settings),
+        forecasts=runner.search.forecast_drafts(assessment, forecast_settings),
+        drafters=runner.search.forecast_drafters(assessment),
         trials=runner.trials,
         unit=goal.unit,
     )
@@ -853,17 +856,22 @@ def _confirmed_best(runner: TrialRunner, questions: Questions) -> tuple[RunSetti
     return best.candidate, best.comparison
 
 
-def _indistinguishable_drafts(runner: TrialRunner, best: RunSettings) -> list[int]:
-    """Return other draft lengths that may be as good as the best one, by all measurements."""
+def _indistinguishable_ways(runner: TrialRunner, best: RunSettings) -> list[RunSettings]:
+    """Return the same settings with other draft lengths, or the best length of another drafter, if they may be as good
+    by all measurements.
+    """
     search = runner.search
     scores = search.assess_settings().scores
     best_scores = scores[:, search.find_index(best)]
-    others = {
-        draft: search.index_with_draft(best, draft) for draft in runner.space.drafts if draft != draft_length(best)
-    }
-    return [
-        d for d, i in others.items() if i is not None and float((scores[:, i] >= best_scores).mean()) >= _RIVAL_CHANCE
-    ]
+    found = []
+    for drafter in runner.space.drafters:
+        is_own = drafter == best.get(DRAFTER)
+        settings = best if is_own else {**best, DRAFTER: drafter}
+        indices = [search.index_with_draft(settings, draft) for draft in runner.space.drafts]
+        others = [i for i in indices if i is not None and search.grid[i] != best]
+        others = others if is_own else sorted(others, key=lambda i: -scores[:, i].mean())[:1]
+        found += [i for i in others if float((scores[:, i] >= best_scores).mean()) >= _RIVAL_CHANCE]
+    return [search.grid[i] for i in found]
 
 
 def _unfit_settings(runner: TrialRunner, mtp: Question) -> RunSettings:

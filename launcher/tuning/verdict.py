@@ -9,11 +9,12 @@ from typing import ClassVar, Literal
 from launcher.base.codec import JsonView
 from launcher.base.messages import Message, as_message, join_messages, mark, message, plural_message
 from launcher.base.units import format_figure
+from launcher.models.drafters import Drafter, drafter_in, name_draft
 from launcher.tuning.goal import Goal, describe_change
 from launcher.tuning.quality import QualityRow
 from launcher.tuning.records import RunSettings
 from launcher.tuning.report import settings_line
-from launcher.tuning.space import Key, draft_length, settings_key
+from launcher.tuning.space import DRAFTER, Key, draft_length, settings_key
 from launcher.tuning.statistics import Interval, mean_interval
 from launcher.tuning.tune_state import Trial
 
@@ -34,12 +35,16 @@ Answer = Literal["on", "off", "undecided"]
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Forecast at one draft length: the goal's value, and its range with 95 % probability."""
+    """Forecast at one draft length: the goal's value, and its range with 95 % probability.
+
+    `drafter` is what drafts, as settings call it; None for MTP off, and for the model's own.
+    """
 
     draft: int
     value: float
     low: float
     high: float
+    drafter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +170,15 @@ class Verdict:
     `mtp` is the result of comparing the best settings with MTP and without: MTP is `speedup` times as good, between
     `ci_low` and `ci_high` at `confidence`; None if they could not be compared. `gain` compares the recommended settings
     with the baseline, if they differ. `forecasts` are the goal's value by draft length, with the other settings of
-    `forecast_settings`. `likely` is the probability of an answer that rests on the forecast because there were too few
-    pairs; None if it rests on pairs. `sentence` and `because` consist of whole sentences. JSON leaves the trials out.
+    `forecast_settings`; `drafters` those of the best settings of each drafter, if there are several. `likely` is the
+    probability of an answer that rests on the forecast because there were too few pairs; None if it rests on pairs.
+    `sentence` and `because` consist of whole sentences. JSON leaves the trials out.
     """
 
     JSON_VIEW: ClassVar[JsonView] = JsonView(
         "mtp draft settings speedup ci_low ci_high confidence likely sentence=sentences overall=sentence because "
-        "gain=gain.ratio shown=forecast_settings forecasts unit quality mtp_quality workloads=parts"
+        "gain=gain.ratio shown=forecast_settings forecasts unit quality mtp_quality workloads=parts "
+        "drafter=drafter.spec_type drafters"
     )
     mtp: Answer
     settings: RunSettings
@@ -191,6 +198,7 @@ class Verdict:
     likely: float | None = None
     parts: tuple[PartAnswer, ...] = ()
     """The answers for each of several workloads; the verdict is that for all of them together, and so is `sentence`."""
+    drafters: tuple[Forecast, ...] = ()
     mtp_quality: QualityRow | None = None
     """Changes of the answers by MTP; None if it is off or was not judged."""
 
@@ -198,6 +206,11 @@ class Verdict:
     def draft(self) -> int:
         """The recommended draft length."""
         return draft_length(self.settings)
+
+    @property
+    def drafter(self) -> Drafter:
+        """What drafts with the recommended settings."""
+        return drafter_in(self.settings)
 
     @property
     def sentences(self) -> Message:
@@ -275,7 +288,7 @@ def verdict_sentence(
         return join_messages(
             message("Leave MTP off: the model could not be loaded with it.") if answer == "off" else undecided, *more
         )
-    draft = draft_length(mtp.candidate)
+    draft = name_draft(mtp.candidate)
     with_mtp, without = map(format_figure, values) if values else (None, None)
     if answer == "on":
         sentence = message(
@@ -324,7 +337,7 @@ def likely_sentence(answer: LikelyAnswer, goal: Goal, workload: str, *, disturbe
     if answer.mtp is None:
         return message("Nothing is decided yet: no trial with MTP could be used.")
     compared = answer.gain if answer.gain and draft_length(answer.settings) else answer.mtp
-    draft, text = draft_length(compared.candidate), name_workload(workload)
+    draft, text = name_draft(compared.candidate), name_workload(workload)
     span = _range_text(compared.comparison.ratio, goal)
     if answer.chance is None:
         return message(
@@ -377,18 +390,20 @@ def likely_verdict(verdict: Verdict, answer: LikelyAnswer, goal: Goal, workload:
     )
 
 
-def indistinguishable_sentence(best: RunSettings, rivals: Sequence[int]) -> Message:
-    """Return the sentence about other draft lengths that may be as good."""
+def indistinguishable_sentence(best: RunSettings, rivals: Sequence[RunSettings]) -> Message:
+    """Return the sentence about other ways to draft that may be as good."""
     return message(
         "Draft {draft} is not distinguishable from {rivals}.",
-        draft=draft_length(best),
-        rivals=" or ".join(map(str, rivals)),
+        draft=name_draft(best),
+        rivals=join_messages(*map(name_draft, rivals), separator=" or "),
     )
 
 
 def recommendation_sentence(gain: Comparison, goal: Goal) -> Message:
     """Return the sentence about settings that were confirmed to be better than the baseline's."""
-    changed = settings_line({name: value for name, value in gain.candidate.items() if gain.against.get(name) != value})
+    changed = settings_line(
+        {name: value for name, value in gain.candidate.items() if name == DRAFTER or gain.against.get(name) != value}
+    )
     return message(
         "With {changed} it is {ratio} than the baseline.", changed=changed, ratio=_percent_text(gain.ratio, goal)
     )

@@ -7,7 +7,7 @@ import pytest
 
 from launcher.base.messages import join_messages, message
 from launcher.gui import translation as words
-from launcher.gui.tune.card_text import keep_label, verdict_card, verdict_sentence, workload_title
+from launcher.gui.tune.card_text import answer_label, keep_label, verdict_card, verdict_sentence, workload_title
 from launcher.gui.tune.trial_views import (
     TuneView,
     describe_settings,
@@ -39,6 +39,27 @@ def test_each_setting_and_each_prediction_has_a_row() -> None:
     assert three.origin == "2 starts"
     assert [row.best for row in result] == [False, False, False, True, False]
     assert moved.against_off == pytest.approx(2.4 / 13 * 10 * 1.007, rel=0.01)
+
+
+def test_several_drafters_are_named_by_their_labels() -> None:
+    home = {**HOME, "drafter": "draft-mtp"}
+    settings = [
+        {**home, "draft": 0},
+        {**home, "draft": 2},
+        {**home, "draft": 4, "drafter": "draft-dflash"},
+        {**home, "draft": 1, "drafter": "ngram-simple"},
+    ]
+    trials = tuple(trial(number, each, 10.0) for number, each in enumerate(settings))
+    shown = TuneView("m", "Code", Goal(), home, trials, (), {**home, "drafter": "draft-dflash"})
+    assert {row.setting for row in trial_rows(shown)} == {
+        *("off", "draft 2", "draft 4 by DFlash", "drafts from repeats"),
+    }
+    (curve,) = rate_curves(shown)
+    assert [point.setting for point in curve.points] == ["off", "draft 4 by DFlash"]
+    verdict = {"mtp": "on", "draft": 4, "settings": settings[2], "gain": None}
+    assert keep_label(replace(shown, verdict=verdict)) == "Use draft 4 by DFlash on this computer"
+    assert answer_label(settings[2]) == "Use draft 4 by DFlash now"
+    assert answer_label(settings[0]) == "Use these settings now"
 
 
 def test_a_failed_trial_shows_its_reason() -> None:

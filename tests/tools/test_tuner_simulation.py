@@ -4,14 +4,17 @@ import json
 import statistics
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from launcher.tuning.goal import Goal
 from tools.tuner_simulation.__main__ import BEGIN, USUAL
-from tools.tuner_simulation.machine import Surroundings, draw_machine
+from tools.tuner_simulation.bench import PROMPT_TOKENS
+from tools.tuner_simulation.machine import Surroundings, compute_true_scores, draw_machine, read_spreads
 from tools.tuner_simulation.report import (
+    check_drafter_promises,
     check_promises,
     compute_figures,
     figures_table,
@@ -42,6 +45,29 @@ def test_ten_minutes_are_enough_in_most_simulations(ten_minutes: list[Outcome]) 
     assert figures.slower_than_off == 0
     assert figures.first_answer_s < 150
     assert max(outcome.seconds for outcome in ten_minutes) < TEN_MINUTES_S + 60
+
+
+def test_machines_with_several_drafters_differ_as_published_runs_do() -> None:
+    """Each has two to four, one of which is that of the machine without the others."""
+    between, within = read_spreads()
+    assert 0.2 < between < 0.5
+    assert 0.02 < within < between
+    for number in range(8):
+        own, machine = draw_machine(number, USUAL), draw_machine(number, replace(USUAL, several=True))
+        assert machine.drafters is not None
+        assert 2 <= len(machine.drafters) <= 4
+        scores, those = (compute_true_scores(each, Goal(), PROMPT_TOKENS) for each in (own, machine))
+        with_head = {key: score for key, score in those.items() if dict(key)["drafter"] == "draft-mtp"}
+        without_name = {tuple(pair for pair in key if pair[0] != "drafter"): score for key, score in with_head.items()}
+        assert all(scores[key] == pytest.approx(score) for key, score in without_name.items())
+
+
+def test_ten_minutes_are_enough_to_find_the_best_of_several_drafters() -> None:
+    figures = compute_figures(simulate_tunes(range(16), Goal(), TEN_MINUTES_S, replace(USUAL, several=True)))
+    assert figures.within_2 >= 0.7
+    assert figures.mean_regret < 0.02
+    assert figures.slower_than_off == 0
+    assert figures.first_answer_s < 180
 
 
 @pytest.mark.thorough
@@ -106,7 +132,7 @@ def test_tables_show_the_regret(ten_minutes: list[Outcome]) -> None:
 def test_the_document_has_these_tables_and_explains_their_columns(ten_minutes: list[Outcome]) -> None:
     text = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text("utf-8")
     above, tables = text.split(BEGIN)
-    for each in check_promises(ten_minutes, ten_minutes, ten_minutes):
+    for each in (*check_promises(ten_minutes, ten_minutes, ten_minutes), *check_drafter_promises(ten_minutes)):
         assert f"| {each.what} | {each.limit} |" in tables
     explained = " ".join(above.split()).lower()
     for head in (results_table([("all", ten_minutes)]), figures_table([("all", ten_minutes)])):

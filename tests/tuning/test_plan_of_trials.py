@@ -4,7 +4,14 @@ from collections import Counter
 
 import pytest
 
-from launcher.tuning.plan_of_trials import balanced_orders, best_passes, count_starts, plan_trials, probe_lengths
+from launcher.tuning.plan_of_trials import (
+    balanced_orders,
+    best_passes,
+    count_starts,
+    first_ways,
+    plan_trials,
+    probe_lengths,
+)
 from launcher.tuning.records import Prompt
 from launcher.tuning.space import Space, SpaceAxis
 
@@ -57,3 +64,13 @@ def test_more_time_is_used_to_confirm_and_no_plan_is_longer_than_its_budget() ->
         found = plan_trials(space, prompts, budget_s, rate=100, restart_s=5)
         assert found.seconds <= budget_s
         assert min(found.probe, found.explore, found.verify, found.confirm) >= 0
+
+
+def test_the_first_trials_try_each_of_several_drafters_once() -> None:
+    own = Space({"kv": "q8_0"}, (1, 2, 3, 4, 5, 6, 7, 8))
+    assert first_ways(own) == ((None, 7), (None, 1), (None, 4))
+    kinds = ("draft-dflash", "ngram-simple", "draft-mtp")
+    several = Space({"drafter": "draft-mtp"}, own.drafts, (SpaceAxis("drafter", kinds, drafting=True),))
+    assert first_ways(several) == (("draft-dflash", 7), ("ngram-simple", 1), ("draft-mtp", 4))
+    one_length = Space({"drafter": "draft-mtp"}, (2,), several.axes)
+    assert first_ways(one_length) == (("draft-dflash", 2), ("ngram-simple", 2), ("draft-mtp", 2))

@@ -112,6 +112,9 @@ def test_prompts_have_their_own_table() -> None:
 def test_settings_are_written_in_words() -> None:
     assert settings_line({"ubatch": 512, "draft": 3, "n_cpu_moe": 4, "kv": None}) == "draft 3, n-cpu-moe 4, ubatch 512"
     assert settings_line({"draft": 0}) == "MTP off"
+    assert settings_line({"draft": 4, "drafter": "draft-dflash", "kv": "f16"}) == "draft 4 by DFlash, kv f16"
+    assert settings_line({"drafter": "draft-eagle3", "kv": "f16"}) == "EAGLE-3, kv f16"
+    assert settings_line({"draft": 0, "drafter": "draft-eagle3"}) == "MTP off"
     assert settings_line({}) == ""
     assert common_settings([{"kv": None, "draft": 1}, {"kv": None, "draft": 1}]) == {"kv": None}
     assert common_settings([{"kv": "f16"}]) == {}

@@ -3,7 +3,7 @@
 import pytest
 
 from launcher.base.errors import BadOption
-from launcher.tuning.space import Space, SpaceAxis, draft_length, settings_key
+from launcher.tuning.space import Space, SpaceAxis, draft_length, settings_key, way_of
 
 KV = SpaceAxis("kv", ("q4_0", "q8_0", "f16"), memory=True)
 P_MIN = SpaceAxis("p_min", (0.0, 0.5), drafting=True)
@@ -53,3 +53,34 @@ def test_memory_ranks_are_the_draft_length_and_positions_on_memory_axes() -> Non
 def test_an_invalid_space_is_refused(baseline: dict, drafts: tuple, axes: tuple) -> None:
     with pytest.raises(BadOption):
         Space(baseline, drafts, axes)
+
+
+SEVERAL = Space(
+    {"drafter": "draft-mtp", **BASELINE},
+    (1, 2, 4),
+    (SpaceAxis("drafter", ("draft-dflash", "draft-mtp", "ngram-simple"), memory=True, drafting=True), KV, P_MIN),
+)
+
+
+def test_how_to_draft_is_one_axis_of_which_off_is_one_point() -> None:
+    """A drafter without a length has one, and settings that do not apply to it keep the baseline's value."""
+    found = list(SEVERAL.fitting_settings())
+    assert len({settings_key(each) for each in found}) == len(found)
+    ways = dict.fromkeys(way_of(each) for each in found)
+    lengths = [(each, n) for each in ("draft-dflash", "draft-mtp") for n in (1, 2, 4)]
+    assert list(ways) == [(None, 0), *lengths, ("ngram-simple", 1)]
+    assert {each["drafter"] for each in found if not draft_length(each)} == {"draft-mtp"}
+    assert {each["p_min"] for each in found if each["drafter"] == "ngram-simple"} == {0.0}
+
+
+def test_only_a_longer_draft_of_the_same_drafter_surely_needs_more_memory() -> None:
+    def rank(drafter: str, draft: int) -> tuple[int, ...]:
+        return SEVERAL.memory_ranks({**BASELINE, "drafter": drafter, "draft": draft})
+
+    def needs_as_much(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+        return all(a >= b for a, b in zip(one, other, strict=True))
+
+    assert needs_as_much(rank("draft-mtp", 4), rank("draft-mtp", 2))
+    assert needs_as_much(rank("draft-dflash", 1), rank("draft-mtp", 0))
+    assert not needs_as_much(rank("draft-dflash", 4), rank("draft-mtp", 2))
+    assert not needs_as_much(rank("draft-mtp", 4), rank("draft-dflash", 2))

@@ -10,7 +10,7 @@ from launcher.base.codec import to_json
 from launcher.base.errors import EngineFailed, NothingMeasured
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.records import Prompt, Run, RunSettings
-from launcher.tuning.space import Space, SpaceAxis, draft_length, settings_key
+from launcher.tuning.space import Space, SpaceAxis, draft_length, settings_key, way_of
 from launcher.tuning.tune_state import Fault, Stage
 from launcher.tuning.tuner import (
     Predicted,
@@ -454,3 +454,23 @@ async def test_one_draft_length_without_other_settings_gives_a_verdict() -> None
     verdict = await tune(SimulatedBench(machine, 1), space, WORK, Goal(), 900, seed=1)
     assert verdict.mtp == "on"
     assert verdict.draft == 2
+
+
+async def test_the_best_of_several_drafters_is_named_by_its_label() -> None:
+    """Four are tried with five starts before the first answer, or fewer if it is clear; each has its forecast."""
+    machine, recorder = draw_machine(3000, Surroundings(load_s=20.0, small=True, several=True)), EventRecorder()
+    assert machine.drafters
+    verdict = await tune(SimulatedBench(machine, 1), machine.space(), WORK, Goal(), HOUR_S, on_event=recorder, seed=1)
+    scores = compute_true_scores(machine, Goal(), PROMPT_TOKENS)
+    best = dict(max(scores, key=lambda key: scores[key]))
+    assert verdict.settings["drafter"] == best["drafter"] == "draft-eagle3"
+    assert math.exp(score(machine, verdict.settings) - max(scores.values())) > 0.98
+    assert verdict.sentence.startswith(f"Draft {verdict.draft} by EAGLE-3 is ")
+    first = recorder.events[: recorder.events.index(recorder.of(Predicted)[0])]
+    assert sum(isinstance(event, TrialMeasured) for event in first) <= 5
+    forecasts = to_json(verdict)["drafters"]
+    assert {each["drafter"] for each in forecasts} == set(machine.drafters)
+    assert forecasts[0]["drafter"] == to_json(verdict)["drafter"] == "draft-eagle3"
+    for each in forecasts:
+        true = max(value for key, value in scores.items() if way_of(dict(key)) == (each["drafter"], each["draft"]))
+        assert each["value"] == pytest.approx(math.exp(true), rel=0.15)

@@ -11,12 +11,13 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from launcher.tuning.goal import Aim, Goal
 from tools.tuner_simulation.machine import Surroundings
 from tools.tuner_simulation.report import (
+    check_drafter_promises,
     check_promises,
     compute_figures,
     figures_table,
@@ -51,6 +52,7 @@ def main() -> int:
     parser.add_argument("--noise", type=float, metavar="PERCENT", help="with --json: noise of a reply (drawn: 1 to 8)")
     parser.add_argument("--throttling", action="store_true", help="with --json: an episode every five minutes")
     parser.add_argument("--large", action="store_true", help="with --json: the large grid")
+    parser.add_argument("--drafters", action="store_true", help="with --json: two to four drafters on each machine")
     chosen = parser.parse_args()
     numbers = range(chosen.first, chosen.first + chosen.tunes)
     if chosen.json:
@@ -59,6 +61,7 @@ def main() -> int:
             noise=None if chosen.noise is None else chosen.noise / 100,
             throttling=chosen.throttling,
             small=not chosen.large,
+            several=chosen.drafters,
         )
         print(json.dumps(asdict(compute_figures(simulate_tunes(numbers, Goal(), 60 * chosen.budget, around)))))
         return 0
@@ -83,6 +86,8 @@ def _all_tables(numbers: range) -> tuple[str, bool]:
         situations.append((f"load 20 s, noise {100 * noise:.0f} %", simulate_tunes(numbers, Goal(), BUDGET_S, around)))
     around = Surroundings(load_s=20.0, throttling=True, small=True)
     situations.append(("load 20 s, throttling", simulate_tunes(numbers, Goal(), BUDGET_S, around)))
+    several = simulate_tunes(numbers, Goal(), BUDGET_S, replace(USUAL, several=True))
+    situations.append(("load 20 s, two to four drafters", several))
     large = Surroundings(load_s=20.0)
     sides = [
         ("load 20 s, large grid", simulate_tunes(some, Goal(), BUDGET_S, large)),
@@ -93,7 +98,7 @@ def _all_tables(numbers: range) -> tuple[str, bool]:
     ]
     tied = simulate_tunes(some, Goal(), BUDGET_S, Surroundings(load_s=20.0, tied=True, small=True))
     pooled = [outcome for outcomes in loads.values() for outcome in outcomes]
-    kept = check_promises(loads[20.0], pooled, tied)
+    kept = [*check_promises(loads[20.0], pooled, tied), *check_drafter_promises(several)]
     words = {1: "once", 2: "twice", 4: "four times"}
     searches: list[tuple[str, Sequence[Outcome]]] = [
         (f"every setting {words[visits]}, the best taken", simulate_exhaustive_searches(some, Goal(), visits, USUAL))

@@ -4,18 +4,26 @@ The shapes are those of real machines; the figures are drawn anew for each machi
 results. A step's time is that of one token, and with MTP in addition the head's own fixed part, a pass of the head
 for each drafted token, the verification of each (dearer where a mixture of experts reads more of its weights, or
 experts lie on the processor), and on some machines jumps from some batch on, where the engine takes other kernels.
+
+Machines with several drafters draw for each how often it is right, as far apart as published runs are by drafter and by
+kind of text (presets/evidence/acceptance.csv), and what a pass costs: a small model costs its time for each token, one
+that makes a block its time once.
 """
 
+import csv
 import math
 import random
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
+from launcher.base.paths import shipped_file
+from launcher.models.evidence import ACCEPTANCE_FILE
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.predict import tokens_per_step
-from launcher.tuning.space import Key, Space, SpaceAxis, draft_length, settings_key
+from launcher.tuning.space import DRAFTER, Key, Space, SpaceAxis, draft_length, settings_key
 
 DRAFTS = (1, 2, 3, 4, 5, 6, 7, 8)
 _SMALL_BATCH, _PROCESSOR_BATCH = 8, 4
@@ -33,8 +41,30 @@ REPLY_TOKENS = 200
 _MODEL_MIB, _LAYER_MIB, _STATE_MIB, _HEAD_MIB = 14_000.0, 337.0, 63.0, 850.0
 _KV_MIB = {"q4_0": 740.0, "q8_0": 1_390.0, "f16": 2_620.0}
 
+_COSTS: Mapping[str, tuple[tuple[float, float], tuple[float, float]]] = {
+    "draft-mtp": ((0.01, 0.12), (0.02, 0.10)),
+    "draft-eagle3": ((0.01, 0.06), (0.02, 0.09)),
+    "draft-dflash": ((0.03, 0.25), (0.0, 0.01)),
+    "draft-dspark": ((0.03, 0.20), (0.0, 0.03)),
+    "draft-simple": ((0.0, 0.03), (0.03, 0.25)),
+}
+"""Shares of a step that a drafter takes, once and for each token that it drafts."""
+_FILE_MIB = (250.0, 1_600.0)
+
 KINDS = ("dense", "moe", "offload", "hot")
 """Everything on the GPU, dense or a mixture of experts; experts on the CPU; text that is hard to draft."""
+
+
+@dataclass(frozen=True)
+class SimulatedDrafter:
+    """What a machine's drafter costs, what memory it takes, and how often it is right: see Machine."""
+
+    head: float
+    draft_pass: float
+    chain: tuple[float, ...]
+    decay: float
+    mib: float = _HEAD_MIB
+    state_mib: float = _STATE_MIB
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +81,8 @@ class Machine:
 
     `believed_error` is by what share the plan errs in the memory. `run_noise` and `start_noise` are the standard
     deviations of a reply and of a start, `wander` that of a slow drift, `warm_up` the loss of speed as the machine gets
-    warm. `episodes_per_s` is how often throttling begins, `episode_slows` its effect.
+    warm. `episodes_per_s` is how often throttling begins, `episode_slows` its effect. `drafters` are those of a machine
+    that has several, by their --spec-type.
     """
 
     kind: str
@@ -90,6 +121,7 @@ class Machine:
     episode_slows: float
     tied: bool = False
     small: bool = False
+    drafters: Mapping[str, SimulatedDrafter] | None = None
 
     @property
     def offloads(self) -> bool:
@@ -104,11 +136,20 @@ class Machine:
             baseline = {"kv": "q8_0", "n_cpu_moe": 22, "threads": 6, "p_min": 0.0, "ngram": "none"}
             axes = OFFLOAD_AXES
         axes = tuple(axis for axis in axes if axis.name in _SMALL) if self.small else axes
+        if self.drafters:
+            baseline |= {DRAFTER: next(iter(self.drafters))}
+            axes = (*axes, SpaceAxis(DRAFTER, tuple(self.drafters), memory=True, drafting=True))
 
         def fits_memory(settings: Mapping[str, Any]) -> bool:
             return self.needed_mib(settings) <= self.believed_mib
 
         return Space(baseline, DRAFTS, axes, fits_memory, on_processor=self.offloads)
+
+    def drafter(self, settings: Mapping[str, Any]) -> SimulatedDrafter:
+        """Return what drafts with settings: the machine's only drafter unless it has several."""
+        if self.drafters:
+            return self.drafters[settings[DRAFTER]]
+        return SimulatedDrafter(self.head, self.draft_pass, self.chain, self.decay)
 
     @property
     def believed_mib(self) -> float:
@@ -120,8 +161,8 @@ class Machine:
         mib: float = _MODEL_MIB + _KV_MIB[settings["kv"]] + 0.35 * settings.get("ubatch", 512)
         if self.offloads:
             mib += (24 - settings["n_cpu_moe"]) * _LAYER_MIB
-        draft = draft_length(settings)
-        return mib + (_HEAD_MIB + _STATE_MIB * (1 + draft) if draft else 0.0)
+        draft, drafter = draft_length(settings), self.drafter(settings)
+        return mib + (drafter.mib + drafter.state_mib * (1 + draft) if draft else 0.0)
 
     def runs_out_of_memory(self, settings: Mapping[str, Any]) -> bool:
         """Return whether settings cannot be served."""
@@ -143,18 +184,20 @@ class Machine:
             verify = (self.verify + (self.cpu_verify * share if self.offloads else 0.0)) * kept**self.verify_power
             kv = self.kv_verify[settings["kv"]] if draft >= 2 else 0.0
             log += self.ngram_costs if settings["ngram"] != "none" else 0.0
-            extra = self.head + self.draft_pass * kept + verify + kv + (self.jump if draft >= self.jump_at else 0.0)
+            drafter = self.drafter(settings)
+            extra = drafter.head + drafter.draft_pass * kept + verify + kv
+            extra += self.jump if draft >= self.jump_at else 0.0
             extra += self.large_batch if draft >= _SMALL_BATCH else 0.0
             extra += self.processor_batch * share if draft >= _PROCESSOR_BATCH else 0.0
         return self.step_s * math.exp(log) * (1 + extra)
 
     def rates(self, settings: Mapping[str, Any], prompt: int) -> tuple[float, ...]:
         """Return the acceptance rate by position, given that all drafts before were accepted."""
-        draft = draft_length(settings)
-        first = self.chain[prompt] * self._kept_share(settings) ** 0.5
+        draft, drafter = draft_length(settings), self.drafter(settings)
+        first = drafter.chain[prompt] * self._kept_share(settings) ** 0.5
         if settings["ngram"] != "none":
             first += (1 - first) * self.ngram_finds[prompt]
-        return tuple(first * self.decay**i for i in range(draft))
+        return tuple(first * drafter.decay**i for i in range(draft))
 
     def _mean_yield(self, settings: Mapping[str, Any], prompt: int) -> float:
         """Return the tokens that a step yields."""
@@ -202,7 +245,8 @@ class Surroundings:
 
     `load_s` is the seconds of a start, `noise` the standard deviation of a reply's logarithm. With `throttling`, an
     episode begins every five minutes on average. No setting of a `tied` machine makes it faster or slower. The grid of
-    a `small` one has only draft lengths, KV types and experts on the processor.
+    a `small` one has only draft lengths, KV types and experts on the processor. With `several`, a machine has two to
+    four drafters.
     """
 
     load_s: float | None = None
@@ -210,6 +254,57 @@ class Surroundings:
     throttling: bool = False
     tied: bool = False
     small: bool = False
+    several: bool = False
+
+
+@cache
+def read_spreads() -> tuple[float, float]:
+    """Return how much published acceptance differs, as standard deviations of its logit: between drafters of one model,
+    and between kinds of text beyond what all drafters of the model have in common.
+
+    Of each run it is the rate that gives its tokens in a pass if it were the same at all positions.
+    """
+    with shipped_file(*ACCEPTANCE_FILE).open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["tokens_per_pass"]]
+    logits: dict[str, dict[tuple[str, str], dict[str, float]]] = {}
+    for row in rows:
+        kind = row["drafter"], row["draft"]
+        rate = _solve_rate(float(row["tokens_per_pass"]), int(row["draft"]))
+        logits.setdefault(row["model"] + row["quant"], {}).setdefault(kind, {})[row["workload"]] = _logit(rate)
+    between, within = [], []
+    for kinds in (each for each in logits.values() if len(each) > 1):
+        means = {kind: statistics.fmean(texts.values()) for kind, texts in kinds.items()}
+        between.append(statistics.variance(means.values()))
+        texts = set.intersection(*map(set, kinds.values()))
+        within += [statistics.variance(own[text] - means[kind] for kind, own in kinds.items()) for text in texts]
+    return math.sqrt(statistics.fmean(between)), math.sqrt(statistics.fmean(within))
+
+
+def _solve_rate(tokens: float, draft: int) -> float:
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if tokens_per_step((middle,) * draft, draft) < tokens else (low, middle)
+    return low
+
+
+def _logit(rate: float) -> float:
+    return math.log(rate / (1 - rate))
+
+
+def draw_drafters(number: int, own: SimulatedDrafter) -> dict[str, SimulatedDrafter]:
+    """Return two to four drafters of machine `number`, in random order: its `own`, an MTP head, and others."""
+    dice = random.Random(f"drafters {number}")
+    between, within = read_spreads()
+    found = {"draft-mtp": own}
+    for name in dice.sample(list(_COSTS)[1:], dice.randint(1, 3)):
+        (head, draft_pass), shift = _COSTS[name], dice.gauss(0, between)
+        odds = [_logit(rate) + shift + dice.gauss(0, within) for rate in own.chain]
+        chain = tuple(min(0.97, max(0.1, 1 / (1 + math.exp(-each)))) for each in odds)
+        costs = dice.uniform(*head), dice.uniform(*draft_pass)
+        found[name] = SimulatedDrafter(*costs, chain, dice.uniform(0.9, 1.0), dice.uniform(*_FILE_MIB), 0.0)
+    names = dice.sample(list(found), len(found))
+    return {name: found[name] for name in names}
 
 
 def draw_machine(number: int, surroundings: Surroundings | None = None) -> Machine:
@@ -265,8 +360,10 @@ def draw_machine(number: int, surroundings: Surroundings | None = None) -> Machi
         tied=around.tied,
         small=around.small,
     )
+    own = SimulatedDrafter(machine.head, machine.draft_pass, chain, machine.decay)
     return replace(
         machine,
+        drafters=draw_drafters(number, own) if around.several else None,
         restart_s=machine.restart_s if around.load_s is None else around.load_s,
         run_noise=machine.run_noise if around.noise is None else around.noise,
         episodes_per_s=_OFTEN_PER_S if around.throttling else machine.episodes_per_s,

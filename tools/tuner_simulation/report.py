@@ -29,6 +29,22 @@ class Promise:
     kept: bool
 
 
+def check_drafter_promises(several: Sequence[Outcome]) -> list[Promise]:
+    """Return the promises for machines with several drafters."""
+    figures = compute_figures(several)
+    slower, regret, first_s = figures.slower_than_off / len(several), figures.mean_regret, figures.first_answer_s
+    return [
+        Promise("two to four drafters: mean regret", "<= 0.6 %", _format_percent(regret, 2), regret <= 0.006),
+        Promise("the same: mean time to the first answer", "<= 150 s", f"{first_s:.0f} s", first_s <= 150),
+        Promise(
+            "the same: tunes that recommend something slower than MTP off",
+            "< 0.1 %",
+            _format_percent(slower, 2),
+            slower < 0.001,
+        ),
+    ]
+
+
 def check_promises(outcomes: Sequence[Outcome], pooled: Sequence[Outcome], tied: Sequence[Outcome]) -> list[Promise]:
     """Return the tuner's promises and whether they are kept.
 

@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import fmean
 from typing import ClassVar
 
@@ -17,13 +18,18 @@ from launcher.app.planning.start_settings import with_drafts_here
 from launcher.base.codec import JsonView
 from launcher.base.errors import BadOption, ModelHasNoHead
 from launcher.base.messages import join_messages, message
-from launcher.engine.builds.build import BUILT_IN
+from launcher.engine.builds.build import BUILT_IN, EngineBuild
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import Launch, prepare_launch
 from launcher.machine.gpu import ASLEEP, TOO_SHORT
 from launcher.machine.gpus import find_gpus, read_gpu_states
 from launcher.machine.surroundings import read_cpu_limit
+from launcher.models.catalogue import ModelEntry
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.drafters import DRAFTERS, Drafter, drafter_in, file_kinds_of, find_drafter
+from launcher.models.evidence import accepted_shares, read_acceptance, tokens_per_pass
+from launcher.models.library import find_entry
 from launcher.models.limits import check_writes_text
 from launcher.models.plan import Status
 from launcher.models.server_settings import ROWS, VARIED, Likely, ServerSetting, Value
@@ -31,7 +37,7 @@ from launcher.models.speed import bytes_per_token
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.plan_of_trials import TrialPlan, grace_s, plan_trials
 from launcher.tuning.records import Prompt, RunSettings
-from launcher.tuning.space import DRAFT, Space, SpaceAxis
+from launcher.tuning.space import DRAFT, DRAFTER, Space, SpaceAxis
 from launcher.tuning.tune_state import Trial
 from launcher.tuning.workloads import Workload
 
@@ -39,6 +45,8 @@ DRAFTS = (1, 2, 3, 4, 5, 6, 7, 8)
 DRAFTS_WITH_P_MIN = (*DRAFTS, 10, 12)
 """Draft lengths to try, and with p-min, which ends drafts early where the head is unsure."""
 _EXPERT_STEPS = 5
+_MOST_DRAFTERS = 4
+"""The most drafters of a tune: those of which most is expected."""
 _HOT = 0.6
 """Temperature from which on drafts are worth sampling; below it greedy drafts are nearly always right. llama.cpp's
 default is 0.8."""
@@ -59,17 +67,34 @@ _GUESS_TOO_LONG = 3.0
 
 
 @dataclass(frozen=True, slots=True)
+class MissingDraft:
+    """A drafter of which no file is here: what is known of the file, and the `tokens` that a pass gave in published
+    runs with drafts of `length`. `download` is what `pull` takes; None if the catalogue lists no file.
+    """
+
+    JSON_VIEW: ClassVar[JsonView] = JsonView("drafter=row.spec_type title=row.title file bytes download tokens length")
+    row: Drafter
+    file: str | None = None
+    bytes: int | None = None
+    download: str | None = None
+    tokens: float | None = None
+    length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PreparedTune:
     """A tune that is ready to begin. `options` serve the model, called `model` by the user, without MTP.
 
     `plan` is its expected course within `budget_s` seconds, at `rate` tokens/s and `restart_s` seconds for a start.
-    `measured` is True if that start time was measured here, False if it is a guess.
+    `measured` is True if that start time was measured here, False if it is a guess. `missing` are drafters that would
+    be tried if their files were here.
     """
 
     JSON_VIEW: ClassVar[JsonView] = JsonView(
         "model workload=workload.name goal=goal.aim budget_s:0 grace_s:0 answers_s:0 seconds=plan.seconds:0 "
         "starts=plan.starts starting_s=plan.starting_s:0 least_s:0 runs=plan.runs tokens rate:1 restart_s:1 "
-        "restart_measured=measured space=space_identity command=launch.command.arguments"
+        "restart_measured=measured space=space_identity command=launch.command.arguments drafters "
+        "missing_drafts=missing"
     )
     model: str
     options: ServeOptions
@@ -84,6 +109,7 @@ class PreparedTune:
     measured: bool
     estimate_mib: Callable[[RunSettings], int | None]
     """Returns the GPU memory of settings by the formula in MiB. None where unknown, or where it is host memory."""
+    missing: tuple[MissingDraft, ...] = ()
 
     def with_measured_times(self, trials: Sequence[Trial]) -> "PreparedTune":
         """Return the tune with its plan recomputed from measured trials. Unchanged without a complete trial."""
@@ -121,6 +147,13 @@ class PreparedTune:
     def grace_s(self) -> float:
         """The seconds beyond the budget for what was begun."""
         return grace_s(self.budget_s)
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """What may draft, as --spec-type calls it."""
+        return tuple(
+            drafter_in({**self.space.baseline, DRAFT: 1, DRAFTER: each}).spec_type for each in self.space.drafters
+        )
 
     @property
     def space_identity(self) -> Mapping[str, object]:
@@ -169,7 +202,9 @@ async def prepare_tune(
     if goal.aim is Aim.ENERGY:
         await asyncio.to_thread(_check_power)
     options = replace(options, draft=0)
-    builder = SpaceBuilder(basis, goal, workload.prompts, on_cpu=launch.build.name == BUILT_IN)
+    entry = await asyncio.to_thread(_find_entry, options.model)
+    family = (entry.family or entry.name) if entry else launch.header.name
+    builder = SpaceBuilder(basis, goal, workload.prompts, on_cpu=launch.build.name == BUILT_IN, family=family)
     if space is None:
         space = await asyncio.to_thread(builder.build_space, vary)
     else:
@@ -191,17 +226,56 @@ async def prepare_tune(
         restart_s,
         load is not None,
         builder.needed_mib,
+        await asyncio.to_thread(find_missing_drafts, entry, family, basis, launch.build),
     )
+
+
+def _find_entry(model: Path) -> ModelEntry | None:
+    """Return the catalogue's entry of a model's file, None if it is not in the catalogue."""
+    found = find_entry(load_catalogue(), model)
+    return found[0] if found else None
+
+
+def find_missing_drafts(
+    entry: ModelEntry | None, family: str, basis: PreviewBasis, build: EngineBuild
+) -> tuple[MissingDraft, ...]:
+    """Return the drafters without a file here that the catalogue lists for a model, or of which runs were published."""
+    listed = {each.drafter: each for each in entry.all_drafts} if entry else {}
+    usable = {kind for each in basis.drafters for kind in file_kinds_of(each)}
+    found = []
+    for row in DRAFTERS.values():
+        file, runs = listed.get(row), [each for each in read_acceptance(family, row) if each.drafter == row.name]
+        is_here = row.spec_type in basis.drafters or usable & set(row.files)
+        is_offered = not build.spec_types or row.spec_type in build.spec_types
+        if row.source != "file" or is_here or not (file or runs) or not is_offered:
+            continue
+        best = max(runs, key=lambda each: each.draft * each.share, default=None)
+        usual = fmean(each.share for each in runs if best and each.draft == best.draft) if best else None
+        name = f"{file.repo or entry.repo}:{file.file}" if file and entry else None
+        found.append(
+            MissingDraft(
+                row,
+                name,
+                file.expected_bytes if file else None,
+                f"{entry.id} --drafter {row.spec_type}" if file and entry else None,
+                1 + best.draft * usual if best and usual is not None else None,
+                best.draft if best else None,
+            )
+        )
+    return tuple(found)
 
 
 class SpaceBuilder:
     """Builds the search space of a tune from the facts about a model and a machine.
 
-    `on_cpu` is True if the engine computes everything on the processor, as it does without a GPU.
+    `on_cpu` is True if the engine computes everything on the processor, as it does without a GPU. Published runs of the
+    model's `family` say of which drafter most is expected.
     """
 
-    def __init__(self, basis: PreviewBasis, goal: Goal, prompts: Sequence[Prompt], *, on_cpu: bool) -> None:
-        self._basis, self._goal, self._prompts = basis, goal, prompts
+    def __init__(
+        self, basis: PreviewBasis, goal: Goal, prompts: Sequence[Prompt], *, on_cpu: bool, family: str = ""
+    ) -> None:
+        self._basis, self._goal, self._prompts, self._family = basis, goal, prompts, family
         self._previewer = Previewer(basis)
         self.on_cpu = on_cpu or basis.plan_settings.backend == "cpu"
 
@@ -225,7 +299,8 @@ class SpaceBuilder:
             # Varied with it: cache and layers share the GPU's memory, and a cache serves experts on the host.
             vary = {*vary, "n_cpu_moe"}
         caches = self._is_cache_varied(vary)
-        expert_layer_counts = () if on_cpu else self._expert_layers_to_try(caches=caches)
+        drafters = self._drafters_to_try(with_text=DRAFTER in (vary or ()))
+        expert_layer_counts = () if on_cpu else self._expert_layers_to_try(drafters, caches=caches)
         offloads = len(expert_layer_counts) > 1
         gpus = self._basis.plan_settings.gpus
         varied_by_default: Mapping[Likely, bool] = {
@@ -237,17 +312,14 @@ class SpaceBuilder:
             "offloaded": offloads,
             "on_processor": on_cpu or offloads,
             "sampled": any(_is_hot(prompt) for prompt in self._prompts),
+            "several_drafters": len(drafters) > 1,
         }
         baseline = self._baseline_settings(expert_layer_counts)
         machine_values: Mapping[str, Sequence[Value]] = {
             "kv": self._kv_types_to_try(baseline["kv"], offloads=offloads, chosen_by_user=vary is not None),
             "n_cpu_moe": expert_layer_counts,
             "threads": self._thread_counts_to_try(baseline["threads"]),
-            "drafter": [
-                value
-                for value in _values_to_try(ROWS["drafter"], baseline["drafter"])
-                if value is None or value in self._basis.drafters
-            ],
+            DRAFTER: drafters,
         }
         meaningless = set(self._basis.unsupported)
         if not (offloads or self._basis.options.n_cpu_moe):
@@ -257,12 +329,15 @@ class SpaceBuilder:
         axes = []
         for name in VARIED:
             row = ROWS[name]
-            wanted = name in vary if vary is not None else varied_by_default[row.likely]
+            # What drafts is one axis with the draft length, which is always tried.
+            wanted = name in vary if vary is not None and name != DRAFTER else varied_by_default[row.likely]
             values = machine_values[name] if name in machine_values else _values_to_try(row, baseline[name])
             if wanted and len(values) > 1 and name not in meaningless:
                 axes.append(SpaceAxis(name, tuple(values), memory=bool(row.memory), drafting=bool(row.drafting)))
         drafts = DRAFTS_WITH_P_MIN if any(axis.name == "p_min" for axis in axes) else DRAFTS
         chosen = {axis.name: baseline[axis.name] for axis in axes}
+        if not self._basis.plan_settings.drafter_if_on.uses_head:
+            chosen[DRAFTER] = baseline[DRAFTER]
         on_processor = on_cpu or offloads or bool(self._basis.plan_settings.n_cpu_moe)
         return Space(chosen, drafts, tuple(axes), self.fits, on_processor)
 
@@ -278,9 +353,32 @@ class SpaceBuilder:
             own = ROWS[name].value_in(options)
             baseline[name] = _default_value(ROWS[name]) if own is None else own
         baseline["threads"] = options.threads or _usable_cores()
+        baseline[DRAFTER] = self._basis.plan_settings.drafter_if_on.spec_type
         if expert_layer_counts and options.n_cpu_moe is None:
             baseline["n_cpu_moe"] = expert_layer_counts[-1]
         return baseline
+
+    def _drafters_to_try(self, *, with_text: bool) -> list[Value]:
+        """Return what may draft, the most promising first: the model's own, and those that it has files for.
+
+        `with_text` adds those that need nothing but text.
+        """
+        own = self._basis.plan_settings.drafter_if_on
+        rows = [own, *(find_drafter(each, self._basis.options.draft_files) for each in self._basis.drafters)]
+        more = ROWS[DRAFTER].tuned or () if with_text else ()
+        ranked = sorted(
+            {
+                row.spec_type: row for row in rows if row is own or row.source != "text" or row.spec_type in more
+            }.values(),
+            key=lambda row: -self._expected_tokens(row),
+        )
+        kept = [row for row in ranked if row is not own][: _MOST_DRAFTERS - 1]
+        return [row.spec_type for row in ranked if row is own or row in kept]
+
+    def _expected_tokens(self, row: Drafter) -> float:
+        """Return the tokens of a pass as published for the model, else as is usual; 0 if nothing was published."""
+        shares = accepted_shares(row, self._family)
+        return tokens_per_pass(shares, row.usual_length) if shares else 0.0
 
     def _kv_types_to_try(self, own: Value, *, offloads: bool, chosen_by_user: bool) -> Sequence[Value]:
         """Return the KV cache types to try, smallest first: the user's and f16.
@@ -298,21 +396,24 @@ class SpaceBuilder:
         """Return the thread numbers to try: the user's, one per core, and one per logical processor."""
         return sorted({int(own or 1), _usable_cores(), _usable_cpus()})
 
-    def _expert_layers_to_try(self, *, caches: bool) -> list[int]:
+    def _expert_layers_to_try(self, drafters: Sequence[Value], *, caches: bool) -> list[int]:
         """Return the numbers of layers with experts in host memory to try, highest first.
 
-        They go from the fewest with which the longest draft fits down to the fewest with which the model fits without
-        drafts, and include the user's own. With `caches`, the memory of more layers may go to a cache for experts, so
-        there is a number that leaves room for the largest one, and fewer in between. Empty for a model without experts
-        that could be moved.
+        They go from the fewest with which the longest draft of any of `drafters` fits down to the fewest with which the
+        model fits without drafts, and include the user's own. With `caches`, the memory of more layers may go to a
+        cache for experts, so there is a number that leaves room for the largest one, and fewer in between. Empty for a
+        model without experts that could be moved.
         """
         if not self._basis.expert_layers:
             return []
-        without_drafts, with_drafts = self._fewest_expert_layers(0), self._fewest_expert_layers(DRAFTS[-1])
+        without_drafts, with_drafts = (
+            self._fewest_expert_layers(0, ()),
+            self._fewest_expert_layers(DRAFTS[-1], drafters),
+        )
         numbers = {without_drafts, with_drafts}
         if caches and with_drafts:
             largest = (ROWS["moe_cache_mib"].tuned or (0,))[-1]
-            numbers.add(self._fewest_expert_layers(DRAFTS[-1], cache_mib=largest))
+            numbers.add(self._fewest_expert_layers(DRAFTS[-1], drafters, cache_mib=largest))
         else:
             step = max(1, math.ceil((with_drafts - without_drafts) / (_EXPERT_STEPS - 1)))
             numbers |= set(range(without_drafts, with_drafts, step))
@@ -320,7 +421,7 @@ class SpaceBuilder:
             numbers.add(self._basis.options.n_cpu_moe)
         return sorted(numbers, reverse=True)
 
-    def _fewest_expert_layers(self, draft: int, *, cache_mib: Value = None) -> int:
+    def _fewest_expert_layers(self, draft: int, drafters: Sequence[Value], *, cache_mib: Value = None) -> int:
         """Return the fewest layers with experts in host memory with which a draft length fits; all if none does.
 
         `cache_mib` is a cache for experts that has to fit, too; None: the user's own.
@@ -329,7 +430,8 @@ class SpaceBuilder:
         cache_mib = cache_mib or self._basis.options.moe_cache_mib
         while low < high:
             middle = (low + high) // 2
-            if self.fits({DRAFT: draft, "n_cpu_moe": middle, "moe_cache_mib": cache_mib}):
+            changed = {DRAFT: draft, "n_cpu_moe": middle, "moe_cache_mib": cache_mib}
+            if all(self.fits(changed | {DRAFTER: each}) for each in drafters) if drafters else self.fits(changed):
                 high = middle
             else:
                 low = middle + 1

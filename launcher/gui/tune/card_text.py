@@ -13,12 +13,13 @@ from launcher.gui.late import measured_tunes, trial_views
 from launcher.gui.translation import chosen_language, join_sentences, ntr, render, tr
 from launcher.gui.tune.cards import WORKLOADS
 from launcher.gui.tune.view_data import VerdictText, WorkloadAnswer
-from launcher.models.drafters import drafter_in, drafter_of
+from launcher.models.drafters import drafter_in, name_draft
 
 if TYPE_CHECKING:
     from launcher.app.measuring.tuner_space import PreparedTune
     from launcher.gui.tune.trial_views import TuneView
     from launcher.gui.widgets.blocks import ButtonAction
+    from launcher.tuning.records import RunSettings
     from launcher.tuning.tuner import AnswersCompared, QuietAwaited, TrialPlanned
 
 
@@ -82,9 +83,11 @@ def clients_texts(view: "TuneView") -> tuple[str, str, str]:
     )
 
 
-def answer_label(draft: int) -> str:
+def answer_label(settings: "RunSettings") -> str:
     """Return the label of the button that serves a likely answer before the measurement has ended."""
-    return tr("Use draft {draft} now", draft=draft) if drafter_of(draft).drafts else tr("Use these settings now")
+    if not drafter_in(settings).drafts:
+        return tr("Use these settings now")
+    return tr("Use draft {draft} now", draft=render(name_draft(settings)))
 
 
 def pausing_texts() -> tuple[str, str, str]:
@@ -158,7 +161,8 @@ def verdict_sentence(verdict: Mapping[str, Any], workload: str) -> str:
     ratio, low, high = verdict.get("speedup"), verdict.get("ci_low"), verdict.get("ci_high")
     if chosen_language() == "en" or ratio is None or low is None or high is None:
         return render(str(verdict.get("overall") or verdict["sentence"]))
-    figures = {"work": workload, "draft": verdict["draft"], "low": _percent_change(low), "high": _percent_change(high)}
+    draft = render(name_draft({**verdict.get("settings", {}), "draft": verdict["draft"]}))
+    figures = {"work": workload, "draft": draft, "low": _percent_change(low), "high": _percent_change(high)}
     match verdict["mtp"]:
         case "on":
             sentence = tr(
@@ -200,9 +204,9 @@ def keep_label(view: "TuneView") -> str:
     """Return the label of the button that keeps the recommended settings."""
     if measured_tunes.changes_answers(view.verdict or {}):
         return tr("Use these settings although the answers change")
-    draft = int((view.verdict or {}).get("draft", 0))
-    if drafter_of(draft).drafts:
-        return tr("Use draft {draft} on this computer", draft=draft)
+    settings = (view.verdict or {}).get("settings", {})
+    if drafter_in(settings).drafts:
+        return tr("Use draft {draft} on this computer", draft=render(name_draft(settings)))
     return tr("Keep MTP off on this computer")
 
 

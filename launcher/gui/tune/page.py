@@ -273,7 +273,7 @@ class TunePage(QWidget):
         buttons: list[tuple[str, Callable[[], object]]] = [(tr("Pause"), self._pause), (tr("Give up"), self._give_up)]
         if answer.gain is not None:
             settings = answer.settings
-            buttons.insert(0, (card_text.answer_label(answer.draft), lambda: self._apply_answer(settings)))
+            buttons.insert(0, (card_text.answer_label(settings), lambda: self._apply_answer(settings)))
         self._answer = render(predicted.sentence)
         kicker, detail = tr("Measuring"), tr("This is the first answer. The measurement goes on to confirm it.")
         if (risk := round(100 * (math.exp(answer.risk) - 1))) >= 1:

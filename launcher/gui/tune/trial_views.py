@@ -12,12 +12,12 @@ from typing import Any
 from launcher.gui.setting_text import setting_text
 from launcher.gui.translation import join_sentences, ntr, render, tr
 from launcher.gui.tune.view_data import Point, StepPart, TrialRow, WorkloadCurve
-from launcher.models.drafters import drafter_of
+from launcher.models.drafters import drafter_in, drafter_of, name_draft
 from launcher.models.server_settings import ROWS
 from launcher.monitor.meter import sum_acceptance
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.records import Run, RunSettings
-from launcher.tuning.space import DRAFT, Key, draft_length, settings_key
+from launcher.tuning.space import DRAFT, DRAFTER, Key, draft_length, settings_key
 from launcher.tuning.tune_state import Stage, Trial
 from launcher.tuning.verdict import Forecast, TriedSettings, tabulate_trials
 
@@ -94,17 +94,19 @@ def group_trials(runs: Sequence[Run]) -> tuple[Trial, ...]:
 
 def describe_settings(settings: RunSettings, baseline: RunSettings) -> str:
     """Return settings in a few words: the draft length, and differences from the baseline."""
-    return " · ".join([_draft_text(draft_length(settings)), *_other_differences(settings, baseline)])
+    return " · ".join([_draft_text(settings), *_other_differences(settings, baseline)])
 
 
-def _draft_text(draft: int) -> str:
-    return render(drafter_of(draft).label(draft, off="off"))
+def _draft_text(settings: RunSettings) -> str:
+    return render(drafter_in(settings).label(draft_length(settings), off="off"))
 
 
 def _other_differences(settings: RunSettings, baseline: RunSettings) -> list[str]:
     """Return differences from the baseline other than the draft length, as text."""
     return [
-        setting_text(name, value) for name, value in settings.items() if name != DRAFT and value != baseline.get(name)
+        setting_text(name, value)
+        for name, value in settings.items()
+        if name not in (DRAFT, DRAFTER) and value != baseline.get(name)
     ]
 
 
@@ -165,8 +167,8 @@ def _rate_curve(view: TuneView, role: str) -> tuple[WorkloadCurve, ...]:
     )
     points = []
     for draft in drafts:
-        label = _draft_text(draft)
-        measured = by_key.get(_key_for_draft(baseline, view.other_settings, draft))
+        key = _key_for_draft(baseline, view.other_settings, draft)
+        label, measured = _draft_text(dict(key)), by_key.get(key)
         if measured is not None and measured.value is not None:
             spread = _measured_half_interval(measured)
             starts = ntr("1 start", "{n} starts", measured.starts) if spread is None else ""
@@ -208,7 +210,8 @@ def step_parts(view: TuneView) -> tuple[tuple[StepPart, ...], str, str]:
         slope_text = tr("Each drafted token adds {slope:.2f} ms.", slope=slope)
     else:
         slope_text = tr("Time per drafted token: unknown yet.")
-    about = tr("draft {draft}, {work}, {ms:.1f} ms per step", draft=draft, work=view.workload, ms=step_ms)
+    named = render(name_draft({**view.other_settings, DRAFT: draft}))
+    about = tr("draft {draft}, {work}, {ms:.1f} ms per step", draft=named, work=view.workload, ms=step_ms)
     note = join_sentences(
         tr("{kept:.2f} tokens per step.", kept=tokens),
         slope_text,

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from launcher.app.measuring.tuner import (
     serve_winner,
 )
 from launcher.app.measuring.tuner_space import PreparedTune, prepare_tune
+from launcher.app.planning.start_settings import make_unresolved_options
 from launcher.app.serving.session import ServerSession
 from launcher.base.codec import to_json
 from launcher.base.errors import ModelHasNoHead, NothingMeasured, Superseded
@@ -44,11 +46,13 @@ from launcher.engine.settings import load_model_settings, save_model_settings
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.history import History
 from launcher.tuning.records import Prompt, Run
-from launcher.tuning.space import SpaceAxis
+from launcher.tuning.report import settings_line
+from launcher.tuning.space import SpaceAxis, way_of
 from launcher.tuning.tune_state import Stage, Trial
 from launcher.tuning.tuner import AnswersCompared, Paused, TrialMeasured, TuneEvent, VerdictReached
 from launcher.tuning.verdict import Verdict
 from launcher.tuning.workloads import Workload
+from tools.demo_model.drafts import write_draft
 
 WORK = Workload(
     "boats",
@@ -133,6 +137,26 @@ async def test_the_axes_are_known_before_a_server_is_started(options: ServeOptio
     assert [axis.name for axis in found.space.axes] == ["kv", "p_min", "ngram"]
     assert [axis.name for axis in found.space.axes if axis.drafting] == ["p_min", "ngram"]
     assert next(axis.values for axis in found.space.axes if axis.name == "kv") == ("q8_0", "f16")
+
+
+async def test_the_drafters_beside_a_model_are_tuned_together(
+    session: ServerSession, demo_model: Path, tmp_path: Path
+) -> None:
+    """On the real engine: a longer draft of each after the baseline, and all of it is kept."""
+    model = tmp_path / "demo.gguf"
+    shutil.copy(demo_model, model)
+    write_draft(tmp_path / "dspark-demo.gguf", "dspark", demo_model)
+    options = make_unresolved_options(str(model), lambda path: ServeOptions(path, built_in=True, threads=1))
+    await pause_tune(session, replace(options, context=1_024), trials=3)
+    saved = load_tune(model)
+    assert saved is not None
+    assert saved.space.drafters == ("draft-mtp", "draft-dspark")
+    ways = [way_of(trial.settings) for trial in saved.state.trials]
+    assert ways[:3] == [(None, 0), ("draft-mtp", 7), ("draft-dspark", 4)]
+    assert all(run.acceptance for trial in saved.state.trials[1:3] for run in trial.runs)
+    with History() as history:
+        shown = [settings_line(run.settings) for run in history.load(saved.record_id).runs]
+    assert list(dict.fromkeys(shown))[:3] == ["MTP off", "draft 7", "draft 4 by DSpark"]
 
 
 async def test_a_model_without_a_head_is_refused(headless_model: Path) -> None:

@@ -2,17 +2,27 @@
 
 from collections.abc import Collection
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from launcher.app.measuring.tuner_space import SpaceBuilder
+from launcher.app.measuring import tuner_space
+from launcher.app.measuring.tuner_space import SpaceBuilder, prepare_tune
 from launcher.app.planning.preview import PreviewBasis
+from launcher.base.codec import to_json
+from launcher.cli.tune import describe_missing
 from launcher.engine.arguments import LLAMA_SERVER, server_arguments
+from launcher.engine.serve_options import DraftFile, ServeOptions
 from launcher.engine.settings import change_settings
+from launcher.models.catalogue import Catalogue, CompanionFile
+from launcher.models.drafters import SPEC_TYPES
+from launcher.models.file_entry import describe_file
+from launcher.models.gguf import read_model
 from launcher.tuning.goal import Goal
 from launcher.tuning.records import Prompt
 from launcher.tuning.space import Space
+from launcher.tuning.workloads import Workload
 from tests.app.planning.test_preview import describe_server
 
 
@@ -143,3 +153,75 @@ def test_settings_that_give_the_engine_the_same_arguments_are_tried_once(free_mi
 )
 def test_a_space_says_whether_the_processor_verifies(basis: PreviewBasis, on_cpu: bool, expected: bool) -> None:
     assert build_space(basis, on_cpu=on_cpu).on_processor is expected
+
+
+def described_drafts(*kinds: str, drafters: tuple[str, ...]) -> PreviewBasis:
+    """A server of Qwen3.8's family with drafts beside the model, of unknown size."""
+    basis = describe_server()
+    files = tuple(DraftFile(kind, Path(f"{kind}.gguf")) for kind in kinds)
+    return replace(basis, options=replace(basis.options, other_drafts=files), drafters=drafters)
+
+
+def test_the_drafters_whose_files_are_here_are_tried_in_the_order_of_published_runs() -> None:
+    """With every choice of other settings; those from text only by name."""
+    basis = described_drafts(
+        "dflash", "eagle3", drafters=("draft-mtp", "draft-eagle3", "draft-dflash2", "ngram-simple")
+    )
+    builder = SpaceBuilder(basis, Goal(), [], on_cpu=False, family="qwen3.8-27b")
+    for vary in (None, [], ["kv"]):
+        space = builder.build_space(vary)
+        assert space.drafters == ("draft-dflash2", "draft-mtp", "draft-eagle3")
+        assert space.baseline["drafter"] == "draft-mtp"
+    assert builder.build_space(["drafter"]).drafters == ("draft-dflash2", "draft-mtp", "draft-eagle3", "ngram-simple")
+    alone = build_space(replace(described_drafts(drafters=("draft-mtp", "ngram-simple"))))
+    assert "drafter" not in alone.baseline
+
+
+def test_each_way_to_draft_gives_the_engine_other_arguments() -> None:
+    basis = described_drafts("dflash", drafters=("draft-mtp", "draft-dflash", "ngram-simple"))
+    received = [
+        tuple(server_arguments(change_settings(basis.options, settings), LLAMA_SERVER, gpu=True))
+        for settings in build_space(basis, ["drafter", "p_min"]).fitting_settings()
+    ]
+    assert len(set(received)) == len(received) > 40
+
+
+async def test_a_draft_that_is_not_here_is_named_with_what_is_known_of_it(
+    demo_model: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalogue's files with size and command, and drafters of which only runs were published."""
+    entry = replace(
+        describe_file(read_model(demo_model)),
+        id="qwen3.8-27b",
+        family="qwen3.8-27b",
+        repo="owner/name",
+        drafts=(CompanionFile(file="eagle3.gguf", size_bytes=900_000_000, speculation="eagle3"),),
+    )
+    monkeypatch.setattr(tuner_space, "load_catalogue", lambda: Catalogue((entry,)))
+    monkeypatch.setattr(tuner_space, "find_entry", lambda catalogue, _: (catalogue.models[0], entry.files[0]))
+    work = Workload("one", "One", 1, (Prompt("one", (("user", "Write."),), 24, {"temperature": 0.0}),), "these tests")
+    options = ServeOptions(model=demo_model, built_in=True, threads=1, context=1_024)
+    found = await prepare_tune("demo", options, work, Goal(), 600.0, vary=[])
+    (eagle,) = found.missing  # the built-in engine has no DFlash2, of which runs were published
+    assert to_json(eagle) == {
+        "drafter": "draft-eagle3",
+        "title": "EAGLE-3",
+        "file": "owner/name:eagle3.gguf",
+        "bytes": 900_000_000,
+        "download": "qwen3.8-27b --drafter draft-eagle3",
+        "tokens": None,
+        "length": None,
+    }
+    assert describe_missing(eagle).startswith("EAGLE-3, 0.90 GB; `mtp-launcher pull qwen3.8-27b --drafter")
+    assert to_json(found)["missing_drafts"] == [to_json(eagle)]
+    assert to_json(found)["drafters"] == ["draft-mtp"]
+
+
+def test_what_a_missing_drafter_gave_in_published_runs_is_told() -> None:
+    newer = replace(LLAMA_SERVER, spec_types=frozenset(SPEC_TYPES))
+    found = tuner_space.find_missing_drafts(None, "qwen3.8-27b", described_drafts(drafters=("draft-mtp",)), newer)
+    assert [(each.row.title, each.length, each.file) for each in found] == [("DFlash2", 7, None)]
+    assert found[0].tokens == pytest.approx(3.5, abs=0.1)
+    assert "3.5 tokens a pass with draft 7" in describe_missing(found[0])
+    here = described_drafts("dflash", drafters=("draft-mtp", "draft-dflash2"))
+    assert not tuner_space.find_missing_drafts(None, "qwen3.8-27b", here, newer)
