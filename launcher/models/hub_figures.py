@@ -12,11 +12,11 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, TypeVar
 
 from launcher.base.codec import decode_json, encode_json
-from launcher.base.errors import LauncherError
+from launcher.base.errors import LauncherError, ModelMissing, Refused
 from launcher.base.files import write_atomically
 from launcher.base.kept_files import KeptFile
 from launcher.base.messages import message
-from launcher.fetch.hub import list_files
+from launcher.fetch.hub import RepoListing, list_files
 from launcher.models.catalogue import CompanionFile, FilePart, ModelEntry, ModelFile
 from launcher.models.catalogue_load import figures_folder
 from launcher.models.gguf import part_names
@@ -112,15 +112,19 @@ def refresh_figures(model: ModelEntry) -> RefreshResult:
     written.
     """
     places = list(_hub_files(model))
-    listings = {
-        repo: list_files(repo, model.revision if repo == model.repo else None)
-        for repo in dict.fromkeys(repo for _, repo, _ in places)
-    }
+    listings: dict[str, RepoListing] = {}
+    for repo in dict.fromkeys(repo for _, repo, _ in places):
+        try:
+            listings[repo] = list_files(repo, model.revision if repo == model.repo else None)
+        except (ModelMissing, Refused):
+            if repo == model.repo:
+                raise
+            # That of a draft alone, which was withdrawn or is not for everybody: its files are missing.
     files: list[HubFigure] = []
     missing: list[MissingFile] = []
     withdrawn = {file.file for file in model.files if file.withdrawn}
     for label, repo, name in places:
-        found = listings[repo].files.get(name)
+        found = listings[repo].files.get(name) if repo in listings else None
         if found is None or not found.bytes:
             if name not in withdrawn:
                 missing.append(MissingFile(label, repo, name))

@@ -321,14 +321,15 @@ def add_draft(selection: ModelSelection, path: Path) -> ModelSelection:
 
 
 def _add_drafts_beside(selection: ModelSelection) -> ModelSelection:
-    """Return a model of the catalogue with the drafts that are here: listed ones, and others beside its file.
+    """Return a model of the catalogue with the drafts that are here, by their paths: listed ones, and others beside it.
 
     The first of them is its own if the file cannot draft without.
     """
     listed, file = selection.entry, selection.file
     if selection.path is None:
         return selection
-    entry = replace(listed, drafts=tuple(each for each in listed.drafts if find_companion(listed, each) is not None))
+    here = [(each, find_companion(listed, each)) for each in listed.drafts]
+    entry = replace(listed, drafts=tuple(replace(each, repo=None, file=str(path)) for each, path in here if path))
     new = (each for each in find_drafts_beside(selection.path) if not set(each.kinds) & {*entry.draft_kinds})
     entry = replace(entry, drafts=(*entry.drafts, *new))
     if entry.drafts and file is not None and not entry.can_draft(file):

@@ -347,10 +347,11 @@ def rank_files(
 
 
 def _list_drafters(entry: ModelEntry, situation: Situation, fixed: Mapping[str, Value]) -> list[Drafter]:
-    """Return the drafters to compare: the model's own, and those of other files that the engine at hand can use."""
+    """Return the drafters to compare: the model's own, and those of files here that the engine at hand can use."""
     others: list[Drafter] = []
     if not {"draft", "chosen_drafter"} & fixed.keys():
-        others = [each.drafter for each in entry.drafts if each.drafter.spec_type in situation.spec_types]
+        here = [each.drafter for each in entry.drafts if each.is_local]
+        others = [each for each in here if each.spec_type in situation.spec_types]
     return [entry.drafter, *others]
 
 

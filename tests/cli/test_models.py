@@ -210,7 +210,11 @@ class TestRefresh:
             "learned"
         ]
         assert [(each["file"], each["hub"]) for each in dense["differs"]] == [(self.REPLACED, 17_923_394_624)]
-        assert [each["file"] for each in dense["missing"]] == [self.GONE, "mmproj-F16.gguf"]
+        assert [each["file"] for each in dense["missing"]] == [
+            self.GONE,
+            "Qwen3.8-27B-DFlash2-Q4_K_M.gguf",  # its repository is not there
+            "mmproj-F16.gguf",
+        ]
         gemma = outcomes["gemma-4-31b"]
         assert (gemma["repo"], gemma["learned"], gemma["error"]["code"]) == (
             "unsloth/gemma-4-31B-it-GGUF",

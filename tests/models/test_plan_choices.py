@@ -144,7 +144,7 @@ def test_a_separate_draft_is_counted_exactly_once_its_header_is_known(tmp_path: 
 def test_a_drafter_is_chosen_by_runs_on_such_a_card_else_by_its_acceptance(card_name: str, names: list[str]) -> None:
     """Whoever ran both on an RTX 3090 was faster with MTP; of an H100 only the accepted drafts are known."""
     entry, card = CATALOGUE.find("qwen3.8-27b"), find_card(card_name, None)
-    file = CompanionFile(file="dflash.gguf", size_bytes=1_000_000_000, speculation="dflash")
+    file = CompanionFile(file=str(Path("dflash.gguf").absolute()), size_bytes=1_000_000_000, speculation="dflash")
     catalogue = replace(CATALOGUE, models=(replace(entry, drafts=(file,)),))
     situation = describe_machine(card.memory_gb, card=card)
     plan = make_plans(catalogue, situation, PlanCriteria(model=entry.id))[0]
@@ -153,3 +153,5 @@ def test_a_drafter_is_chosen_by_runs_on_such_a_card_else_by_its_acceptance(card_
     assert plan.setting.chosen_drafter == (None if names[0] == "mtp" else "draft-dflash")
     newer = replace(situation, spec_types=frozenset({"draft-mtp"}))  # an engine that lacks it
     assert make_plans(catalogue, newer, PlanCriteria(model=entry.id))[0].ways == ()
+    listed = replace(entry, drafts=(replace(file, file="dflash.gguf", repo="someone/else"),))  # is not here
+    assert make_plans(replace(CATALOGUE, models=(listed,)), situation, PlanCriteria(model=entry.id))[0].ways == ()
