@@ -103,6 +103,53 @@ def test_drafts_that_are_off_are_tried_now_and_then() -> None:
     assert follower.find_change(now_s, measured()) is not None
 
 
+def test_a_look_that_cannot_be_started_is_not_tried_again_every_minute() -> None:
+    follower = DraftFollower()
+    off = [minute(0)] * 10
+    now_s = fill(follower, 0.0, off)
+    now_s = fill(follower, now_s + 4 * HOUR_S, off)
+    look = follower.find_change(now_s, measured())
+    assert look is not None
+    follower.note_failure(now_s, look)
+    now_s = fill(follower, now_s, off)
+    assert follower.find_change(now_s, measured()) is None
+    now_s = fill(follower, now_s + 8 * HOUR_S, off)
+    assert follower.find_change(now_s, measured()) is not None
+
+
+def test_an_undo_waits_for_a_quiet_moment_and_a_failed_one_does_not_return() -> None:
+    follower = DraftFollower()
+    now_s = fill(follower, 0.0, [minute(1)] * 15)
+    advice = follower.find_change(now_s, measured())
+    assert advice is not None
+    follower.note_change(now_s, advice)
+    slow = [minute(4, slower=3.0)] * 10
+    now_s = fill(follower, now_s + HOUR_S, slow)
+    for _ in range(3):  # somebody asked, each time
+        undo = follower.find_change(now_s, measured())
+        assert undo is not None
+        assert undo.reason == "undo"
+        now_s = fill(follower, now_s, slow[:1])
+    follower.note_failure(now_s, undo)
+    now_s = fill(follower, now_s, slow)
+    again = follower.find_change(now_s, measured())
+    assert again is None or again.reason != "undo"
+
+
+def test_a_change_that_somebody_has_undone_is_barred() -> None:
+    for seen in (3, 0):  # minutes until somebody undoes it
+        follower = DraftFollower()
+        now_s = fill(follower, 0.0, [minute(1)] * 15)
+        advice = follower.find_change(now_s, measured())
+        assert advice is not None
+        assert advice.better == 4
+        follower.note_change(now_s, advice)
+        now_s = fill(follower, now_s, [minute(4)] * seen)
+        now_s = fill(follower, now_s, [minute(1)] * 20)
+        again = follower.find_change(now_s, measured())
+        assert again is None or again.better != 4, seen
+
+
 def test_somebody_elses_change_begins_anew() -> None:
     follower = DraftFollower()
     now_s = fill(follower, 0.0, [minute(1)] * 15)

@@ -122,7 +122,7 @@ class UseCounting:
             return
         except LauncherError as error:
             _log.warning("The drafts could not be changed: %s", error)
-            follower.bar_choice(self._clock(), advice.choice)
+            follower.note_failure(self._clock(), advice)
 
     def _read_measured(self, launch: Launch) -> "Measured":
         """Return what was measured here with the settings of a server and any drafts. Blocks."""
