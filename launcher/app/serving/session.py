@@ -182,6 +182,8 @@ class ServerSession(ServingSession):
         """
         if request.yields and (self.is_lent or self.request_log.count_states().total()):
             raise Superseded(message("A client uses the server."))
+        if request.yields and not self._is_settled:
+            raise Superseded(message("The server is being changed."))
         self._proposed_fixes = ()
         for notice in request.notices:
             self._notify_listeners(notice)
@@ -280,6 +282,12 @@ class ServerSession(ServingSession):
     def is_lent(self) -> bool:
         """See ServingSession."""
         return self.control.is_lent
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether it serves what was requested last, and no start or stop is in progress."""
+        is_changing = self.pool is None or self.pool.main.supervisor.is_changing
+        return not is_changing and self.requested_options == self.served_options
 
     def _count_change(self) -> int:
         """Count a start or stop, and return its number."""

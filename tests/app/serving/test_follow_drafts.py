@@ -145,6 +145,20 @@ async def test_a_change_that_yields_is_not_made_while_a_client_waits(home: objec
         assert served.draft == 1
 
 
+async def test_a_change_that_yields_leaves_a_users_start_in_progress_alone(home: object) -> None:
+    async with serve_demo(1, {}) as served:
+        options = served.session.supervisor.options
+        assert options is not None
+        begun = asyncio.create_task(served.session.start(StartRequest(replace(options, draft=3))))
+        await asyncio.sleep(0)
+        with pytest.raises(Superseded):
+            await served.session.start(StartRequest(replace(options, draft=2), yields=True))
+        await begun
+        assert served.draft == 3
+        await served.session.start(StartRequest(replace(options, draft=2), yields=True))
+        assert served.draft == 2
+
+
 def test_what_was_a_switch_is_read_as_before(home: object) -> None:
     settings.change_setting(ADVICE, False)
     assert settings.stored_value(ADVICE) == VALUE_OFF
