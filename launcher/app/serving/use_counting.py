@@ -95,6 +95,7 @@ class UseCounting:
         await asyncio.shield(self.save_counts())
         mode = await asyncio.to_thread(settings.stored_value, ADVICE)
         if mode == VALUE_OFF or launch.options.model != self._model:
+            self._session.monitor.health_watch.advice = None
             self._unread, self._follower, self._model = [], None, launch.options.model
         if self._follower is None and sum(each.steps for _, each in self._unread) < FEWEST_STEPS:
             return
@@ -107,7 +108,9 @@ class UseCounting:
             self._follower.add_counts(at_s, counts)
         self._unread = []
         advice = self._follower.find_change(self._clock(), measured)
-        suggests = advice is not None and advice.reason == "faster" and mode == VALUE_SUGGEST
+        if self._session.is_idle or self._session.supervisor.launch is not launch:
+            return  # it is about a server that is gone
+        suggests = advice is not None and advice.reason != "look" and mode == VALUE_SUGGEST
         self._session.monitor.health_watch.advice = advice.finding if advice is not None and suggests else None
         if advice is not None and mode == VALUE_AUTO and await self._wait_for_quiet(launch):
             await self._change_drafts(self._follower, advice, launch)

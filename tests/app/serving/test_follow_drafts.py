@@ -129,6 +129,19 @@ async def test_by_default_other_drafts_are_a_finding_with_a_fix(home: object, mo
         assert not served.notices
         await served.session.apply_fix(found.action)
         assert served.draft == found.action.parameters["draft"] > 1
+        await served.ask_until(lambda: not watch.open_findings)
+        assert watch.advice is None  # it was about the drafts that were in use
+
+
+async def test_nothing_is_suggested_any_more_once_that_is_off(home: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advice, "_MOST_RATIO", 100.0)
+    for module in (advice, draft_follower, use_counting):
+        monkeypatch.setattr(module, "FEWEST_STEPS", 200)
+    async with serve_demo(1, claim_steps(1, 0.003)) as served:
+        watch = served.session.monitor.health_watch
+        await served.ask_until(lambda: watch.advice is not None)
+        settings.change_setting(ADVICE, VALUE_OFF)
+        await served.ask_until(lambda: watch.advice is None)
 
 
 async def test_a_change_that_yields_is_not_made_while_a_client_waits(home: object) -> None:
