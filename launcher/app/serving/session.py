@@ -200,7 +200,7 @@ class ServerSession(ServingSession):
         self._newest_start = this_start = RepeatableStart.from_options(
             options,
             model_name=model_name,
-            chosen=None if chosen is None else {**self._chosen, **chosen},
+            chosen={**self._chosen, **(chosen or {})} if request.yields or chosen is not None else None,
             port=None if self._may_change_port else self._port,
             shared=self.shared,
         )

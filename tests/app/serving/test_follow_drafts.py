@@ -15,10 +15,12 @@ from launcher.app.serving import use_counting
 from launcher.app.serving.session import ServerSession
 from launcher.app.serving.use_counting import DRAFTS_CHANGED, UseCounting
 from launcher.app.settings_declared import ADVICE, VALUE_AUTO, VALUE_OFF, VALUE_SUGGEST
+from launcher.base.action import Action, ActionKind
 from launcher.base.errors import Superseded
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import Notice
+from launcher.engine.settings import load_model_settings
 from launcher.monitor.health_event import FindingCode
 from launcher.monitor.monitor import MonitorPeriods
 from launcher.tuning import advice, draft_follower
@@ -170,6 +172,18 @@ async def test_a_change_that_yields_leaves_a_users_start_in_progress_alone(home:
         assert served.draft == 3
         await served.session.start(StartRequest(replace(options, draft=2), yields=True))
         assert served.draft == 2
+
+
+async def test_drafts_that_followed_the_traffic_are_not_kept_as_the_users_choice(home: object) -> None:
+    async with serve_demo(1, {}) as served:
+        options = served.session.supervisor.options
+        assert options is not None
+        chosen: dict[str, int] = {"ubatch": 256}
+        await served.session.start(StartRequest(replace(options, ubatch=256), chosen=chosen))
+        await served.session.start(StartRequest(replace(options, ubatch=256, draft=2), yields=True))
+        await served.session.apply_fix(Action(ActionKind.MORE_SLOTS, "Add a slot", {"slots": 2}))
+        assert served.draft == 2
+        assert load_model_settings(options.model) == {**chosen, "slots": 2}
 
 
 def test_what_was_a_switch_is_read_as_before(home: object) -> None:
