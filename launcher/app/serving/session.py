@@ -248,7 +248,12 @@ class ServerSession(ServingSession):
             await self.stop()  # a running server would hold the port
             self._port, self._may_change_port = None, True
         elif action.kind is not ActionKind.RESTART:
-            base = base.with_options(apply_action(action, base.options, context=base.context))
+            options = base.options
+            if action.kind is ActionKind.OTHER_DRAFTS:
+                from launcher.app.planning.start_settings import with_drafts_here  # imported late, as in the control
+
+                options = await asyncio.to_thread(with_drafts_here, options)
+            base = base.with_options(apply_action(action, options, context=base.context))
         await self.start(StartRequest(base.options, True, drain_s=drain_s, chosen=base.settings, model_name=base.model))
 
     @property

@@ -112,15 +112,19 @@ class UseCounting:
             return  # it is about a server that is gone
         suggests = advice is not None and advice.reason != "look" and mode == VALUE_SUGGEST
         self._session.monitor.health_watch.advice = advice.finding if advice is not None and suggests else None
-        if advice is not None and mode == VALUE_AUTO and await self._wait_for_quiet(launch):
+        if advice is not None and mode == VALUE_AUTO:
             await self._change_drafts(self._follower, advice, launch)
 
     async def _change_drafts(self, follower: "DraftFollower", advice: "Advice", launch: Launch) -> None:
+        """Follow advice once nobody asks; not at all if that takes long, or the server is another one by then."""
+        from launcher.app.planning.start_settings import with_drafts_here  # imported late, as in the control
+
         notices = (Notice(DRAFTS_CHANGED, advice.change_sentence),)
         try:
-            options = apply_action(advice.action, launch.options)
-            await self._session.start(StartRequest(options, notices=notices, yields=True))
-            follower.note_change(self._clock(), advice)
+            options = apply_action(advice.action, await asyncio.to_thread(with_drafts_here, launch.options))
+            if await self._wait_for_quiet(launch):
+                await self._session.start(StartRequest(options, notices=notices, yields=True))
+                follower.note_change(self._clock(), advice)
         except Superseded:  # somebody asks, or has changed the server
             return
         except LauncherError as error:

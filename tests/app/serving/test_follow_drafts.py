@@ -1,10 +1,12 @@
 """Drafts that follow the traffic: the real engine changes them between its clients' requests, and changes back."""
 
 import asyncio
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import pytest
@@ -27,6 +29,7 @@ from launcher.tuning import advice, draft_follower
 from launcher.tuning.history import History
 from launcher.tuning.history_environment import Environment
 from tests.tuning.test_advice import runs_at
+from tools.demo_model.drafts import write_draft
 
 PATIENCE_S = 240.0
 FASTER = 180.0
@@ -184,6 +187,24 @@ async def test_drafts_that_followed_the_traffic_are_not_kept_as_the_users_choice
         await served.session.apply_fix(Action(ActionKind.MORE_SLOTS, "Add a slot", {"slots": 2}))
         assert served.draft == 2
         assert load_model_settings(options.model) == {**chosen, "slots": 2}
+
+
+async def test_a_draft_that_came_after_the_start_can_be_changed_to(
+    home: object, demo_model: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "demo.gguf"
+    shutil.copy(demo_model, model)
+    session = ServerSession()
+    try:
+        await session.start(StartRequest(ServeOptions(model, built_in=True, threads=1, context=2_048)))
+        write_draft(tmp_path / "dflash-demo.gguf", "dflash", demo_model)
+        values: dict[str, str | int] = {"draft": 3, "drafter": "draft-dflash"}
+        await session.apply_fix(Action(ActionKind.OTHER_DRAFTS, "Use draft 3 by DFlash", values))
+        options = session.supervisor.options
+        assert options is not None
+        assert (options.drafter.name, options.draft) == ("dflash", 3)
+    finally:
+        await session.stop()
 
 
 def test_what_was_a_switch_is_read_as_before(home: object) -> None:
