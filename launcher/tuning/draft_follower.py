@@ -101,7 +101,7 @@ class DraftFollower:
             (drafter, length), earlier = self._before
             ratio = self._compare_with((drafter, length), earlier, used, measured)
             if ratio is not None and ratio.low > 1:
-                return Advice(current[1], length, ratio, used.tokens, drafter, "undo")
+                return Advice(current[1], length, ratio, used.tokens, drafter, current[0], "undo")
             self._judge_s *= 2
         if passed_s < _LEAST_S and not self._looks:
             return None
@@ -110,7 +110,8 @@ class DraftFollower:
             if (advice := find_faster(counts, measured, barred=self._barred)) is not None:
                 return advice
         if not current[1] and passed_s >= self._look_s and measured.rates:
-            return Advice(0, 1, Interval(1.0, 0.0, math.inf, 0), used.tokens, next(iter(measured.rates)), "look")
+            unknown = Interval(1.0, 0.0, math.inf, 0)
+            return Advice(0, 1, unknown, used.tokens, next(iter(measured.rates)), current[0], "look")
         return None
 
     def _last_counts(self) -> UseCounts:

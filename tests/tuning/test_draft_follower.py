@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from launcher.models.drafters import DRAFTERS, MTP, NONE
 from launcher.monitor.health_event import FindingCode
-from launcher.tuning.advice import Advice, Measured
+from launcher.tuning.advice import Advice, Measured, find_faster
 from launcher.tuning.draft_follower import HOUR_S, DraftFollower
 from launcher.tuning.statistics import Interval
 from launcher.tuning.use_counts import UseCounts
@@ -172,6 +172,17 @@ def test_another_drafter_that_was_measured_is_advised_by_its_name() -> None:
     assert advice.finding.action.parameters == {"draft": 4, "drafter": "draft-eagle3"}
 
 
+def test_a_drafter_in_use_is_named_too() -> None:
+    eagle = runs_at((4,), times={4: 0.080}, drafter="draft-eagle3")
+    found = Measured.from_runs({"draft": 1, "kv": "q8_0"}, [*runs_at((0, 1)), *eagle])
+    used = replace(minute(4, steps=5_000), settings={"draft": 4, "drafter": "draft-eagle3", "kv": "q8_0"})
+    advice = find_faster(replace(used, seconds=5_000 * 0.080), found)
+    assert advice is not None
+    assert advice.what == "Draft 1"
+    assert " than draft 4 by EAGLE-3 over your last " in advice.sentence
+    assert replace(advice, drafter=NONE, better=0).what == "No drafts"
+
+
 def test_a_look_says_what_it_is_for() -> None:
-    look = Advice(0, 1, Interval(1.0, 0.0, 2.0, 0), 1_000, MTP, "look")
+    look = Advice(0, 1, Interval(1.0, 0.0, 2.0, 0), 1_000, MTP, NONE, "look")
     assert look.change_sentence == "Draft 1 for a while, to see how many drafts are accepted now."
