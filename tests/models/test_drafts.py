@@ -95,6 +95,16 @@ def test_a_model_of_the_catalogue_is_downloaded_with_the_wanted_draft() -> None:
         parse_target(name, drafted, drafter="draft-dflash")
 
 
+def test_a_draft_of_another_revision_is_not_held_to_the_catalogue() -> None:
+    draft = CompanionFile(file="eagle3.gguf", repo="someone/Eagle3-GGUF", speculation="eagle3", size_bytes=7)
+    entry = replace(next(each for each in load_catalogue().models if each.repo), drafts=(draft,))
+    sizes = [
+        parse_target("someone/Eagle3-GGUF:eagle3.gguf", Catalogue((entry,)), revision=revision).bytes
+        for revision in (None, "next")
+    ]
+    assert sizes == [7, None]
+
+
 def test_a_listed_draft_that_is_not_here_is_not_used_and_hides_none_beside_the_model(
     home: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
