@@ -377,7 +377,7 @@ def _read_files(catalogue: Catalogue) -> ModelShelf:
                 entry,
                 None,
                 *_times(found, used),
-                released.get(family_key(entry.family or entry.name), ""),
+                released.get(family_key(entry.published_as), ""),
             )
         )
     for model_id, group in of_entries.items():  # these models' entries are gone from the catalogue
