@@ -76,7 +76,7 @@ def test_an_expert_cache_is_tried_together_with_moving_experts() -> None:
 
 
 def test_an_expert_cache_on_the_command_line_includes_moving_experts() -> None:
-    assert values(build_space(describe_server(free_mib=12_000), ["moe_cache_mib"])).keys() == {
+    assert values(build_space(describe_server(free_mib=12_000), ["moe_cache_mib"])).keys() - {"drafter"} == {
         "moe_cache_mib",
         "n_cpu_moe",
     }
@@ -202,26 +202,31 @@ async def test_a_draft_that_is_not_here_is_named_with_what_is_known_of_it(
     work = Workload("one", "One", 1, (Prompt("one", (("user", "Write."),), 24, {"temperature": 0.0}),), "these tests")
     options = ServeOptions(model=demo_model, built_in=True, threads=1, context=1_024)
     found = await prepare_tune("demo", options, work, Goal(), 600.0, vary=[])
-    (eagle,) = found.missing  # the built-in engine has no DFlash2, of which runs were published
+    eagle, dspark = found.missing  # the built-in engine has no DFlash2, of which runs were published
+    assert (dspark.row.title, dspark.file) == ("DSpark", None)
     assert to_json(eagle) == {
         "drafter": "draft-eagle3",
         "title": "EAGLE-3",
         "file": "owner/name:eagle3.gguf",
         "bytes": 900_000_000,
-        "download": "qwen3.8-27b --drafter draft-eagle3",
+        "download": "owner/name:eagle3.gguf",
         "tokens": None,
         "length": None,
     }
-    assert describe_missing(eagle).startswith("EAGLE-3, 0.90 GB; `mtp-launcher pull qwen3.8-27b --drafter")
-    assert to_json(found)["missing_drafts"] == [to_json(eagle)]
+    assert describe_missing(eagle).startswith("EAGLE-3, 0.90 GB; `mtp-launcher pull owner/name:eagle3.gguf`, then tune again.")
+    assert to_json(found)["missing_drafts"] == [to_json(eagle), to_json(dspark)]
     assert to_json(found)["drafters"] == ["draft-mtp"]
 
 
 def test_what_a_missing_drafter_gave_in_published_runs_is_told() -> None:
     newer = replace(LLAMA_SERVER, spec_types=frozenset(SPEC_TYPES))
     found = tuner_space.find_missing_drafts(None, "qwen3.8-27b", described_drafts(drafters=("draft-mtp",)), newer)
-    assert [(each.row.title, each.length, each.file) for each in found] == [("DFlash2", 7, None)]
-    assert found[0].tokens == pytest.approx(3.5, abs=0.1)
-    assert "3.5 tokens a pass with draft 7" in describe_missing(found[0])
+    assert [(each.row.title, each.length, each.file) for each in found] == [
+        ("DFlash2", 7, None),
+        ("DSpark", 2, None),
+    ]
+    assert found[0].tokens == pytest.approx(3.6, abs=0.1)
+    assert "3.6 tokens a pass with draft 7" in describe_missing(found[0])
     here = described_drafts("dflash", drafters=("draft-mtp", "draft-dflash2"))
-    assert not tuner_space.find_missing_drafts(None, "qwen3.8-27b", here, newer)
+    (dspark,) = tuner_space.find_missing_drafts(None, "qwen3.8-27b", here, newer)
+    assert dspark.row.title == "DSpark"
