@@ -127,12 +127,14 @@ drafts = [{ repo = "other/Drafts-GGUF", file = "dflash.gguf", speculation = "dfl
     shutil.copy(demo_model, path)
     selection = select_file(path, load_catalogue())
     assert (selection.entry.id, selection.entry.drafts) == ("drafted", ())
-    assert [each.name for each in list_missing_drafts(ServeOptions(path))] == ["dflash"]
+    assert [each.name for each in list_missing_drafts(ServeOptions(path), ())] == ["dflash"]
+    assert [each.name for each in list_missing_drafts(ServeOptions(path), {"draft-dflash"})] == ["dflash"]
+    assert list_missing_drafts(ServeOptions(path), {"draft-mtp"}) == ()
     beside = path.with_name("dflash-demo-F16.gguf")
     write_draft(beside, "dflash", demo_model)
     options = with_drafts_here(ServeOptions(path))
     assert options.other_drafts == (DraftFile("dflash", beside),)
-    assert list_missing_drafts(options) == ()
+    assert list_missing_drafts(options, ()) == ()
 
 
 def test_a_draft_of_the_catalogue_names_its_drafter(home: Path) -> None:
