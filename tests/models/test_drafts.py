@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.app.models.model_library import LibraryFile
 from launcher.app.planning.start_settings import list_missing_drafts, with_drafts_here
 from launcher.base.errors import ModelHasNoHead
 from launcher.base.paths import models_dir
@@ -93,6 +94,16 @@ def test_a_model_of_the_catalogue_is_downloaded_with_the_wanted_draft() -> None:
     ]
     with pytest.raises(ModelHasNoHead, match="no file for draft-dflash beside it"):
         parse_target(name, drafted, drafter="draft-dflash")
+
+
+def test_a_draft_that_is_named_by_its_path_is_not_offered_for_download() -> None:
+    entry = replace(load_catalogue().find("qwen3.8-27b"), repo=None)
+    drafts = [
+        LibraryFile(entry, draft=CompanionFile(file=path, speculation="dflash"))
+        for path in ("/nowhere/one.gguf", "/nowhere/two.gguf")
+    ]
+    assert [each.download_id for each in drafts] == ["", ""]
+    assert [each.key for each in drafts] == ["/nowhere/one.gguf", "/nowhere/two.gguf"]
 
 
 def test_a_draft_of_another_revision_is_not_held_to_the_catalogue() -> None:

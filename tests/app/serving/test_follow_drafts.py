@@ -133,7 +133,7 @@ async def test_by_default_other_drafts_are_a_finding_with_a_fix(home: object, mo
         assert served.draft == 1
         assert not served.notices
         await served.session.apply_fix(found.action)
-        assert served.draft == found.action.parameters["draft"] > 1
+        assert served.draft == int(found.action.parameters["draft"]) > 1
         await served.ask_until(lambda: not watch.open_findings)
         assert watch.advice is None  # it was about the drafts that were in use
 
