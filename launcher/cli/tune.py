@@ -381,7 +381,7 @@ def describe_missing(draft: MissingDraft) -> str:
     """Return what is known of a drafter without a file here, and how to get it."""
     size = f", {draft.bytes / 1e9:.2f} GB" if draft.bytes else ""
     gave = f": {draft.tokens:.1f} tokens a pass with draft {draft.length} in published runs" if draft.tokens else ""
-    get = f"`mtp-launcher pull {draft.download}`, then tune again" if draft.download else "no file is listed"
+    get = f"`mtp-launcher pull {draft.file}`, then tune again" if draft.file else "no file is listed"
     return f"{draft.row.title}{size}{gave}; {get}."
 
 

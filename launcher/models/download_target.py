@@ -120,7 +120,8 @@ def parse_target(
         )
     file = _parse_hub_file(text, revision)
     if sha256 is None and (found := find_catalogue_draft(catalogue, file.repo, file.path)) is not None:
-        item = DownloadItem("draft", (DownloadFile(file.path, file, None, *_size_and_hash(found[1])),))
+        expected = None if revision or file.revision != "main" else found[1]
+        item = DownloadItem("draft", (DownloadFile(file.path, file, None, *_size_and_hash(expected)),))
         return DownloadTarget(str(file), (item,), models_dir(), found[0])
     entry, catalogue_file = find_catalogue_file(catalogue, file.repo, file.path)
     is_other_revision = revision or file.revision != "main"

@@ -129,7 +129,7 @@ def accepted_shares(drafter: Drafter, family: str = "") -> tuple[float, ...]:
 
 def tokens_per_pass(accepted: Sequence[float], length: int) -> float:
     """Return the tokens that a pass yields with a draft length, by the share of drafts that is accepted."""
-    return 1.0 + length * accepted[length - 1] if length else 1.0
+    return 1.0 + length * accepted[min(length, len(accepted)) - 1] if length else 1.0
 
 
 @cache

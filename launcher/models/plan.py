@@ -691,7 +691,8 @@ def _make_plan(
         full_limit = bandwidth_limit(geometry, weights, fitted.setting, situation, full=True)
         expected = forecast(fitted.setting)
         if expected is not None:
-            expected = correct_forecast(expected, _compare_with_runs(entry, evidence, fitted.setting, situation))
+            ratios = _compare_with_runs(entry, evidence, fitted.setting, situation, draft_model)
+            expected = correct_forecast(expected, ratios)
     return Plan(
         entry=entry,
         file=file,
@@ -720,7 +721,11 @@ def _make_plan(
 
 
 def _compare_with_runs(
-    entry: ModelEntry, runs: Sequence[PublishedRun], setting: PlanSettings, situation: Situation
+    entry: ModelEntry,
+    runs: Sequence[PublishedRun],
+    setting: PlanSettings,
+    situation: Situation,
+    draft_model: DraftModel | None,
 ) -> list[float]:
     """Return the rates of published runs on this GPU as multiples of their forecasts."""
     found: list[float] = []
@@ -729,7 +734,8 @@ def _compare_with_runs(
         file = entry.file(run.quant or "") or entry.file(f"UD-{run.quant}")
         known, described, weights = apply_header(entry, file) if file else (entry, None, None)
         if described is not None and weights is not None and known.geometry is not None:
-            ratio = compare_with_run(run, described, known.geometry, weights, setting, situation)
+            facts = run, described, known.geometry, weights, setting, situation
+            ratio = compare_with_run(*facts, family=entry.published_as, draft_model=draft_model)
             found += [ratio] if ratio else []
     return found
 

@@ -454,11 +454,14 @@ def compare_with_run(
     weights: Weights,
     setting: PlanSettings,
     situation: Situation,
+    *,
+    family: str = "",
+    draft_model: DraftModel | None = None,
 ) -> float | None:
     """Return the rate of a published run as a multiple of its forecast; None if it cannot be compared.
 
     Only a run on this GPU with similar settings can be compared. `file` and `weights` are those of the run's file.
-    `setting` is that of a plan, with drafts or without.
+    `setting` is that of a plan, with drafts or without; `family` and `draft_model` are as for `forecast_speed`.
     """
     cards, rate, drafter = situation.cards, comparable_rate(run, setting), setting.drafter
     drafts = drafter.drafts and drafter.spec_type == run.spec_type
@@ -468,8 +471,14 @@ def compare_with_run(
         return None
     if not _same_gpu(run, replace(situation, gpu_name=situation.gpu_name or cards[0].name)):
         return None
+    accepted = accepted_shares(drafter, family) if drafts else ()
+    if drafts and not accepted:
+        return None
+    work = measure_work(file, geometry, weights, run.n_cpu_moe or 0)
+    if drafts and draft_model is not None and not drafter.uses_head:
+        work = work.with_draft(draft_model, drafter, weights.output)
     forecast = token_rate(
-        measure_work(file, geometry, weights, run.n_cpu_moe or 0),
+        work,
         run.draft or 0 if drafts else 0,
         cards,
         gpu_shares(situation),
@@ -478,6 +487,7 @@ def compare_with_run(
         ),
         power_limit_w=run.power_w,
         host_gb_s=host_rate(situation.host_gb_s),
+        accepted=accepted,
     )
     return rate / forecast
 

@@ -352,7 +352,7 @@ class HealthWatch:
 
     def _drop_findings(self) -> None:
         """Drop the findings about an engine that is gone, and tell the listener that they are over."""
-        findings, self.health = self.open_findings, None
+        findings, self.health, self.advice = self.open_findings, None, None
         for finding in findings:
             if self._listener is not None:
                 self._listener(HealthEvent(self._last_check_s, finding, cleared=True))

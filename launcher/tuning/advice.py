@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launcher.base.action import Action, ActionKind
-from launcher.base.messages import message
-from launcher.models.drafters import MTP, NONE, Drafter, drafter_in
+from launcher.base.messages import as_message, message
+from launcher.models.drafters import MTP, NONE, Drafter, drafter_in, name_draft
 from launcher.monitor.health_event import Finding, FindingCode, FindingLevel
 from launcher.tuning.goal import Goal
 from launcher.tuning.predict import (
@@ -62,7 +62,7 @@ Choice = tuple[Drafter, int]
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Other drafts than those in use: by `drafter`, of length `better` instead of `draft`; 0 is off.
+    """Other drafts than those in use: by `drafter`, of length `better` instead of `draft` by `used`; 0 is off.
 
     `ratio` is how many times as fast they would have been over the last `tokens` reply tokens. Besides what is faster,
     advice may be to undo a change that was slower, or to look how drafts that are off would do.
@@ -73,6 +73,7 @@ class Advice:
     ratio: Interval
     tokens: int
     drafter: Drafter = MTP
+    used: Drafter = MTP
     reason: Literal["faster", "undo", "look"] = "faster"
 
     @property
@@ -83,8 +84,10 @@ class Advice:
     @property
     def what(self) -> str:
         """What is advised, in few words."""
-        by = None if self.drafter.uses_head else self.drafter.title
-        return message("Draft {better}[ by {drafter}]", better=self.better, drafter=by) if self.better else "No MTP"
+        if not self.better:
+            return message("No MTP") if self.used.uses_head else message("No drafts")
+        by = None if self.drafter.uses_head else as_message(self.drafter.title)
+        return message("Draft {better}[ by {drafter}]", better=self.better, drafter=by)
 
     @property
     def sentence(self) -> str:
@@ -95,7 +98,7 @@ class Advice:
             "{what} would have been about {faster} than draft {draft} over your last {tokens_text} tokens.",
             what=self.what,
             faster=faster,
-            draft=self.draft,
+            draft=name_draft({"draft": self.draft, "drafter": self.used.spec_type}),
             tokens_text=self.tokens_text,
         )
 
@@ -230,7 +233,7 @@ def find_faster(used: UseCounts, measured: Measured, *, barred: Collection[Choic
         saved = measured.times[current] - times
         ratio = compare_choices(used, choice, measured.rates, float(saved.mean()), float(saved.std()))
         if ratio is not None and ratio.low > 1 and ratio.estimate > _CLEAR_GAIN:
-            found.append(Advice(length, choice[1], ratio, used.tokens, choice[0]))
+            found.append(Advice(length, choice[1], ratio, used.tokens, choice[0], current[0]))
     return max(found, key=lambda advice: advice.ratio.low, default=None)
 
 

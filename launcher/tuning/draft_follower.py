@@ -36,6 +36,7 @@ class DraftFollower:
         self._began_s: float | None = None
         self._before: tuple[Choice, list[UseCounts]] | None = None
         """What was in use before the last change, and the counts that led to it."""
+        self._changed_to: Choice | None = None
         self._judge_s = HOUR_S
         """The time after a change at which it is judged, for the first time; then after twice the time."""
         self._left: tuple[Choice, float] | None = None
@@ -45,8 +46,12 @@ class DraftFollower:
 
     def add_counts(self, at_s: float, counts: UseCounts) -> None:
         """Add the counts of an interval that ended at a time."""
-        if self._left is not None and at_s < self._left[1] and choice_of(counts.settings) == self._left[0]:
+        choice = choice_of(counts.settings)
+        if self._left is not None and at_s < self._left[1] and choice == self._left[0]:
             return  # of requests before the change
+        if self._before is not None and self._changed_to is not None and choice == self._before[0]:
+            self.bar_choice(at_s, self._changed_to)  # somebody has undone the change
+            self._forget(at_s)
         if self._counts and self._counts[-1][1].settings != counts.settings:
             self._forget(at_s)
         if self._began_s is None:
@@ -57,7 +62,7 @@ class DraftFollower:
 
     def _forget(self, at_s: float) -> None:
         self._counts.clear()
-        self._before, self._began_s = None, at_s
+        self._before, self._looks, self._began_s = None, False, at_s
 
     def note_change(self, at_s: float, advice: Advice) -> None:
         """Note that advice was followed."""
@@ -68,11 +73,18 @@ class DraftFollower:
         if advice.reason == "undo":
             self.bar_choice(at_s, current)
             return
-        self._before, self._judge_s = (current, counts), HOUR_S
+        self._before, self._changed_to, self._judge_s = (current, counts), advice.choice, HOUR_S
         if self._looks:
             self._look_s = min(2 * self._look_s, _LONGEST_LOOK_S)
         elif advice.better:
             self._look_s = _FIRST_LOOK_S
+
+    def note_failure(self, at_s: float, advice: Advice) -> None:
+        """Note that advice could not be followed. It is not tried again soon."""
+        self.bar_choice(at_s, advice.choice)
+        self._before, self._began_s = None, at_s
+        if advice.reason == "look":
+            self._look_s = min(2 * self._look_s, _LONGEST_LOOK_S)
 
     def bar_choice(self, at_s: float, choice: Choice) -> None:
         """Do not change to a choice again for a day: it was slower, or could not be started."""
@@ -87,10 +99,10 @@ class DraftFollower:
         least = (_LOOK_STEPS, 0.0) if self._looks else (FEWEST_STEPS, self._judge_s)
         if self._before is not None and used.steps >= least[0] and passed_s >= least[1]:
             (drafter, length), earlier = self._before
-            self._judge_s *= 2
             ratio = self._compare_with((drafter, length), earlier, used, measured)
             if ratio is not None and ratio.low > 1:
-                return Advice(current[1], length, ratio, used.tokens, drafter, "undo")
+                return Advice(current[1], length, ratio, used.tokens, drafter, current[0], "undo")
+            self._judge_s *= 2
         if passed_s < _LEAST_S and not self._looks:
             return None
         self._barred = {choice: until_s for choice, until_s in self._barred.items() if until_s > at_s}
@@ -98,7 +110,8 @@ class DraftFollower:
             if (advice := find_faster(counts, measured, barred=self._barred)) is not None:
                 return advice
         if not current[1] and passed_s >= self._look_s and measured.rates:
-            return Advice(0, 1, Interval(1.0, 0.0, math.inf, 0), used.tokens, next(iter(measured.rates)), "look")
+            unknown = Interval(1.0, 0.0, math.inf, 0)
+            return Advice(0, 1, unknown, used.tokens, next(iter(measured.rates)), current[0], "look")
         return None
 
     def _last_counts(self) -> UseCounts:

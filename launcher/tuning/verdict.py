@@ -10,11 +10,12 @@ from launcher.base.codec import JsonView
 from launcher.base.messages import Message, as_message, join_messages, mark, message, plural_message
 from launcher.base.units import format_figure
 from launcher.models.drafters import Drafter, drafter_in, name_draft
+from launcher.models.server_settings import DRAFTING
 from launcher.tuning.goal import Goal, describe_change
 from launcher.tuning.quality import QualityRow
 from launcher.tuning.records import RunSettings
 from launcher.tuning.report import settings_line
-from launcher.tuning.space import DRAFTER, Key, draft_length, settings_key
+from launcher.tuning.space import Key, draft_length, settings_key, way_of
 from launcher.tuning.statistics import Interval, mean_interval
 from launcher.tuning.tune_state import Trial
 
@@ -401,8 +402,13 @@ def indistinguishable_sentence(best: RunSettings, rivals: Sequence[RunSettings])
 
 def recommendation_sentence(gain: Comparison, goal: Goal) -> Message:
     """Return the sentence about settings that were confirmed to be better than the baseline's."""
+    is_other_way = way_of(gain.candidate) != way_of(gain.against)
     changed = settings_line(
-        {name: value for name, value in gain.candidate.items() if name == DRAFTER or gain.against.get(name) != value}
+        {
+            name: value
+            for name, value in gain.candidate.items()
+            if (is_other_way if name in DRAFTING else gain.against.get(name) != value)
+        }
     )
     return message(
         "With {changed} it is {ratio} than the baseline.", changed=changed, ratio=_percent_text(gain.ratio, goal)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.app.models.model_library import LibraryFile
 from launcher.app.planning.start_settings import list_missing_drafts, with_drafts_here
 from launcher.base.errors import ModelHasNoHead
 from launcher.base.paths import models_dir
@@ -95,6 +96,26 @@ def test_a_model_of_the_catalogue_is_downloaded_with_the_wanted_draft() -> None:
         parse_target(name, drafted, drafter="draft-dflash")
 
 
+def test_a_draft_that_is_named_by_its_path_is_not_offered_for_download() -> None:
+    entry = replace(load_catalogue().find("qwen3.8-27b"), repo=None)
+    drafts = [
+        LibraryFile(entry, draft=CompanionFile(file=path, speculation="dflash"))
+        for path in ("/nowhere/one.gguf", "/nowhere/two.gguf")
+    ]
+    assert [each.download_id for each in drafts] == ["", ""]
+    assert [each.key for each in drafts] == ["/nowhere/one.gguf", "/nowhere/two.gguf"]
+
+
+def test_a_draft_of_another_revision_is_not_held_to_the_catalogue() -> None:
+    draft = CompanionFile(file="eagle3.gguf", repo="someone/Eagle3-GGUF", speculation="eagle3", size_bytes=7)
+    entry = replace(next(each for each in load_catalogue().models if each.repo), drafts=(draft,))
+    sizes = [
+        parse_target("someone/Eagle3-GGUF:eagle3.gguf", Catalogue((entry,)), revision=revision).bytes
+        for revision in (None, "next")
+    ]
+    assert sizes == [7, None]
+
+
 def test_a_listed_draft_that_is_not_here_is_not_used_and_hides_none_beside_the_model(
     home: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -117,12 +138,14 @@ drafts = [{ repo = "other/Drafts-GGUF", file = "dflash.gguf", speculation = "dfl
     shutil.copy(demo_model, path)
     selection = select_file(path, load_catalogue())
     assert (selection.entry.id, selection.entry.drafts) == ("drafted", ())
-    assert [each.name for each in list_missing_drafts(ServeOptions(path))] == ["dflash"]
+    assert [each.name for each in list_missing_drafts(ServeOptions(path), ())] == ["dflash"]
+    assert [each.name for each in list_missing_drafts(ServeOptions(path), {"draft-dflash"})] == ["dflash"]
+    assert list_missing_drafts(ServeOptions(path), {"draft-mtp"}) == ()
     beside = path.with_name("dflash-demo-F16.gguf")
     write_draft(beside, "dflash", demo_model)
     options = with_drafts_here(ServeOptions(path))
     assert options.other_drafts == (DraftFile("dflash", beside),)
-    assert list_missing_drafts(options) == ()
+    assert list_missing_drafts(options, ()) == ()
 
 
 def test_a_draft_of_the_catalogue_names_its_drafter(home: Path) -> None:

@@ -11,8 +11,16 @@ from launcher.models.evidence import accepted_shares, tokens_per_pass
 from launcher.models.memory import PlanSettings
 from launcher.models.pass_time import hit_rate
 from launcher.models.plan import PlanCriteria
+from launcher.models.preset import PublishedRun
 from launcher.models.situation import Situation, describe_machine, describe_unified_machine
-from launcher.models.speed import FILLED, SpeedForecast, correct_forecast, describe_forecast, forecast_speed
+from launcher.models.speed import (
+    FILLED,
+    SpeedForecast,
+    compare_with_run,
+    correct_forecast,
+    describe_forecast,
+    forecast_speed,
+)
 from launcher.models.weights import weights_by_rules
 from tests.models.planned import make_shipped_plans
 from tools.speed_accuracy.fit import SHIPPED
@@ -54,6 +62,35 @@ def test_a_faster_card_and_a_smaller_file_are_faster() -> None:
     on_5090 = card("5090")
     small, large = (forecast("qwen3.6-35b-a3b-mtp", quant, on_5090, 0) for quant in ("UD-Q4_K_XL", "UD-Q6_K"))
     assert small.tokens_per_second > large.tokens_per_second
+
+
+@pytest.mark.parametrize("drafter", ["draft-mtp", "draft-dflash"])
+def test_a_run_is_compared_with_the_forecast_for_its_own_drafter(drafter: str) -> None:
+    entry, here = CATALOGUE.find("qwen3.8-27b"), card("3090")
+    file, family = entry.file("UD-Q4_K_XL"), entry.published_as
+    assert file is not None
+    assert entry.geometry is not None
+    weights = weights_by_rules(entry, file, entry.geometry)
+    assert weights is not None
+    setting = PlanSettings(32_768, draft=4, chosen_drafter=drafter, other_draft_bytes=(("dflash", 10**9),))
+    found = forecast_speed(file, entry.geometry, weights, setting, here, family=family)
+    assert found is not None
+    run = PublishedRun(
+        quant=file.quant,
+        gpu="RTX 3090",
+        gpu_memory_gb=24,
+        speculation=drafter,
+        draft=4,
+        tokens_per_second=found.tokens_per_second,
+        source="a test",
+    )
+    ratio = compare_with_run(run, file, entry.geometry, weights, setting, here, family=family)
+    assert ratio == pytest.approx(1)
+
+
+def test_a_longer_draft_than_is_known_is_taken_for_the_longest() -> None:
+    usual = accepted_shares(MTP)
+    assert tokens_per_pass(usual, len(usual) + 4) == pytest.approx(1 + (len(usual) + 4) * usual[-1])
 
 
 def test_without_drafts_both_speeds_are_the_same() -> None:

@@ -15,7 +15,7 @@ from launcher.machine.gpu import GpuActivity, Reading
 from launcher.machine.gpus import GpuSnapshot
 from launcher.monitor import health_watch
 from launcher.monitor.health import Health
-from launcher.monitor.health_event import FindingCode, HealthEvent, Moment, ServerSetup
+from launcher.monitor.health_event import Finding, FindingCode, HealthEvent, Moment, ServerSetup
 from launcher.monitor.health_watch import CheckInput, HealthWatch
 from launcher.monitor.meter import ReplyMeter
 from launcher.monitor.monitor import MonitorPeriods
@@ -161,7 +161,9 @@ def test_readings_are_means_since_the_last_check(created_health: list[Seen]) -> 
 def test_a_restarted_server_resets_the_checks(created_health: list[Seen]) -> None:
     watch = HealthWatch()
     watch.run_detectors(0.0, check_input(pid=1), {})
+    watch.advice = Finding(FindingCode.OTHER_DRAFTS, "Draft 4 is faster.", {})
     watch.reset()
+    assert watch.advice is None
     assert watch.health is None
     assert watch.open_findings == ()
     watch.run_detectors(4.0, check_input(pid=2), {})

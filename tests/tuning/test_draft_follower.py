@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from launcher.models.drafters import DRAFTERS, MTP, NONE
 from launcher.monitor.health_event import FindingCode
-from launcher.tuning.advice import Advice, Measured
+from launcher.tuning.advice import Advice, Measured, find_faster
 from launcher.tuning.draft_follower import HOUR_S, DraftFollower
 from launcher.tuning.statistics import Interval
 from launcher.tuning.use_counts import UseCounts
@@ -103,6 +103,55 @@ def test_drafts_that_are_off_are_tried_now_and_then() -> None:
     assert follower.find_change(now_s, measured()) is not None
 
 
+def test_a_look_that_cannot_be_started_is_not_tried_again_every_minute() -> None:
+    follower = DraftFollower()
+    off = [minute(0)] * 10
+    now_s = fill(follower, 0.0, off)
+    now_s = fill(follower, now_s + 4 * HOUR_S, off)
+    look = follower.find_change(now_s, measured())
+    assert look is not None
+    follower.note_failure(now_s, look)
+    now_s = fill(follower, now_s, off)
+    assert follower.find_change(now_s, measured()) is None
+    now_s = fill(follower, now_s + 8 * HOUR_S, off)
+    assert follower.find_change(now_s, measured()) is not None
+
+
+def test_an_undo_waits_for_a_quiet_moment_and_a_failed_one_does_not_return() -> None:
+    follower = DraftFollower()
+    now_s = fill(follower, 0.0, [minute(1)] * 15)
+    advice = follower.find_change(now_s, measured())
+    assert advice is not None
+    follower.note_change(now_s, advice)
+    slow = [minute(4, slower=3.0)] * 10
+    now_s = fill(follower, now_s + HOUR_S, slow)
+    undo = follower.find_change(now_s, measured())
+    for _ in range(3):  # somebody asks each time
+        assert undo is not None
+        assert undo.reason == "undo"
+        now_s = fill(follower, now_s, slow[:1])
+        undo = follower.find_change(now_s, measured())
+    assert undo is not None
+    follower.note_failure(now_s, undo)
+    now_s = fill(follower, now_s, slow)
+    again = follower.find_change(now_s, measured())
+    assert again is None or again.reason != "undo"
+
+
+def test_a_change_that_somebody_has_undone_is_barred() -> None:
+    for seen in (3, 0):  # minutes until somebody undoes it
+        follower = DraftFollower()
+        now_s = fill(follower, 0.0, [minute(1)] * 15)
+        advice = follower.find_change(now_s, measured())
+        assert advice is not None
+        assert advice.better == 4
+        follower.note_change(now_s, advice)
+        now_s = fill(follower, now_s, [minute(4)] * seen)
+        now_s = fill(follower, now_s, [minute(1)] * 20)
+        again = follower.find_change(now_s, measured())
+        assert again is None or again.better != 4, seen
+
+
 def test_somebody_elses_change_begins_anew() -> None:
     follower = DraftFollower()
     now_s = fill(follower, 0.0, [minute(1)] * 15)
@@ -125,6 +174,17 @@ def test_another_drafter_that_was_measured_is_advised_by_its_name() -> None:
     assert advice.finding.action.parameters == {"draft": 4, "drafter": "draft-eagle3"}
 
 
+def test_a_drafter_in_use_is_named_too() -> None:
+    eagle = runs_at((4,), times={4: 0.080}, drafter="draft-eagle3")
+    found = Measured.from_runs({"draft": 1, "kv": "q8_0"}, [*runs_at((0, 1)), *eagle])
+    used = replace(minute(4, steps=5_000), settings={"draft": 4, "drafter": "draft-eagle3", "kv": "q8_0"})
+    advice = find_faster(replace(used, seconds=5_000 * 0.080), found)
+    assert advice is not None
+    assert advice.what == "Draft 1"
+    assert " than draft 4 by EAGLE-3 over your last " in advice.sentence
+    assert replace(advice, drafter=NONE, better=0).what == "No drafts"
+
+
 def test_a_look_says_what_it_is_for() -> None:
-    look = Advice(0, 1, Interval(1.0, 0.0, 2.0, 0), 1_000, MTP, "look")
+    look = Advice(0, 1, Interval(1.0, 0.0, 2.0, 0), 1_000, MTP, NONE, "look")
     assert look.change_sentence == "Draft 1 for a while, to see how many drafts are accepted now."

@@ -16,7 +16,7 @@ from launcher.tuning.tuner import (
     probe_drafts,
     verdict_without_baseline,
 )
-from launcher.tuning.verdict import Comparison, LikelyAnswer, LikelyGain, likely_verdict
+from launcher.tuning.verdict import Comparison, LikelyAnswer, LikelyGain, likely_verdict, recommendation_sentence
 from tools.tuner_simulation.bench import SimulatedBench
 from tools.tuner_simulation.machine import draw_machine
 from tools.tuner_simulation.run import WORK
@@ -40,6 +40,21 @@ def make_question(candidate: RunSettings, against: RunSettings, low: float, high
     found = Comparison(candidate, against, Interval((low + high) / 2, low, high, 4), 0.98)
     answer = True if found.better else False if found.no_better else None
     return Question(candidate, against, found, answer)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        ({"draft": 0, "drafter": "draft-mtp"}, {"draft": 0, "kv": "q8_0"}, "With kv q8_0 it is"),
+        ({"draft": 0, "drafter": "draft-mtp"}, {"draft": 4, "drafter": "draft-dflash"}, "With draft 4 by DFlash it is"),
+        ({"draft": 4, "drafter": "draft-mtp"}, {"drafter": "draft-dflash"}, "With draft 4 by DFlash it is"),
+        ({"draft": 4, "drafter": "draft-dflash"}, {"kv": "q8_0"}, "With kv q8_0 it is"),
+        ({"draft": 0}, {"draft": 3}, "With draft 3 it is"),
+    ],
+)
+def test_a_recommendation_names_what_changes(before: RunSettings, after: RunSettings, sentence: str) -> None:
+    gain = Comparison({"kv": "f16", **before, **after}, {"kv": "f16", **before}, Interval(1.2, 1.1, 1.3, 4), 0.98)
+    assert recommendation_sentence(gain, Goal()).startswith(sentence)
 
 
 @pytest.mark.parametrize(

@@ -555,7 +555,7 @@ class MachineProof:
             without = speeds.get(MTP if name == SERVED else SERVED) if launch.options.drafter.drafts else None
             values = _describe_run(anonymize_environment(environment), launch, runs, self._backend)
             values |= {
-                "model": entry.family or entry.name,
+                "model": entry.published_as,
                 "quant": file.quant if file else environment.model.quant or "",
                 "baseline": _format_figure(without.mean if without else None, 1),
                 "tokens_per_second": _format_figure(speed.mean, 1),

@@ -69,14 +69,15 @@ _GUESS_TOO_LONG = 3.0
 @dataclass(frozen=True, slots=True)
 class MissingDraft:
     """A drafter of which no file is here: what is known of the file, and the `tokens` that a pass gave in published
-    runs with drafts of `length`. `download` is what `pull` takes; None if the catalogue lists no file.
+    runs with drafts of `length`. `file` is what `pull` takes; None if the catalogue lists no file.
     """
 
-    JSON_VIEW: ClassVar[JsonView] = JsonView("drafter=row.spec_type title=row.title file bytes download tokens length")
+    JSON_VIEW: ClassVar[JsonView] = JsonView(
+        "drafter=row.spec_type title=row.title file bytes download=file tokens length"
+    )
     row: Drafter
     file: str | None = None
     bytes: int | None = None
-    download: str | None = None
     tokens: float | None = None
     length: int | None = None
 
@@ -203,7 +204,7 @@ async def prepare_tune(
         await asyncio.to_thread(_check_power)
     options = replace(options, draft=0)
     entry = await asyncio.to_thread(_find_entry, options.model)
-    family = (entry.family or entry.name) if entry else launch.header.name
+    family = entry.published_as if entry else launch.header.name
     builder = SpaceBuilder(basis, goal, workload.prompts, on_cpu=launch.build.name == BUILT_IN, family=family)
     if space is None:
         space = await asyncio.to_thread(builder.build_space, vary)
@@ -251,13 +252,12 @@ def find_missing_drafts(
             continue
         best = max(runs, key=lambda each: each.draft * each.share, default=None)
         usual = fmean(each.share for each in runs if best and each.draft == best.draft) if best else None
-        name = f"{file.repo or entry.repo}:{file.file}" if file and entry else None
+        name = f"{entry.repo_of(file)}:{file.file}" if file and entry else None
         found.append(
             MissingDraft(
                 row,
                 name,
                 file.expected_bytes if file else None,
-                f"{entry.id} --drafter {row.spec_type}" if file and entry else None,
                 1 + best.draft * usual if best and usual is not None else None,
                 best.draft if best else None,
             )

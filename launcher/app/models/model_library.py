@@ -85,13 +85,15 @@ class LibraryFile:
     @property
     def key(self) -> str:
         """A text that identifies the file among those of its model."""
-        return str(self.local.path) if self.local is not None else self.download_id
+        path = self.draft.file if self.draft is not None else ""  # a user's own entry may name one that is nowhere
+        return str(self.local.path) if self.local is not None else self.download_id or path
 
     @property
     def download_id(self) -> str:
         """The name by which it can be downloaded: ID:QUANT or OWNER/NAME:FILE; empty if it cannot be."""
         if self.entry is not None and self.draft is not None:
-            return f"{self.entry.repo_of(self.draft)}:{self.draft.file}"
+            repo = self.entry.repo_of(self.draft)
+            return f"{repo}:{self.draft.file}" if repo else ""
         if self.entry is None or self.file is None or self.entry.repo is None:
             return ""
         if self.entry.id == self.entry.repo:  # described by the hub, not by the catalogue
@@ -361,7 +363,9 @@ def _read_files(catalogue: Catalogue) -> ModelShelf:
             others.setdefault((_origin(local) or str(local.path)).casefold(), []).append(local)
     models: list[LibraryModel] = []
     released = read_release_dates()
-    drafts = {(each.record.repo, each.record.file): each for each in library.models if each.record.kind != "mmproj"}
+    may_draft = [each for each in library.models if each.record.kind != "mmproj"]
+    drafts = {(each.record.repo, each.record.file): each for each in may_draft}
+    drafts |= {(None, str(each.path)): each for each in may_draft}  # those that a user's own entry names by their paths
     short_names = Counter(_short_name(each.name) for each in catalogue.models)
     for entry in sorted(catalogue.models, key=lambda each: (each.id == "demo", lack_of_score(each))):
         found = of_entries.pop(entry.id, [])
@@ -377,7 +381,7 @@ def _read_files(catalogue: Catalogue) -> ModelShelf:
                 entry,
                 None,
                 *_times(found, used),
-                released.get(family_key(entry.family or entry.name), ""),
+                released.get(family_key(entry.published_as), ""),
             )
         )
     for model_id, group in of_entries.items():  # these models' entries are gone from the catalogue

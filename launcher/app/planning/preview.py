@@ -132,7 +132,7 @@ class PreviewBasis:
     which it may draft, by their kind. `drafters` are those that the model can use. `expert_layers` is the number of
     layers whose experts can be moved to the host. `unsupported` are the settings that the engine does not have.
     `slot_files` is what its slot files hold, None if that was not tested. `missing_drafts` are the drafters whose files
-    for the model the catalogue knows, and which are not here.
+    for the model the catalogue knows, and which are not here, of those that the engine has.
     """
 
     options: ServeOptions
@@ -491,7 +491,7 @@ def _make_basis(launch: Launch, situation: Situation | None, engine_pid: int | N
         load=expected_load_time(launch),
         unsupported=unsupported,
         slot_files=known_slot_files(launch.build),
-        missing_drafts=list_missing_drafts(options),
+        missing_drafts=list_missing_drafts(options, launch.build.spec_types),
     )
     return _with_memory(basis, situation, engine_pid) if situation else basis
 

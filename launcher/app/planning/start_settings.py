@@ -544,11 +544,15 @@ def _find_drafts(entry: ModelEntry) -> dict[CompanionFile, Path]:
     return {each: path for each in entry.all_drafts if (path := find_companion(entry, each)) is not None}
 
 
-def list_missing_drafts(options: ServeOptions) -> tuple[Drafter, ...]:
-    """Return the drafters for which the catalogue knows a file for the model of a start, and none is here."""
+def list_missing_drafts(options: ServeOptions, spec_types: Collection[str]) -> tuple[Drafter, ...]:
+    """Return the drafters for which the catalogue knows a file for the model of a start, and none is here.
+
+    `spec_types` are those that its engine has, as --spec-type calls them; () if that is unknown.
+    """
     found = find_entry(load_catalogue(), options.model)
     drafters = dict.fromkeys(each.drafter for each in (found[0].drafts if found is not None else ()))
-    return tuple(each for each in drafters if not each.uses_any(options.draft_files))
+    able = (each for each in drafters if not spec_types or each.spec_type in spec_types)
+    return tuple(each for each in able if not each.uses_any(options.draft_files))
 
 
 def with_drafts_here(options: ServeOptions) -> ServeOptions:

@@ -182,6 +182,8 @@ class ServerSession(ServingSession):
         """
         if request.yields and (self.is_lent or self.request_log.count_states().total()):
             raise Superseded(message("A client uses the server."))
+        if request.yields and not self._is_settled:
+            raise Superseded(message("The server is being changed."))
         self._proposed_fixes = ()
         for notice in request.notices:
             self._notify_listeners(notice)
@@ -198,7 +200,7 @@ class ServerSession(ServingSession):
         self._newest_start = this_start = RepeatableStart.from_options(
             options,
             model_name=model_name,
-            chosen=None if chosen is None else {**self._chosen, **chosen},
+            chosen={**self._chosen, **(chosen or {})} if request.yields or chosen is not None else None,
             port=None if self._may_change_port else self._port,
             shared=self.shared,
         )
@@ -246,7 +248,12 @@ class ServerSession(ServingSession):
             await self.stop()  # a running server would hold the port
             self._port, self._may_change_port = None, True
         elif action.kind is not ActionKind.RESTART:
-            base = base.with_options(apply_action(action, base.options, context=base.context))
+            options = base.options
+            if action.kind is ActionKind.OTHER_DRAFTS:
+                from launcher.app.planning.start_settings import with_drafts_here  # imported late, as in the control
+
+                options = await asyncio.to_thread(with_drafts_here, options)
+            base = base.with_options(apply_action(action, options, context=base.context))
         await self.start(StartRequest(base.options, True, drain_s=drain_s, chosen=base.settings, model_name=base.model))
 
     @property
@@ -280,6 +287,12 @@ class ServerSession(ServingSession):
     def is_lent(self) -> bool:
         """See ServingSession."""
         return self.control.is_lent
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether it serves what was requested last, and no start or stop is in progress."""
+        is_changing = self.pool is None or self.pool.main.supervisor.is_changing
+        return not is_changing and self.requested_options == self.served_options
 
     def _count_change(self) -> int:
         """Count a start or stop, and return its number."""

@@ -95,6 +95,7 @@ class UseCounting:
         await asyncio.shield(self.save_counts())
         mode = await asyncio.to_thread(settings.stored_value, ADVICE)
         if mode == VALUE_OFF or launch.options.model != self._model:
+            self._session.monitor.health_watch.advice = None
             self._unread, self._follower, self._model = [], None, launch.options.model
         if self._follower is None and sum(each.steps for _, each in self._unread) < FEWEST_STEPS:
             return
@@ -107,22 +108,28 @@ class UseCounting:
             self._follower.add_counts(at_s, counts)
         self._unread = []
         advice = self._follower.find_change(self._clock(), measured)
-        suggests = advice is not None and advice.reason == "faster" and mode == VALUE_SUGGEST
+        if self._session.is_idle or self._session.supervisor.launch is not launch:
+            return  # it is about a server that is gone
+        suggests = advice is not None and advice.reason != "look" and mode == VALUE_SUGGEST
         self._session.monitor.health_watch.advice = advice.finding if advice is not None and suggests else None
-        if advice is not None and mode == VALUE_AUTO and await self._wait_for_quiet(launch):
+        if advice is not None and mode == VALUE_AUTO:
             await self._change_drafts(self._follower, advice, launch)
 
     async def _change_drafts(self, follower: "DraftFollower", advice: "Advice", launch: Launch) -> None:
+        """Follow advice once nobody asks; not at all if that takes long, or the server is another one by then."""
+        from launcher.app.planning.start_settings import with_drafts_here  # imported late, as in the control
+
         notices = (Notice(DRAFTS_CHANGED, advice.change_sentence),)
         try:
-            options = apply_action(advice.action, launch.options)
-            await self._session.start(StartRequest(options, notices=notices, yields=True))
-            follower.note_change(self._clock(), advice)
+            options = apply_action(advice.action, await asyncio.to_thread(with_drafts_here, launch.options))
+            if await self._wait_for_quiet(launch):
+                await self._session.start(StartRequest(options, notices=notices, yields=True))
+                follower.note_change(self._clock(), advice)
         except Superseded:  # somebody asks, or has changed the server
             return
         except LauncherError as error:
             _log.warning("The drafts could not be changed: %s", error)
-            follower.bar_choice(self._clock(), advice.choice)
+            follower.note_failure(self._clock(), advice)
 
     def _read_measured(self, launch: Launch) -> "Measured":
         """Return what was measured here with the settings of a server and any drafts. Blocks."""

@@ -19,8 +19,8 @@ class StartRequest:
     `chosen` are the settings that the user chose (None: the kept settings stay). Once served, they are kept for the
     model's next start, together with `set_aside`: earlier choices that are not used this time, but stay kept (None: all
     earlier choices). `model_name` is the model as the user named it, for commands that start it again (None: its path).
-    `notices` go to the listeners first. One that `yields` raises Superseded while a client's request waits or runs, or
-    the server is lent.
+    `notices` go to the listeners first. One that `yields` raises Superseded while a client's request waits or runs, the
+    server is lent, or another start is in progress.
     """
 
     options: ServeOptions

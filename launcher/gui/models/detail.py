@@ -586,7 +586,7 @@ class DraftRow(QWidget):
         set_tooltip(self.title, file.download_id)
         self.gain.setText(draft_gain_text(file))
         is_getting = file.local is None and download is not None and download.is_active
-        self.download.setVisible(file.local is None and not is_getting)
+        self.download.setVisible(file.local is None and bool(file.download_id) and not is_getting)
         self.download.setAccessibleName(tr("Download {name}", name=name))
         tip = tr("Add {what} to the download queue: {size}", what=file.download_id, size=size_text(file))
         set_tooltip(self.download, tip)

@@ -170,8 +170,7 @@ def draft_gain_text(file: LibraryFile) -> str:
             own=own_run.speedup,
             **values,
         )
-    family = entry.family or entry.name
-    best, usual = (_find_overall(read_acceptance(family, each)) for each in (draft.drafter, own))
+    best, usual = (_find_overall(read_acceptance(entry.published_as, each)) for each in (draft.drafter, own))
     if best is None:
         return tr("its gain is not published")
     values |= {"tokens": 1 + best.draft * best.share, "length": best.draft}

@@ -152,7 +152,7 @@ def _advice_text(advice: Advice) -> str:
         "low": f"{100 * (ratio.low - 1):.0f}",
         "high": f"{100 * (ratio.high - 1):.0f}",
     }
-    if advice.better and not advice.drafter.uses_head:
+    if not advice.used.uses_head or (advice.better and not advice.drafter.uses_head):
         return render(advice.sentence)
     if not advice.better:
         return tr(

@@ -209,11 +209,11 @@ async def test_a_draft_that_is_not_here_is_named_with_what_is_known_of_it(
         "title": "EAGLE-3",
         "file": "owner/name:eagle3.gguf",
         "bytes": 900_000_000,
-        "download": "qwen3.8-27b --drafter draft-eagle3",
+        "download": "owner/name:eagle3.gguf",
         "tokens": None,
         "length": None,
     }
-    assert describe_missing(eagle).startswith("EAGLE-3, 0.90 GB; `mtp-launcher pull qwen3.8-27b --drafter")
+    assert describe_missing(eagle) == "EAGLE-3, 0.90 GB; `mtp-launcher pull owner/name:eagle3.gguf`, then tune again."
     assert to_json(found)["missing_drafts"] == [to_json(eagle), to_json(dspark)]
     assert to_json(found)["drafters"] == ["draft-mtp"]
 

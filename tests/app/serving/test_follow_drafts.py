@@ -1,10 +1,12 @@
 """Drafts that follow the traffic: the real engine changes them between its clients' requests, and changes back."""
 
 import asyncio
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import pytest
@@ -15,16 +17,19 @@ from launcher.app.serving import use_counting
 from launcher.app.serving.session import ServerSession
 from launcher.app.serving.use_counting import DRAFTS_CHANGED, UseCounting
 from launcher.app.settings_declared import ADVICE, VALUE_AUTO, VALUE_OFF, VALUE_SUGGEST
+from launcher.base.action import Action, ActionKind
 from launcher.base.errors import Superseded
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import Notice
+from launcher.engine.settings import load_model_settings
 from launcher.monitor.health_event import FindingCode
 from launcher.monitor.monitor import MonitorPeriods
 from launcher.tuning import advice, draft_follower
 from launcher.tuning.history import History
 from launcher.tuning.history_environment import Environment
 from tests.tuning.test_advice import runs_at
+from tools.demo_model.drafts import write_draft
 
 PATIENCE_S = 240.0
 FASTER = 180.0
@@ -128,7 +133,20 @@ async def test_by_default_other_drafts_are_a_finding_with_a_fix(home: object, mo
         assert served.draft == 1
         assert not served.notices
         await served.session.apply_fix(found.action)
-        assert served.draft == found.action.parameters["draft"] > 1
+        assert served.draft == int(found.action.parameters["draft"]) > 1
+        await served.ask_until(lambda: not watch.open_findings)
+        assert watch.advice is None  # it was about the drafts that were in use
+
+
+async def test_nothing_is_suggested_any_more_once_that_is_off(home: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advice, "_MOST_RATIO", 100.0)
+    for module in (advice, draft_follower, use_counting):
+        monkeypatch.setattr(module, "FEWEST_STEPS", 200)
+    async with serve_demo(1, claim_steps(1, 0.003)) as served:
+        watch = served.session.monitor.health_watch
+        await served.ask_until(lambda: watch.advice is not None)
+        settings.change_setting(ADVICE, VALUE_OFF)
+        await served.ask_until(lambda: watch.advice is None)
 
 
 async def test_a_change_that_yields_is_not_made_while_a_client_waits(home: object) -> None:
@@ -143,6 +161,50 @@ async def test_a_change_that_yields_is_not_made_while_a_client_waits(home: objec
                 with pytest.raises(Superseded):
                     await served.session.start(StartRequest(replace(options, draft=2), yields=True))
         assert served.draft == 1
+
+
+async def test_a_change_that_yields_leaves_a_users_start_in_progress_alone(home: object) -> None:
+    async with serve_demo(1, {}) as served:
+        options = served.session.supervisor.options
+        assert options is not None
+        begun = asyncio.create_task(served.session.start(StartRequest(replace(options, draft=3))))
+        await asyncio.sleep(0)
+        with pytest.raises(Superseded):
+            await served.session.start(StartRequest(replace(options, draft=2), yields=True))
+        await begun
+        assert served.draft == 3
+        await served.session.start(StartRequest(replace(options, draft=2), yields=True))
+        assert served.draft == 2
+
+
+async def test_drafts_that_followed_the_traffic_are_not_kept_as_the_users_choice(home: object) -> None:
+    async with serve_demo(1, {}) as served:
+        options = served.session.supervisor.options
+        assert options is not None
+        chosen: dict[str, int] = {"ubatch": 256}
+        await served.session.start(StartRequest(replace(options, ubatch=256), chosen=chosen))
+        await served.session.start(StartRequest(replace(options, ubatch=256, draft=2), yields=True))
+        await served.session.apply_fix(Action(ActionKind.MORE_SLOTS, "Add a slot", {"slots": 2}))
+        assert served.draft == 2
+        assert load_model_settings(options.model) == {**chosen, "slots": 2}
+
+
+async def test_a_draft_that_came_after_the_start_can_be_changed_to(
+    home: object, demo_model: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "demo.gguf"
+    shutil.copy(demo_model, model)
+    session = ServerSession()
+    try:
+        await session.start(StartRequest(ServeOptions(model, built_in=True, threads=1, context=2_048)))
+        write_draft(tmp_path / "dflash-demo.gguf", "dflash", demo_model)
+        values: dict[str, str | int] = {"draft": 3, "drafter": "draft-dflash"}
+        await session.apply_fix(Action(ActionKind.OTHER_DRAFTS, "Use draft 3 by DFlash", values))
+        options = session.supervisor.options
+        assert options is not None
+        assert (options.drafter.name, options.draft) == ("dflash", 3)
+    finally:
+        await session.stop()
 
 
 def test_what_was_a_switch_is_read_as_before(home: object) -> None:
