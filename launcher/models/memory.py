@@ -335,7 +335,9 @@ def estimate_memory(
         + _draft_weights(draft_model, setting, on_cpu),
         kv=kv_bytes(geometry, setting),
         recurrent=recurrent_bytes(
-            geometry, slots=setting.slots, draft=setting.draft if drafter.keeps_states and (mtp or draft_model) else 0
+            geometry,
+            slots=setting.slots,
+            draft=setting.draft if drafter.keeps_states and (mtp or setting.draft_bytes) else 0,
         ),
         draft_kv=(draft_kv_bytes(geometry, setting) if mtp else 0)
         + (_draft_model_kv_bytes(draft_model.geometry, setting) if draft_model else 0),

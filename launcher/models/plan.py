@@ -693,6 +693,7 @@ def _make_plan(
         if expected is not None:
             ratios = _compare_with_runs(entry, evidence, fitted.setting, situation, draft_model)
             expected = correct_forecast(expected, ratios)
+            ranked = ranked and ranked.with_rate(expected.tokens_per_second)
     return Plan(
         entry=entry,
         file=file,

@@ -227,6 +227,13 @@ class RankedFile(NamedTuple):
     drafter: Drafter
     ways: tuple[WayToDraft, ...] = ()
 
+    def with_rate(self, rate: float) -> RankedFile:
+        """Return the same where its own way brings `rate` tokens per second, and the others in proportion."""
+        own = self.drafter if self.draft else NONE
+        ranked = next((way.rate for way in self.ways if way.drafter is own), None)
+        times = rate / ranked if ranked else 1.0
+        return self._replace(ways=tuple(way._replace(rate=way.rate and way.rate * times) for way in self.ways))
+
 
 def other_tokens(bits: float) -> float:
     """Return how many of 100 tokens differ from the original's choice in a file with `bits` per weight."""

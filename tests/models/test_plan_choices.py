@@ -155,3 +155,16 @@ def test_a_drafter_is_chosen_by_runs_on_such_a_card_else_by_its_acceptance(card_
     assert make_plans(catalogue, newer, PlanCriteria(model=entry.id))[0].ways == ()
     listed = replace(entry, drafts=(replace(file, file="dflash.gguf", repo="someone/else"),))  # is not here
     assert make_plans(replace(CATALOGUE, models=(listed,)), situation, PlanCriteria(model=entry.id))[0].ways == ()
+
+
+def test_the_states_that_drafts_keep_are_counted_before_the_drafts_header_is_read() -> None:
+    entry = CATALOGUE.find("qwen3.8-27b")
+    file = CompanionFile(file="dflash.gguf", size_bytes=1_000_000_000, speculation="dflash")
+    catalogue = replace(CATALOGUE, models=(replace(entry, drafts=(file,)),))
+    recurrent = [
+        make_plans(catalogue, describe_machine(32), PlanCriteria(entry.id, chosen_drafter=each, draft=3))[
+            0
+        ].estimate.parts.recurrent
+        for each in ("draft-mtp", "draft-dflash")
+    ]
+    assert recurrent[0] == recurrent[1] > 0
