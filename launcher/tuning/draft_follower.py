@@ -90,8 +90,11 @@ class DraftFollower:
         """Do not change to a choice again for a day: it was slower, or could not be started."""
         self._barred[choice] = at_s + _BARRED_S
 
-    def find_change(self, at_s: float, measured: Measured) -> Advice | None:
-        """Return the change to make now, by what was `measured` with these settings; None if there is none."""
+    def find_change(self, at_s: float, measured: Measured, *, may_look: bool = True) -> Advice | None:
+        """Return the change to make now, by what was `measured` with these settings; None if there is none.
+
+        Without `may_look` drafts that are off are not tried: the user wants none.
+        """
         if not self._counts or self._began_s is None:
             return None
         used = reduce(UseCounts.plus, [each for _, each in self._counts])
@@ -109,7 +112,7 @@ class DraftFollower:
         for counts in (self._last_counts(), used):
             if (advice := find_faster(counts, measured, barred=self._barred)) is not None:
                 return advice
-        if not current[1] and passed_s >= self._look_s and measured.rates:
+        if may_look and not current[1] and passed_s >= self._look_s and measured.rates:
             unknown = Interval(1.0, 0.0, math.inf, 0)
             return Advice(0, 1, unknown, used.tokens, next(iter(measured.rates)), current[0], "look")
         return None

@@ -108,6 +108,7 @@ def test_a_look_that_cannot_be_started_is_not_tried_again_every_minute() -> None
     off = [minute(0)] * 10
     now_s = fill(follower, 0.0, off)
     now_s = fill(follower, now_s + 4 * HOUR_S, off)
+    assert follower.find_change(now_s, measured(), may_look=False) is None  # the user wants no drafts
     look = follower.find_change(now_s, measured())
     assert look is not None
     follower.note_failure(now_s, look)

@@ -16,6 +16,7 @@ from launcher.engine.server.logs import LogBook
 from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import Listener, ServerEvent, ServerState, ServerStatus
 from launcher.gateway.exchange import HandoverOutlook
+from launcher.models.server_settings import Value
 from launcher.monitor.health_event import HealthEvent
 from launcher.monitor.monitor import Monitor, MonitoredServer, MonitorSnapshot
 from launcher.monitor.reply import OnDelta, Reply
@@ -128,6 +129,11 @@ class ServingSession(MeasuredSession):
     def is_lent(self) -> bool:
         """Whether the server is lent to a measurement, as far as this process knows."""
         return False
+
+    @property
+    def chosen(self) -> Mapping[str, Value]:
+        """The settings of the server that the user chose, as far as this process knows."""
+        return {}
 
     @contextmanager
     def listening(self, listener: Listener) -> Iterator[None]:

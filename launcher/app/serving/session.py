@@ -289,6 +289,11 @@ class ServerSession(ServingSession):
         return self.control.is_lent
 
     @property
+    def chosen(self) -> Mapping[str, Value]:
+        """See ServingSession."""
+        return self._chosen
+
+    @property
     def _is_settled(self) -> bool:
         """Whether it serves what was requested last, and no start or stop is in progress."""
         is_changing = self.pool is None or self.pool.main.supervisor.is_changing

@@ -17,6 +17,7 @@ from launcher.engine.server.launch import Launch
 from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import Notice
 from launcher.engine.settings import launched_settings
+from launcher.models.drafters import drafter_in
 from launcher.monitor.traffic import Traffic
 from launcher.tuning.history import History
 from launcher.tuning.history_environment import Environment
@@ -107,7 +108,8 @@ class UseCounting:
         for at_s, counts in self._unread:
             self._follower.add_counts(at_s, counts)
         self._unread = []
-        advice = self._follower.find_change(self._clock(), measured)
+        is_off_by_choice = "draft" in self._session.chosen and not drafter_in(self._session.chosen).drafts
+        advice = self._follower.find_change(self._clock(), measured, may_look=not is_off_by_choice)
         if self._session.is_idle or self._session.supervisor.launch is not launch:
             return  # it is about a server that is gone
         suggests = advice is not None and advice.reason != "look" and mode == VALUE_SUGGEST
