@@ -88,7 +88,7 @@ def _weights_by_rules(known: _KnownPair) -> Weights | None:
 
 def read_draft_model(entry: ModelEntry, draft: CompanionFile | None = None) -> DraftModel | None:
     """Return a separate draft model of an entry, by default its own; None if it has none or its header was not read."""
-    draft = draft or entry.draft
+    draft = entry.draft if draft is None else draft
     if draft is None:
         return None
     if not draft.is_local and (draft.repo or entry.repo):

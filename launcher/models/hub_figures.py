@@ -185,7 +185,7 @@ _FILE: KeptFile[_HubReply | None] = KeptFile(
 
 
 def _list_companions(model: ModelEntry) -> Iterator[tuple[str, CompanionFile]]:
-    if model.draft:
+    if model.draft is not None:
         yield "draft", model.draft
     yield from (("draft", companion) for companion in model.drafts)
     yield from (("vision", companion) for companion in model.mmproj)
@@ -256,7 +256,7 @@ def _fill_model(model: ModelEntry, kept: _HubReply) -> ModelEntry:
         model,
         revision=model.revision or kept.revision,
         files=tuple(_fill_file(file, repo, known) for file in model.files),
-        draft=fill_companion(model.draft) if model.draft else None,
+        draft=fill_companion(model.draft) if model.draft is not None else None,
         drafts=tuple(map(fill_companion, model.drafts)),
         mmproj=tuple(map(fill_companion, model.mmproj)),
     )

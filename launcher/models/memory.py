@@ -291,7 +291,9 @@ def estimate_memory(
     drafter = setting.drafter
     mtp = drafter.uses_head and geometry.mtp_layers > 0
     with_states = drafter.source == "file" and drafter.keeps_states and not drafter.uses_head
-    extracts = draft.geometry.target_layers if draft and setting.draft_bytes and drafter.reads_layers else ()
+    extracts: tuple[int, ...] = ()
+    if draft is not None and setting.draft_bytes and drafter.reads_layers:
+        extracts = draft.geometry.target_layers
     on_cpu = setting.backend == "cpu"
     gpus = setting.used_gpus
     host_expert_layers = min(setting.n_cpu_moe, len(weights.blocks) + len(weights.heads))
@@ -409,7 +411,7 @@ def _pools(
     pools = [pool_bytes(geometry, tokens, setting.backend, card, **kinds) for card in cards]
     if mtp:
         drafting = pool_bytes(geometry, tokens, setting.backend, cards[gpus - 1], **kinds, head=True)
-    elif draft:
+    elif draft is not None:
         own = {"floats": draft.weights.floats, "float_experts": draft.weights.float_experts}
         drafting = pool_bytes(draft.geometry, tokens, setting.backend, cards[gpus - 1], **own)
     else:

@@ -229,7 +229,7 @@ class RankedFile(NamedTuple):
 
     def with_rate(self, rate: float) -> RankedFile:
         """Return the same where its own way brings `rate` tokens per second, and the others in proportion."""
-        own = self.drafter if self.draft else NONE
+        own = drafter_of(self.draft, self.drafter)
         ranked = next((way.rate for way in self.ways if way.drafter is own), None)
         times = rate / ranked if ranked else 1.0
         return self._replace(ways=tuple(way._replace(rate=way.rate and way.rate * times) for way in self.ways))
@@ -593,7 +593,7 @@ class _Ranker:
     def expect_way(self, file: ModelFile, weights: Weights, run: PublishedRun | None) -> WayToDraft:
         """Return what the drafter is expected to bring. `run` is its best one where somebody compared drafters."""
         self.correction, work = 1.0, self._measure_work(file, weights, 0)
-        if run is not None and run.draft and run.speedup:
+        if run is not None and run.speedup and run.draft is not None:
             off, on = (self._forecast_rate(work, draft, EMPTY_CACHE) for draft in (0, run.draft))
             self.correction = run.speedup * off / on if off and on else 1.0
         rates = self._rates_by_draft(work)
@@ -640,7 +640,7 @@ class _Ranker:
             host_gb_s=host_rate(situation.host_gb_s),
             accepted=self.accepted,
         )
-        return rate * self.correction if draft else rate
+        return rate * self.correction if drafter_of(draft).drafts else rate
 
     def _assumed_rate(self, work: PassWork) -> float:
         """Return a rate to compare files by where the card is not known: the weights read at an assumed bandwidth."""
