@@ -323,8 +323,8 @@ SETTINGS = (
         mark("Server"),
         mark("Advice from use"),
         mark(
-            "Counts tokens and accepted drafts while you use a server, and suggests a better draft length. "
-            "Only these counts are saved, on this computer."
+            "Counts tokens and accepted drafts while you use a server, and suggests better drafts, or changes to them "
+            "between two requests. Only these counts are saved, on this computer."
         ),
         "choice",
         VALUE_SUGGEST,

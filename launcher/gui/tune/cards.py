@@ -82,8 +82,8 @@ class TunedSettingsCard(Card):
         set_tooltip(
             self.switch,
             tr(
-                "Counts tokens and accepted drafts while you use a server, and suggests a better draft "
-                "length. Only these counts are saved, on this computer."
+                "Counts tokens and accepted drafts while you use a server, and suggests better drafts, or changes to "
+                "them between two requests. Only these counts are saved, on this computer."
             ),
         )
         self.switch.clicked.connect(lambda on: controller.change_setting(ADVICE, on))
