@@ -15,6 +15,7 @@ from launcher.app import settings_file
 from launcher.app.measuring.saved_tunes import SavedTune, load_tunes, save_tune
 from launcher.app.serving.model_names import keep_model, read_model_names
 from launcher.app.settings_declared import THEME
+from launcher.base import kept_files
 from launcher.base.paths import HOME_VARIABLE, data_dir, state_dir
 from launcher.engine import settings
 from launcher.engine.builds import installed
@@ -283,3 +284,17 @@ def test_a_deeply_nested_file_of_the_user_is_named(place: str, home: Path) -> No
     result = forked.run("models")
     assert result.returncode == 0
     assert "Traceback" not in result.stderr
+
+
+def test_a_damaged_file_that_another_reader_has_just_renamed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text("[[[")
+
+    def be_second(path: Path, target: Path) -> None:
+        path.rename(target)  # by the other one
+        os.rename(path, target)  # noqa: PTH104
+
+    monkeypatch.setattr(kept_files, "replace_file", be_second)
+    assert kept_files.set_aside(file, "The settings") == tmp_path / "settings.toml.bad"

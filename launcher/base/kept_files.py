@@ -168,6 +168,8 @@ def set_aside(
     try:
         replace_file(path, bad)
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and bad.exists():  # another reader was quicker
+            return bad
         if path not in _warned_paths:
             _warned_paths.add(path)
             _log.warning("%s (%s) is damaged, and cannot be set aside: %s.", label, path, error.strerror or error)
