@@ -641,14 +641,16 @@ class StateKeeper:
 
 
 async def _read_settled(link: EngineLink, count_in_engine: Callable[[], int]) -> list[dict[str, Any]]:
-    """Return the slots once the engine has begun with all requests that were sent to it; none if that takes too long.
+    """Return the slots once the engine works for those that ask, and for no others; none if that takes too long.
 
-    Until then it may give any slot that seems free to one of them. Raises EngineLost.
+    Until it has begun with all requests that were sent to it, it may give any slot that seems free to one of them. And
+    it goes on for a moment with the reply of a client that has left, which may be in the only slot. Raises EngineLost.
     """
     end_s = time.monotonic() + _SETTLED_S
     while True:
         slots = await link.read_slots()
-        if sum(bool(each.get("is_processing")) for each in slots) >= count_in_engine():
+        busy, asked = sum(bool(each.get("is_processing")) for each in slots), count_in_engine()
+        if busy == asked or asked < busy < len(slots):
             return slots
         if time.monotonic() >= end_s:
             return []

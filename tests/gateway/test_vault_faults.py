@@ -180,6 +180,22 @@ async def test_an_engine_that_takes_its_time_to_end_at_a_state_gets_it_no_more(
         assert list_kept() == []
 
 
+async def test_a_state_is_restored_although_the_engine_has_not_noticed_yet_that_the_client_before_has_left(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = await keep_one(options)
+    async with serve_model(options) as (_, client):
+        read_slots, looks = EngineLink.read_slots, []
+
+        async def notice_late(self: EngineLink) -> list[dict[str, Any]]:
+            looks.append(self)
+            slots = await read_slots(self)
+            return [{**each, "is_processing": True} for each in slots] if len(looks) < 3 else slots
+
+        monkeypatch.setattr(EngineLink, "read_slots", notice_late)
+        assert (await ask(client, *turn))["cache_n"] > 1_000
+
+
 async def test_what_must_not_be_kept_is_not_kept_under_another_requests_name(options: ServeOptions) -> None:
     async with serve_model(options) as (_, client):
         await ask(client, about("Bread"))
