@@ -17,7 +17,8 @@ _LEAST_S = 600.0
 """The shortest time between two changes."""
 _FEWEST_OF_ONE = 50
 """The fewest steps of an interval whose time per step counts."""
-_FEWEST_INTERVALS = 3
+_FEWEST_INTERVALS, _FEWEST_BEFORE = 3, 6
+"""The fewest such intervals after a change by which it is judged, and before it."""
 _LATE_S = 180.0
 _FIRST_LOOK_S, _LONGEST_LOOK_S, _LOOK_STEPS = 4 * HOUR_S, 32 * HOUR_S, 500
 """How long drafts are off until they are tried again, at first, and at most: twice as long each time. And the fewest
@@ -108,6 +109,8 @@ class DraftFollower:
             self._judge_s *= 2
         if passed_s < _LEAST_S and not self._looks:
             return None
+        if len(_list_step_times([each for _, each in self._counts])) < _FEWEST_BEFORE:
+            return None  # what came all at once could not be held against what comes after a change
         self._barred = {choice: until_s for choice, until_s in self._barred.items() if until_s > at_s}
         for counts in (self._last_counts(), used):
             if (advice := find_faster(counts, measured, barred=self._barred)) is not None:
@@ -128,11 +131,7 @@ class DraftFollower:
         self, before: Choice, earlier: Sequence[UseCounts], used: UseCounts, measured: Measured
     ) -> Interval | None:
         """Return how many times as fast what was in use before would have been since, by the time of real steps."""
-        since = [each for _, each in self._counts]
-        times, earlier_times = (
-            [each.step_s for each in counts if each.step_s and each.steps >= _FEWEST_OF_ONE]
-            for counts in (since, earlier)
-        )
+        times, earlier_times = map(_list_step_times, ([each for _, each in self._counts], earlier))
         if min(len(times), len(earlier_times)) < _FEWEST_INTERVALS:
             return None
         quicker = welch_ratio(earlier_times, times)  # the time now as a share of that before
@@ -142,3 +141,8 @@ class DraftFollower:
             return compare_choices(used, before, measured.rates, saved, sd)
         ratio = compare_choices(reduce(UseCounts.plus, earlier), current, measured.rates, -saved, sd)
         return ratio and Interval(1 / ratio.estimate, 1 / ratio.high, 1 / ratio.low, ratio.n)
+
+
+def _list_step_times(counts: Sequence[UseCounts]) -> list[float]:
+    """Return the seconds per step of the intervals that have enough steps to tell."""
+    return [each.step_s for each in counts if each.step_s and each.steps >= _FEWEST_OF_ONE]

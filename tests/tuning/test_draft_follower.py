@@ -45,6 +45,14 @@ def test_drafts_change_with_the_kind_of_traffic_and_not_before_ten_minutes() -> 
     assert advice.action.parameters == {"draft": 0}
 
 
+def test_drafts_do_not_change_before_enough_intervals_tell_the_time_of_a_step() -> None:
+    follower = DraftFollower()
+    now_s = fill(follower, 0.0, [minute(1, steps=20_000), minute(1, steps=40)]) + 10 * MINUTE_S
+    assert follower.find_change(now_s, measured()) is None
+    now_s = fill(follower, now_s, [minute(1)] * 5)
+    assert follower.find_change(now_s, measured()) is not None
+
+
 def test_a_change_that_was_slower_is_undone_after_an_hour_and_barred_for_a_day() -> None:
     follower = DraftFollower()
     now_s = fill(follower, 0.0, [minute(1)] * 15)
