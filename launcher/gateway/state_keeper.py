@@ -55,8 +55,9 @@ _COMPARED, _MOST_TRIES = 12, 3
 _LONGEST_READING_S, _POLL_S = 600.0, 0.1
 _SIMILAR = 0.1
 """Share of a request from which an engine takes the slot that begins with it (--slot-prompt-similarity)."""
-_SETTLED_S, _LOOK_S = 0.5, 0.02
-"""Seconds in which an engine begins with what was sent to it, and seconds between two looks at it."""
+_SETTLED_S, _LOOK_S = 1.5, 0.02
+"""Seconds in which an engine begins with what was sent to it, and leaves a client that has left (llama.cpp looks once a
+second while it reads a prompt), and seconds between two looks at it."""
 _MOST_LOOKS = 15
 """Most looks at an engine that did not answer, of up to four seconds each."""
 _LEAST_LIMIT_S, _LIMIT = 2.0, 3.0
