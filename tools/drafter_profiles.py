@@ -1,14 +1,15 @@
 """Tunes the demo model with several drafters on the real built-in engine, whose acceptance is drawn at random.
 
 `python -m tools.drafter_profiles` writes the demo model, slowed down so that drafts can pay, with a draft of each kind
-beside it (tools/demo_model/drafts.py). A profile has some of the drafters, and for each the share of drafts that is
-accepted at each position, which the engine is told by --spec-synth-rates. All else is real: starts, the cost of drafts
-and of verification, replies. The truth of a drafter and a length is what its rates promise, times the mean ratio of
-measured tokens/s to what the rates of that reply promised, over all tunes and rounds of their own: it holds the cost of
-a step, and drafts that are shorter than asked. A recommendation is right if it is the fastest of all, or as fast within
-MARGIN. On a busy computer the truth itself is uncertain: its standard error is printed.
+beside it (tools/demo_model/drafts.py), and measures the cost of a step with each drafter and length, in rounds of
+random order, by processor time. Then it tunes profiles. A profile has some of the drafters, and for each the share of
+drafts that is accepted at each position, which the engine is told by --spec-synth-rates. Starts, drafts, verification
+and replies are real; a step takes the seconds that were measured, with the noise of a GPU (RUN_NOISE), because those of
+a processor that is shared vary by a tenth from one minute to the next, which no tune of minutes could see through. So
+tunes run on the model as it is, which is quicker, and do not depend on other programs.
 
-Speeds and the budget are in seconds of the engine's processor time, so that other programs do not matter (Linux).
+The truth of a drafter and a length is the tokens per step that its rates promise for drafts as long as they were, by
+the seconds of a step. A recommendation is right if it is the fastest of all, or as fast within MARGIN.
 """
 
 import argparse
@@ -33,7 +34,6 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.models.drafters import drafter_in
 from launcher.models.server_settings import Value
 from launcher.tuning.goal import Goal
-from launcher.tuning.predict import tokens_per_step
 from launcher.tuning.records import Prompt, Run, RunSettings
 from launcher.tuning.space import DRAFT, DRAFTER, Space, SpaceAxis, draft_length, way_of
 from launcher.tuning.tuner import tune
@@ -49,10 +49,14 @@ KINDS: Mapping[str, DraftKind | None] = {
     "draft-dspark": "dspark",
 }
 LENGTHS = (1, 2, 3, 4, 5, 6, 7)
-_START_S = 1.0
-"""Seconds of a start by the bench's clock, so that the budget does not depend on other programs."""
-_TOKENS, _TRUTH_TOKENS = 80, 40
-"""Tokens of a reply in tunes, and in the rounds for the truth."""
+Way = tuple[Value, int]
+"""A drafter, None for none, and a draft length."""
+_START_S = 3.0
+"""Seconds of a start by the bench's clock: as long as some replies, as on a GPU."""
+RUN_NOISE, START_NOISE = 0.03, 0.005
+"""Standard deviations of the logarithm of a step's seconds, of a reply and of a start: see tools/tuner_simulation."""
+_TOKENS, _MEASURED_TOKENS = 80, 40
+"""Tokens of a reply in tunes, and in the rounds before them."""
 
 
 @dataclass(frozen=True)
@@ -95,13 +99,19 @@ def make_workload(tokens: int) -> Workload:
     return Workload("code", tuple(Prompt(text, (("user", text),), tokens, sampling) for text in texts))
 
 
-class ProcessorBench(SessionBench):
-    """A bench by processor time, on which drafts are accepted at the rates of a profile."""
+class ProfileBench(SessionBench):
+    """A bench on which drafts are accepted at the rates of a profile, and a step takes what it costs.
 
-    def __init__(self, session: ServerSession, options: ServeOptions, profile: Profile) -> None:
+    Without `costs`, which are seconds of a step, its time is the engine's processor time.
+    """
+
+    def __init__(
+        self, session: ServerSession, options: ServeOptions, profile: Profile, costs: Mapping[Way, float] | None = None
+    ) -> None:
         super().__init__(session, options)
-        self._options, self._profile = options, profile
-        self.replies: list[tuple[Profile, Run]] = []
+        self._options, self._profile, self._costs = options, profile, costs
+        self._dice, self._start_effect = random.Random(f"noise of {profile}"), 0.0
+        self.replies: list[Run] = []
         self.used_s = 0.0
 
     def now_s(self) -> float:
@@ -113,36 +123,45 @@ class ProcessorBench(SessionBench):
         length = draft_length(settings)
         extra: tuple[str, ...] = ()
         if length:
-            rates = self._profile.rates[str(settings[DRAFTER])][:length]
-            shares = (math.prod(rates[: i + 1]) for i in range(length))
+            shares = accepted_shares(self._profile.rates[str(settings[DRAFTER])][:length])
             extra = ("--spec-synth-rates", ",".join(f"{share:.4f}" for share in shares))
         self._base = replace(self._options, extra=extra)
         changes = self.session.change_count
         await super().become(settings, fresh=fresh)
-        start_s = _START_S if self.session.change_count != changes else 0.0
-        self.used_s += start_s
-        return start_s
+        if self.session.change_count == changes:
+            return 0.0
+        self._start_effect = self._dice.gauss(0, START_NOISE)
+        self.used_s += _START_S
+        return _START_S
 
     async def run(self, prompt: Prompt, *, seed: int) -> Run:
-        """See Bench. The rate of generation is by processor time."""
+        """See Bench."""
         engine = psutil.Process(self.session.supervisor.engine_pid)
         before_s = sum(engine.cpu_times()[:2])
         run = await super().run(prompt, seed=seed)
         spent_s = sum(engine.cpu_times()[:2]) - before_s
-        self.used_s += spent_s
-        if run.decode_rate is None or run.error is not None:
+        if run.decode_rate is None or not run.steps or run.error is not None:
+            self.used_s += spent_s
             return run
-        writing_s = run.reply_tokens / run.decode_rate
-        reading_s = run.prompt_tokens / run.prefill_rate if run.prefill_rate else 0.0
-        rate = run.reply_tokens / (spent_s * writing_s / (writing_s + reading_s))
+        if self._costs is None:
+            writing_s = run.reply_tokens / run.decode_rate
+            reading_s = run.prompt_tokens / run.prefill_rate if run.prefill_rate else 0.0
+            step_s = spent_s * writing_s / (writing_s + reading_s) / run.steps
+        else:
+            step_s = self._costs[way_of(run.settings)]
+            step_s *= math.exp(self._start_effect + self._dice.gauss(0, RUN_NOISE))
+            spent_s = step_s * run.steps
+        self.used_s += spent_s
+        rate = run.reply_tokens / (step_s * run.steps)
         run = replace(run, decode_rate=rate, wall_s=spent_s, began_s=self.used_s, spoilt=None)
         if run.reply_tokens == prompt.tokens:  # not the reply that warms the server up
-            self.replies.append((self._profile, run))
+            self.replies.append(run)
         return run
 
 
 def write_models(folder: Path, slow: int) -> Path:
     """Write the model and its drafts, and return the model's path."""
+    folder.mkdir()
     model = folder / "demo.gguf"
     make_demo(["--out", str(model), "--slow", str(slow)])
     for kind in KINDS.values():
@@ -151,14 +170,11 @@ def write_models(folder: Path, slow: int) -> Path:
     return model
 
 
-Way = tuple[Value, int]
-
-
-async def measure_all(session: ServerSession, options: ServeOptions, rounds: int) -> list[tuple[Profile, Run]]:
+async def measure_steps(session: ServerSession, options: ServeOptions, rounds: int) -> list[Run]:
     """Return replies with each drafter and length, in some rounds of random order."""
     ways: list[Way] = [(None, 0), *((name, length) for name in KINDS for length in LENGTHS)]
-    bench = ProcessorBench(session, options, Profile({name: (0.6,) * len(LENGTHS) for name in KINDS}))
-    prompts = make_workload(_TRUTH_TOKENS).prompts
+    bench = ProfileBench(session, options, Profile({name: (0.6,) * len(LENGTHS) for name in KINDS}))
+    prompts = make_workload(_MEASURED_TOKENS).prompts
     for number in range(rounds):
         for name, length in random.Random(number).sample(ways, len(ways)):
             await bench.become({DRAFT: length, DRAFTER: name or next(iter(KINDS))}, fresh=True)
@@ -167,26 +183,38 @@ async def measure_all(session: ServerSession, options: ServeOptions, rounds: int
     return bench.replies
 
 
-def promised_tokens(profile: Profile, way: Way) -> float:
-    """Return the tokens per step that a profile's rates promise."""
-    name, length = way
-    return tokens_per_step(profile.rates[str(name)], length) if length else 1.0
-
-
-def measure_ways(replies: Sequence[tuple[Profile, Run]]) -> dict[Way, tuple[float, float]]:
-    """Return for each drafter and length the mean logarithm of tokens/s per promised token, and its standard error."""
+def find_costs(replies: Sequence[Run]) -> dict[Way, tuple[float, float]]:
+    """Return for each drafter and length the seconds of a step, and by what share they are uncertain."""
     found: dict[Way, list[float]] = {}
-    for profile, run in replies:
-        if run.decode_rate:
-            way = way_of(run.settings)
-            found.setdefault(way, []).append(math.log(run.decode_rate / promised_tokens(profile, way)))
-    return {way: (fmean(each), stdev(each) / math.sqrt(len(each))) for way, each in found.items() if len(each) > 1}
+    for run in replies:
+        if cost := Goal().step_cost(run):
+            found.setdefault(way_of(run.settings), []).append(math.log(cost))
+    return {way: (math.exp(fmean(logs)), stdev(logs) / math.sqrt(len(logs))) for way, logs in found.items()}
 
 
-def true_scores(profile: Profile, measured: Mapping[Way, tuple[float, float]]) -> dict[Way, float]:
-    """Return the true logarithm of the tokens/s of each way to draft."""
-    ways: list[Way] = [(None, 0), *((name, length) for name in profile.rates for length in LENGTHS)]
-    return {way: math.log(promised_tokens(profile, way)) + measured[way][0] for way in ways if way in measured}
+def accepted_shares(rates: Sequence[float]) -> list[float]:
+    """Return the share of drafts that are accepted with all before them, by position."""
+    return [math.prod(rates[: i + 1]) for i in range(len(rates))]
+
+
+def true_scores(profile: Profile, costs: Mapping[Way, float], replies: Sequence[Run]) -> dict[Way, float]:
+    """Return the true logarithm of the tokens/s of each way to draft: drafts are as long as they were in all replies.
+
+    Engines draft nothing in a reply's first step, less at its end, and some drafters only what they are sure of.
+    """
+    scores = {(None, 0): -math.log(costs[None, 0])}
+    for name, rates in profile.rates.items():
+        shares = accepted_shares(rates)
+        for length in LENGTHS:
+            own = [run for run in replies if way_of(run.settings) == (name, length) and run.acceptance]
+            steps = sum(run.steps or 0 for run in own)
+            drafted = [0] * length
+            for run in own:
+                positions = run.acceptance.drafted_by_position if run.acceptance else ()
+                drafted = [sum(each) for each in zip(drafted, (*positions, *[0] * length), strict=False)]
+            tokens = 1 + sum(count / steps * share for count, share in zip(drafted, shares, strict=False))
+            scores[name, length] = math.log(tokens / costs[name, length])
+    return scores
 
 
 async def judge_profiles(numbers: Sequence[int], *, slow: int, rounds: int, budget_s: float, most_s: float) -> int:
@@ -195,37 +223,50 @@ async def judge_profiles(numbers: Sequence[int], *, slow: int, rounds: int, budg
     verdicts: list[tuple[int, Verdict]] = []
     with tempfile.TemporaryDirectory() as folder:
         os.environ["MTP_LAUNCHER_HOME"] = str(Path(folder, "home"))
-        model = write_models(Path(folder), slow)
-        options = make_unresolved_options(str(model), lambda path: ServeOptions(path, built_in=True, threads=1))
-        options = replace(options, context=1_024)
+        slowed, plain = (
+            replace(
+                make_unresolved_options(
+                    str(write_models(Path(folder, name), repeats)),
+                    lambda path: ServeOptions(path, built_in=True, threads=1),
+                ),
+                context=1_024,
+            )
+            for name, repeats in (("slowed", slow), ("plain", 0))
+        )
         session = ServerSession()
         try:
-            replies = await measure_all(session, options, rounds)
+            replies = await measure_steps(session, slowed, rounds)
+            measured = find_costs(replies)
+            for name in (None, *KINDS):
+                found = [
+                    f"{1e3 * cost:.1f} ± {1e3 * cost * sd:.1f}"
+                    for way, (cost, sd) in sorted(measured.items(), key=str)
+                    if way[0] == name
+                ]
+                print(f"ms of a step with {name or 'MTP off'}: {', '.join(found)}")
+            costs = {way: cost for way, (cost, _) in measured.items()}
             for number in numbers:
                 if time.monotonic() - began_s > most_s:
                     break
-                bench, start_s = ProcessorBench(session, options, draw_profile(number)), time.monotonic()
+                profile, start_s = draw_profile(number), time.monotonic()
+                bench = ProfileBench(session, plain, profile, costs)
 
-                def count_waiting(bench: ProcessorBench = bench, start_s: float = start_s) -> float:
+                def count_waiting(bench: ProfileBench = bench, start_s: float = start_s) -> float:
                     return max(0.0, time.monotonic() - start_s - bench.used_s)
 
-                space = draw_profile(number).space()
                 work = make_workload(_TOKENS)
-                verdict = await tune(bench, space, work, Goal(), budget_s, seed=number, waited_s=count_waiting)
+                verdict = await tune(
+                    bench, profile.space(), work, Goal(), budget_s, seed=number, waited_s=count_waiting
+                )
                 replies += bench.replies
                 verdicts.append((number, verdict))
                 print(f"profile {number}: {verdict.sentence}", flush=True)
         finally:
             await session.stop()
-    measured = measure_ways(replies)
-    for name in KINDS:
-        ways = [(name, length) for length in LENGTHS if (name, length) in measured]
-        costs = (f"{math.exp(measured[None, 0][0] - measured[way][0]):.2f} ± {measured[way][1]:.2f}" for way in ways)
-        print(f"a step with {name}, by that of MTP off: {', '.join(costs)}")
     right = exact = kinds = 0
     for number, verdict in verdicts:
         profile = draw_profile(number)
-        scores = true_scores(profile, measured)
+        scores = true_scores(profile, costs, replies)
         best, named = max(scores, key=lambda way: scores[way]), way_of(verdict.settings)
         lacks = 1 - math.exp(scores[named] - scores[best])
         right, exact, kinds = right + (lacks <= MARGIN), exact + (named == best), kinds + (named[0] == best[0])
@@ -251,9 +292,9 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1, metavar="N", help="number of the first profile (1)")
     parser.add_argument("--profiles", type=int, default=20, metavar="N", help="profiles to tune (20)")
     parser.add_argument("--slow", type=int, default=4, metavar="N", help="slow the model down (4)")
-    parser.add_argument("--rounds", type=int, default=1, metavar="N", help="rounds of each drafter and length (1)")
-    parser.add_argument("--budget", type=float, default=60.0, metavar="S", help="seconds of each tune (60)")
-    parser.add_argument("--minutes", type=float, default=25.0, metavar="MIN", help="begin no tune after these (25)")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds of each drafter and length (3)")
+    parser.add_argument("--budget", type=float, default=150.0, metavar="S", help="seconds of each tune (150)")
+    parser.add_argument("--minutes", type=float, default=60.0, metavar="MIN", help="begin no tune after these (60)")
     chosen = parser.parse_args()
     numbers = range(chosen.first, chosen.first + chosen.profiles)
     wrong = asyncio.run(
