@@ -526,7 +526,7 @@ def _describe_machine(situation: Situation) -> Iterator[str]:
 
 def _describe_briefly(plan: Plan) -> str:
     setting = plan.setting
-    words = [f"{setting.context:,}", setting.kv, setting.drafter.label(setting.draft, off="no MTP")]
+    words = [f"{setting.context:,}", setting.kv, setting.draft_choice.label(off="no MTP")]
     if setting.ubatch != 512:  # llama.cpp's default
         words.append(f"ub {setting.ubatch}")
     if setting.n_cpu_moe:
@@ -563,7 +563,7 @@ def _describe_plan(
     layers = f"{setting.n_cpu_moe} layer{'' if setting.n_cpu_moe == 1 else 's'}"
     experts = f", experts of {layers} on the host" if setting.n_cpu_moe else ""
     experts += f", expert cache of {setting.moe_cache_mib:,} MiB" if setting.moe_cache_mib else ""
-    mtp = setting.drafter.label(setting.draft)
+    mtp = setting.draft_choice.label()
     slots = f", {setting.slots} slots" if setting.slots > 1 else ""
     split = f", split over {setting.used_gpus} GPUs" if setting.used_gpus > 1 else ""
     others = f"ubatch {setting.ubatch}{slots}{experts}{split}"

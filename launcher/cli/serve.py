@@ -213,7 +213,7 @@ def _describe_server(session: ServerSession, start: ResolvedStart, options: argp
         return
     limits, kept = format_settings(launch.limits), format_settings(start.settings_from(SettingOrigin.KEPT))
     plan_settings = launch.plan_settings("cpu")
-    mode: str = launch.options.drafter.describe(launch.options.draft, mode=True)
+    mode: str = launch.options.draft_choice.describe(mode=True)
     texts_path = launch.options.texts_path
     if texts_path:
         mode = "reranking" if launch.options.reranking else "embeddings"

@@ -366,7 +366,7 @@ class ServerService:
         settings_text = (
             message("{context} context · draft {draft} · MTP on", context=context, draft=draft)
             if drafter.uses_head
-            else message("{context} context · {drafts}", context=context, drafts=drafter.label(draft))
+            else message("{context} context · {drafts}", context=context, drafts=launch.options.draft_choice.label())
         )
         if launch.options.embeddings:
             settings_text = (

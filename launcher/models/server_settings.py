@@ -21,8 +21,10 @@ from launcher.models.drafters import (
     MTP,
     MTP_OFF,
     SPEC_TYPES,
+    DraftChoice,
     Drafter,
     Source,
+    choose_drafts,
     drafter_of,
     find_drafter,
     usable_drafters,
@@ -503,6 +505,11 @@ class ServerSettings:
     def drafter(self) -> Drafter:
         """The drafter in use."""
         return drafter_of(self.draft, self.drafter_if_on)
+
+    @property
+    def draft_choice(self) -> DraftChoice:
+        """The drafter in use with the draft length."""
+        return choose_drafts(self.drafter_if_on, self.draft)
 
     @property
     def drafter_if_on(self) -> Drafter:

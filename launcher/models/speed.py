@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from launcher.base.messages import Message, join_messages, mark, message
 from launcher.machine.cards import Card, is_same_memory
 from launcher.models.catalogue import ModelEntry, ModelFile
-from launcher.models.drafters import SPEC_TYPES, drafter_of
+from launcher.models.drafters import SPEC_TYPES, choose_drafts, drafter_of, find_drafter
 from launcher.models.evidence import accepted_shares, has_spilled, is_other_engine
 from launcher.models.geometry import Geometry
 from launcher.models.memory import KV_TYPES, DraftModel, PlanSettings, kv_bytes, split_shares
@@ -204,7 +204,7 @@ def describe_run(entry: ModelEntry, result: PublishedRun) -> str:
     if result.draft is None:
         how.append(message("draft length unknown"))
     else:
-        how.append(drafter_of(result.draft).label(result.draft))
+        how.append(choose_drafts(find_drafter(result.spec_type), result.draft).label())
     parts = [
         message(
             "{gpu}: {rate} with {settings}",

@@ -48,7 +48,7 @@ from launcher.tuning.history import record_session
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.records import Prompt, Run
 from launcher.tuning.sized_prompts import fill_prompts
-from launcher.tuning.space import DRAFT
+from launcher.tuning.space import DRAFT, DRAFTER
 from launcher.tuning.workloads import Workload
 
 CURVE, ENDURE = "curve", "endure"
@@ -78,8 +78,9 @@ class SweepModel:
 
     @property
     def settings(self) -> dict[str, Value]:
-        """The settings that are not left to the engine."""
-        return dict(self.options.chosen())
+        """The settings that are not left to the engine, with what drafts if that is no head, as readers assume."""
+        drafter = self.options.drafter_if_on
+        return self.options.chosen() | ({} if drafter.uses_head else {DRAFTER: drafter.spec_type})
 
 
 async def prepare_model(options: ServeOptions, model_name: str, drafts: Sequence[int] = ()) -> SweepModel:

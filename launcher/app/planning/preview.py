@@ -23,7 +23,6 @@ from launcher.models.drafters import (
     SPEC_TYPES,
     DraftChoice,
     Drafter,
-    as_choice,
     list_choices,
     usable_drafters,
 )
@@ -186,11 +185,6 @@ class PreviewBasis:
         rows = [replace(settings, chosen_drafter=each).drafter_if_on for each in names]
         offered = [row for row in rows if row.source != "text" or row.tried or row is settings.drafter]
         return list_choices(offered, range(1, max(LONGEST_DRAFT, settings.draft) + 1))
-
-    @property
-    def draft_choice(self) -> DraftChoice:
-        """How it drafts."""
-        return as_choice(self.plan_settings.drafter, self.plan_settings.draft)
 
     @property
     def can_draft(self) -> bool:
@@ -419,7 +413,7 @@ class Previewer:
             alone = self._make_plan_settings(change_settings(basis.options, changed))
             mib = _difference_mib(self._estimate_memory(basis.plan_settings), self._estimate_memory(alone))
             if name in DRAFTING and alone.drafter.drafts and alone.drafter is not basis.plan_settings.drafter:
-                drafts = alone.drafter.describe(alone.draft, mode=True)
+                drafts = alone.draft_choice.describe(mode=True)
                 sentence = message("{cost} with {drafts}", cost=signed_mib(mib), drafts=drafts)
                 return SettingChange(name, old, new, True, mib, sentence)
         return SettingChange(name, old, new, True, mib, consequence_sentence(name, old, new, mib))

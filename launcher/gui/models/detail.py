@@ -642,7 +642,7 @@ def beside_text(file: LibraryFile | None, running: str) -> str:
 def needs_text(needed_mib: int, situation: Situation, setting: PlanSettings) -> str:
     """Return as text how much of the free memory a plan needs."""
     values = {"needed": f"{needed_mib:,}", "free": f"{situation.free_mib:,}", "context": f"{setting.context:,}"}
-    mtp = render(setting.drafter.label(setting.draft))
+    mtp = render(setting.draft_choice.label())
     text = tr("Needs {needed} of {free} MiB free, with a context of {context} tokens, {mtp}.", mtp=mtp, **values)
     if stopping := count_stopping_servers(situation):
         text = ntr(

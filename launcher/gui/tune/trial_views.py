@@ -12,7 +12,7 @@ from typing import Any
 from launcher.gui.setting_text import setting_text
 from launcher.gui.translation import join_sentences, ntr, render, tr
 from launcher.gui.tune.view_data import Point, StepPart, TrialRow, WorkloadCurve
-from launcher.models.drafters import drafter_in, drafter_of, name_draft
+from launcher.models.drafters import choice_in, drafter_of
 from launcher.models.server_settings import ROWS
 from launcher.monitor.meter import sum_acceptance
 from launcher.tuning.goal import Aim, Goal
@@ -98,7 +98,7 @@ def describe_settings(settings: RunSettings, baseline: RunSettings) -> str:
 
 
 def _draft_text(settings: RunSettings) -> str:
-    return render(drafter_in(settings).label(draft_length(settings), off="off"))
+    return render(choice_in(settings).label(off="off"))
 
 
 def _other_differences(settings: RunSettings, baseline: RunSettings) -> list[str]:
@@ -210,7 +210,7 @@ def step_parts(view: TuneView) -> tuple[tuple[StepPart, ...], str, str]:
         slope_text = tr("Each drafted token adds {slope:.2f} ms.", slope=slope)
     else:
         slope_text = tr("Time per drafted token: unknown yet.")
-    named = render(name_draft({**view.other_settings, DRAFT: draft}))
+    named = render(choice_in({**view.other_settings, DRAFT: draft}).number)
     about = tr("draft {draft}, {work}, {ms:.1f} ms per step", draft=named, work=view.workload, ms=step_ms)
     note = join_sentences(
         tr("{kept:.2f} tokens per step.", kept=tokens),
