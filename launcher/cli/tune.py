@@ -63,7 +63,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from launcher.app.measuring.saved_tunes import SavedTune
-    from launcher.app.measuring.tuner_space import MissingDraft, PreparedTune
+    from launcher.app.measuring.tuner_space import PreparedTune
+    from launcher.app.planning.preview import MissingDraft
     from launcher.app.serving.borrowed_session import BorrowedSession
     from launcher.tuning.records import RunSettings
     from launcher.tuning.tune_state import Trial

@@ -28,10 +28,10 @@ from launcher.engine.server.state import KEPT_REPLACED, NO_HEAD, Notice
 from launcher.engine.settings import Settings, change_settings, load_model_settings
 from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry, ModelFile
 from launcher.models.catalogue_load import load_catalogue
-from launcher.models.drafters import Drafter, drafter_in, with_usual_length
+from launcher.models.drafters import drafter_in, with_usual_length
 from launcher.models.evidence import accepted_shares
 from launcher.models.gguf import GgufModel
-from launcher.models.library import find_companion, find_entry
+from launcher.models.library import find_companion
 from launcher.models.locate import (
     ModelSelection,
     add_draft,
@@ -542,17 +542,6 @@ def _choose_drafting(options: ServeOptions, entry: ModelEntry, file: ModelFile) 
 def _find_drafts(entry: ModelEntry) -> dict[CompanionFile, Path]:
     """Return the drafts of a model that are on this computer."""
     return {each: path for each in entry.all_drafts if (path := find_companion(entry, each)) is not None}
-
-
-def list_missing_drafts(options: ServeOptions, spec_types: Collection[str]) -> tuple[Drafter, ...]:
-    """Return the drafters for which the catalogue knows a file for the model of a start, and none is here.
-
-    `spec_types` are those that its engine has, as --spec-type calls them; () if that is unknown.
-    """
-    found = find_entry(load_catalogue(), options.model)
-    drafters = dict.fromkeys(each.drafter for each in (found[0].drafts if found is not None else ()))
-    able = (each for each in drafters if not spec_types or each.spec_type in spec_types)
-    return tuple(each for each in able if not each.uses_any(options.draft_files))
 
 
 def with_drafts_here(options: ServeOptions) -> ServeOptions:

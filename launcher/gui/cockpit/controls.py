@@ -572,7 +572,8 @@ def _context_hint(preview: "Preview") -> str:
 
 def _drafts_hint(preview: "Preview") -> str:
     """Return where the drafts come from, or what the model lacks for others than repeats, and what could be got."""
-    source, missing = _describe_source(preview), [render(each.name_short) for each in preview.basis.missing_drafts]
+    source = _describe_source(preview)
+    missing = [render(each.row.name_short) for each in preview.basis.missing_drafts if each.file]
     return (
         tr("{source} · to get on Models: {missing}", source=source, missing=tr(", ").join(missing))
         if missing
