@@ -36,7 +36,7 @@ from launcher.models.preset import Preset, PublishedRun
 from launcher.models.ranking import WORTH_MTP, Loss, RankedFile, WayToDraft, desktop_share_mib
 from launcher.models.server_settings import name_setting
 from launcher.models.situation import Situation
-from launcher.models.speed import compare_drafters, nearest_comparison
+from launcher.models.speed import nearest_comparison, nearest_drafters
 from launcher.models.weights import Weights
 
 _MIB = 2**20
@@ -512,9 +512,9 @@ def _name_way(way: WayToDraft) -> Message:
 
 def _compare_reason(setting: PlanSettings, entry: ModelEntry, file: ModelFile, situation: Situation) -> str:
     """Return what the plan's drafter was compared with, and which was faster; "" if nobody published that."""
-    runs = compare_drafters(entry, situation)
-    own = next((run for run in runs if run.spec_type == setting.drafter.spec_type), None)
-    other = next((run for run in runs if run is not own), None)
+    runs = nearest_drafters(entry, situation)
+    own = runs.get(setting.drafter.spec_type)
+    other = next((run for run in runs.values() if run is not own), None)
     if own is None or other is None or not own.drafts:
         return ""
 
@@ -534,7 +534,7 @@ def _compare_reason(setting: PlanSettings, entry: ModelEntry, file: ModelFile, s
         source=own.source,
     )
     usable = usable_drafters(head=entry.has_head(file), files=entry.draft_kinds)
-    if runs[0] is own or other.spec_type not in usable:
+    if next(iter(runs.values())) is own or other.spec_type not in usable:
         return compared
     return join_messages(compared, message("{setting} tries that.", setting=name_setting("drafter", other.spec_type)))
 

@@ -48,7 +48,7 @@ from launcher.models.pass_time import (
 from launcher.models.preset import Intent, PublishedRun
 from launcher.models.server_settings import Value
 from launcher.models.situation import Situation, available_mib, usable_mib
-from launcher.models.speed import FILLED, compare_drafters, gpu_shares, nearest_comparison
+from launcher.models.speed import FILLED, gpu_shares, nearest_comparison, nearest_drafters
 from launcher.models.weights import Weights
 
 _MIB = 2**20
@@ -367,8 +367,7 @@ def _rank_ways(file: ModelFile, weights: Weights, rankers: Sequence[_Ranker]) ->
     if len(rankers) == 1:
         return rankers[0].rank_file(file, weights)
     able = [each for each in rankers if each.can_draft(file)]
-    compared = compare_drafters(rankers[0].entry, rankers[0].situation, [each.drafter.spec_type for each in able])
-    runs = {run.spec_type: run for run in compared}
+    runs = nearest_drafters(rankers[0].entry, rankers[0].situation, [each.drafter.spec_type for each in able])
     ways = [each.expect_way(file, weights, runs.get(each.drafter.spec_type)) for each in able]
     known = {way.drafter for way in ways if way.rate is not None}
     ranked = [each.rank_file(file, weights) for each in rankers if each.drafter in known or each is rankers[0]]

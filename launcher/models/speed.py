@@ -13,7 +13,7 @@ from launcher.base.messages import Message, join_messages, mark, message
 from launcher.machine.cards import Card, is_same_memory
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.drafters import SPEC_TYPES, choose_drafts, drafter_of, find_drafter
-from launcher.models.evidence import accepted_shares, has_spilled, is_other_engine
+from launcher.models.evidence import accepted_shares, compare_drafters, has_spilled, is_other_engine
 from launcher.models.geometry import Geometry
 from launcher.models.memory import KV_TYPES, DraftModel, PlanSettings, kv_bytes, split_shares
 from launcher.models.pass_time import (
@@ -75,31 +75,30 @@ def nearest_comparison(entry: ModelEntry, setting: PlanSettings, situation: Situ
     return min(near, key=lambda one: one[:2])[2] if near else None
 
 
-def compare_drafters(
+def nearest_drafters(
     entry: ModelEntry, situation: Situation, spec_types: Collection[str] = SPEC_TYPES
-) -> tuple[PublishedRun, ...]:
+) -> dict[str, PublishedRun]:
     """Return the best run with each drafter of a model, the fastest first, where somebody compared several.
 
     `spec_types` are the drafters, as --spec-type calls them, of which two must be compared.
 
-    All are by one source, on one machine and one file, with all layers on the GPU and no filled context: those on the
-    nearest machine. Returns () if nobody compared drafters on a machine like this one.
+    All have all layers on the GPU and no filled context: they are those on the nearest machine. Returns none if nobody
+    compared drafters on a machine like this one.
     """
     if situation.backend == "cpu":
-        return ()
-    found: dict[tuple[str, str, str | None, float | None], dict[str, PublishedRun]] = {}
-    for run in entry.measurements:
-        is_comparable = (run.speedup is not None and run.trust == "good" and not run.filled) and (
-            run.spec_type in spec_types and run.gpus == situation.gpus and not _had_host_experts(entry, run)
-        )
-        if not is_comparable or is_other_engine(run.engine, run.backend) or has_spilled(run.note, drafts=run.drafts):
-            continue
-        best = found.setdefault((run.source, run.gpu, run.quant, run.baseline), {})
-        if run.spec_type not in best or (run.speedup or 0) > (best[run.spec_type].speedup or 0):
-            best[run.spec_type] = run
-    several = [sorted(best.values(), key=lambda run: -(run.speedup or 0)) for best in found.values() if len(best) > 1]
-    near = [(away, runs) for runs in several if (away := _distance_of_gpu(runs[0], situation)) < _FAR]
-    return tuple(min(near, key=lambda one: one[0])[1]) if near else ()
+        return {}
+    runs = (
+        run
+        for run in entry.measurements
+        if (run.spec_type in spec_types and run.gpus == situation.gpus and not run.filled)
+        and not (_had_host_experts(entry, run) or has_spilled(run.note, drafts=run.drafts))
+    )
+    near = [
+        (away, found)
+        for found in compare_drafters(runs)
+        if len(found) > 1 and (away := _distance_of_gpu(next(iter(found.values())), situation)) < _FAR
+    ]
+    return min(near, key=lambda one: one[0])[1] if near else {}
 
 
 def comparable_rate(result: PublishedRun, setting: PlanSettings) -> float | None:

@@ -13,7 +13,7 @@ from launcher.gui.models.text import file_state, format_date, format_size, job_p
 from launcher.gui.setting_text import format_context_length
 from launcher.gui.translation import render, tr
 from launcher.gui.viewmodel import state_name
-from launcher.models.evidence import find_published_gain, read_acceptance
+from launcher.models.evidence import compare_drafters, read_acceptance
 from launcher.models.memory import ENCODER_MIB
 
 if TYPE_CHECKING:
@@ -160,8 +160,11 @@ def draft_gain_text(file: LibraryFile) -> str:
     assert entry is not None  # noqa: S101 -- for the type checker
     assert draft is not None  # noqa: S101
     own, values = entry.drafter, dict[str, object](other=render(entry.drafter.name_short))
-    run, own_run = find_published_gain(entry.measurements, draft.drafter.spec_type, own.spec_type)
-    if run is not None:
+    other = draft.drafter.spec_type
+    compared = [runs for runs in compare_drafters(entry.measurements) if other in runs]
+    if compared:
+        runs = max(compared, key=lambda runs: runs[other].speedup or 0)
+        run, own_run = runs[other], runs.get(own.spec_type) if own.spec_type != other else None
         values |= {"ratio": run.speedup, "gpu": run.gpu}
         if own_run is None:
             return tr("published: up to {ratio:.2f} times as fast as without drafts ({gpu})", **values)
