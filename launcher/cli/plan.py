@@ -616,7 +616,7 @@ def _describe_plan(
         model, quant = plan.entry.id, plan.file.quant
         served = f"`mtp-launcher serve {model}` starts {served_quant}, which is here"
         yield _format_row("", f"{served}; `serve {model}:{quant}` starts this.")
-    if setting.mmproj_bytes and (projector := plan.entry.projector) and (repo := projector.repo or plan.entry.repo):
+    if setting.mmproj_bytes and (projector := plan.entry.projector) and (repo := plan.entry.repo_of(projector)):
         yield _format_row("", f"{repo}:{projector.file}")
     yield _format_row("command", shlex.join(words) + (f"   and yours: {shlex.join(extra)}" if extra else ""))
 

@@ -343,8 +343,8 @@ def _missing_fact(entry: ModelEntry, file: ModelFile, draft: int, criteria: Plan
     draft_file, length = entry.draft_file, draft if criteria.draft is None else criteria.draft
     if draft_file and length and draft_file.expected_bytes is None:
         state_it = message("Set size_bytes of {file}, or use {no_mtp}.", file=draft_file.file, no_mtp=NO_MTP)
-        is_on_hub = draft_file.repo or entry.repo
-        return message("the size of its draft is unknown"), _name_refresh(entry) if is_on_hub else state_it
+        unknown = message("the size of its draft is unknown")
+        return unknown, _name_refresh(entry) if entry.repo_of(draft_file) else state_it
     return None
 
 
