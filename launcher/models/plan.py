@@ -13,6 +13,7 @@ from launcher.base.errors import BadOption, ModelUnknown
 from launcher.base.messages import command_name, join_messages, mark, message, suggest_names
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
 from launcher.models.drafters import NO_MTP, drafter_of
+from launcher.models.evidence import accepted_shares
 from launcher.models.file_size import expect_size
 from launcher.models.fitting import (
     CONTEXT_WITHOUT_GPU,
@@ -551,7 +552,7 @@ def _preset_settings(
     values: dict[str, Any] = {
         "context": min(preset.ctx, CONTEXT_WITHOUT_GPU) if on_cpu else preset.ctx,
         "kv": preset.kv,
-        "draft": preset.draft if entry.can_draft(file) else 0,
+        "draft": preset.draft if entry.can_draft(file) and _is_draft_expected(entry, criteria) else 0,
         "ubatch": preset.ubatch,
         "slots": preset.slots,
         "n_cpu_moe": preset.n_cpu_moe,
@@ -573,6 +574,12 @@ def _preset_settings(
         other_draft_bytes=tuple((kind, each.expected_bytes or 0) for each in entry.drafts for kind in each.kinds),
         spec_type=entry.drafter.spec_type,
     )
+
+
+def _is_draft_expected(entry: ModelEntry, criteria: PlanCriteria) -> bool:
+    """Return whether a model drafts unasked: not with a file that only lies beside it, of which nothing is known."""
+    lies_beside = entry.draft_file is not None and entry.draft_file.speculation is not None
+    return not lies_beside or bool(criteria.chosen_drafter or accepted_shares(entry.drafter, entry.published_as))
 
 
 def _longest_context(entry: ModelEntry, criteria: PlanCriteria) -> int:

@@ -346,7 +346,9 @@ def rank_files(
         while found[place].drafter.uses_head and drafter_of(found[place].draft).drafts and "draft" not in fixed:
             file, weights, alike = next(each for each in with_rankers if each[0] is found[place].file)
             ranker = next(each for each in alike if each.drafter.uses_head)
-            without = ranker.rank_file(file, weights, drafts=(0,)) if ranker.is_slower_with_mtp(found[place]) else None
+            without = (
+                _rank_ways(file, weights, alike, is_head_off=True) if ranker.is_slower_with_mtp(found[place]) else None
+            )
             if without is None:
                 break
             found[place:] = sorted([without, *found[place + 1 :]], key=lambda each: each.loss.total)
@@ -362,15 +364,21 @@ def _list_drafters(entry: ModelEntry, situation: Situation, fixed: Mapping[str, 
     return [entry.drafter, *others]
 
 
-def _rank_ways(file: ModelFile, weights: Weights, rankers: Sequence[_Ranker]) -> RankedFile | None:
-    """Return the best way to run `file` with one of several drafters, those of `rankers`."""
+def _rank_ways(
+    file: ModelFile, weights: Weights, rankers: Sequence[_Ranker], *, is_head_off: bool = False
+) -> RankedFile | None:
+    """Return the best way to run `file` with one of several drafters, those of `rankers`; no head if that is off."""
+
+    def rank(ranker: _Ranker) -> RankedFile | None:
+        return ranker.rank_file(file, weights, (0,) if is_head_off and ranker.drafter.uses_head else None)
+
     if len(rankers) == 1:
-        return rankers[0].rank_file(file, weights)
-    able = [each for each in rankers if each.can_draft(file)]
+        return rank(rankers[0])
+    able = [each for each in rankers if each.can_draft(file) and not (is_head_off and each.drafter.uses_head)]
     runs = nearest_drafters(rankers[0].entry, rankers[0].situation, [each.drafter.spec_type for each in able])
     ways = [each.expect_way(file, weights, runs.get(each.drafter.spec_type)) for each in able]
     known = {way.drafter for way in ways if way.rate is not None}
-    ranked = [each.rank_file(file, weights) for each in rankers if each.drafter in known or each is rankers[0]]
+    ranked = [rank(each) for each in rankers if each.drafter in known or each is rankers[0]]
     best = min(filter(None, ranked), key=lambda each: each.loss.total, default=None)
     ways.append(WayToDraft(NONE, 0, rankers[0].rate_without(file, weights)))
     return best and best._replace(ways=tuple(sorted(ways, key=lambda way: -(way.rate or 0.0))))
