@@ -91,12 +91,13 @@ class Advice:
     @property
     def sentence(self) -> str:
         """The advice as a sentence for users."""
-        low, high = round(100 * (self.ratio.low - 1)), round(100 * (self.ratio.high - 1))
-        faster = f"{100 * (self.ratio.estimate - 1):.0f} % faster ({low} to {high} %, with 95 % confidence)"
         return message(
-            "{what} would have been about {faster} than draft {draft} over your last {tokens_text} tokens.",
+            "{what} would have been about {percent:.0f} % faster ({low:.0f} to {high:.0f} %, with 95 % confidence) "
+            "than draft {draft} over your last {tokens_text} tokens.",
             what=self.what,
-            faster=faster,
+            percent=100 * (self.ratio.estimate - 1),
+            low=100 * (self.ratio.low - 1),
+            high=100 * (self.ratio.high - 1),
             draft=choose_drafts(self.used, self.draft).number,
             tokens_text=self.tokens_text,
         )
