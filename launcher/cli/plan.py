@@ -595,9 +595,7 @@ def _describe_plan(
     words, lacks = _make_command(plan, engine, [], options.rpc, local_file)
     yield from _format_rows("caution", [*plan.cautions, *lacks, *uncounted_arguments(extra)])
     if plan.forecast and plan.status is not Status.TOO_BIG:
-        yield _format_row(
-            "speed", describe_forecast(plan.forecast, drafts=setting.drafter.drafts, mtp=setting.drafter.uses_head)
-        )
+        yield _format_row("speed", describe_forecast(plan.forecast, setting.drafter))
     if plan.reading:
         yield _format_row("speed", describe_reading(plan.reading))
     measured = [describe_run(plan.entry, result) for result in plan.evidence]

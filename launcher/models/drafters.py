@@ -153,10 +153,10 @@ else:
 
 
 @cache
-def find_drafter(spec_type: str, files: tuple[str, ...] = ()) -> Drafter:
+def find_drafter(spec_type: object, files: tuple[str, ...] = ()) -> Drafter:
     """Return the drafter that --spec-type calls `spec_type`, for a model with such kinds of `files` beside it.
 
-    One that only a later version has, as in its history, is taken for a head.
+    None, and one that only a later version has, as in its history, is taken for a head.
     """
     rows = [row for row in _ROWS if row.spec_type == spec_type] or [MTP]
     return next((row for row in rows if row.uses_any(files)), rows[0])
@@ -186,11 +186,6 @@ def with_usual_length(settings: Mapping[str, Any], named: Drafter | None) -> dic
     `named` is the drafter that was named, None if none was; a length that the settings have stays.
     """
     return {**({"draft": named.usual_length} if named else {}), **settings}
-
-
-def drafter_of(length: object, drafter: Drafter = MTP) -> Drafter:
-    """Return `drafter` if it drafts with that length, else NONE."""
-    return drafter if length else NONE
 
 
 class DraftChoice(NamedTuple):
@@ -253,7 +248,7 @@ def choose_drafts(drafter: Drafter, length: int | None) -> DraftChoice:
 
 def choice_in(settings: Mapping[str, Any]) -> DraftChoice:
     """Return the drafter and the draft length of settings by name, such as those of a run."""
-    return choose_drafts(find_drafter(settings.get("drafter") or MTP.spec_type), int(settings.get("draft") or 0))
+    return choose_drafts(find_drafter(settings.get("drafter")), int(settings.get("draft") or 0))
 
 
 def drafter_in(settings: Mapping[str, Any]) -> Drafter:

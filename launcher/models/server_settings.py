@@ -25,7 +25,6 @@ from launcher.models.drafters import (
     Drafter,
     Source,
     choose_drafts,
-    drafter_of,
     find_drafter,
     usable_drafters,
 )
@@ -504,7 +503,7 @@ class ServerSettings:
     @property
     def drafter(self) -> Drafter:
         """The drafter in use."""
-        return drafter_of(self.draft, self.drafter_if_on)
+        return self.draft_choice.drafter
 
     @property
     def draft_choice(self) -> DraftChoice:

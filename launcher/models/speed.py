@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from launcher.base.messages import Message, join_messages, mark, message
 from launcher.machine.cards import Card, is_same_memory
 from launcher.models.catalogue import ModelEntry, ModelFile
-from launcher.models.drafters import SPEC_TYPES, choose_drafts, drafter_of, find_drafter
+from launcher.models.drafters import SPEC_TYPES, Drafter, choose_drafts, find_drafter
 from launcher.models.evidence import accepted_shares, compare_drafters, has_spilled, is_other_engine
 from launcher.models.geometry import Geometry
 from launcher.models.memory import KV_TYPES, DraftModel, PlanSettings, kv_bytes, split_shares
@@ -335,8 +335,8 @@ class SpeedForecast(NamedTuple):
     host_bandwidth_gb_s: float | None = None
 
 
-def describe_forecast(forecast: SpeedForecast, *, drafts: bool, mtp: bool = True) -> str:
-    """Return a forecast as a clause with its range and what it assumes. `drafts`: the plan uses them, `mtp`: MTP's."""
+def describe_forecast(forecast: SpeedForecast, drafter: Drafter) -> str:
+    """Return a forecast as a clause with its range and what it assumes; `drafter` is that of the plan."""
     parts = [
         message(
             "about {rate:,.0f} tokens/s ({low:,.0f} to {high:,.0f}) at a short context",
@@ -345,9 +345,9 @@ def describe_forecast(forecast: SpeedForecast, *, drafts: bool, mtp: bool = True
             high=forecast.high,
         )
     ]
-    if drafts:
+    if drafter.drafts:
         off = message("{rate:,.0f} with MTP off", rate=forecast.without_mtp)
-        parts.append(off if mtp else message("{rate:,.0f} without drafts", rate=forecast.without_mtp))
+        parts.append(off if drafter.uses_head else message("{rate:,.0f} without drafts", rate=forecast.without_mtp))
     parts.append(
         message(
             "at {tokens} tokens about {rate:,.0f}", tokens=f"{forecast.filled // 1_024}K", rate=forecast.when_filled
@@ -411,7 +411,7 @@ def forecast_speed(
         )
 
     near = not setting.n_cpu_moe and len(cards) == 1
-    drafts = drafter_of(draft).drafts
+    drafts = draft > 0
     near = near and cards[0].generation in (MEASURED_WITH_DRAFTS if drafts else MEASURED)
     near = near and (setting.drafter.uses_head or not drafts)
     group = range_group(cards[0], mixture=geometry.experts > 0, drafts=drafts)
@@ -464,7 +464,7 @@ def compare_with_run(
     """
     cards, rate, drafter = situation.cards, comparable_rate(run, setting), setting.drafter
     drafts = drafter.drafts and drafter.spec_type == run.spec_type
-    if not cards or not rate or run.expert_cache or (drafts and not drafter_of(run.draft).drafts):
+    if not cards or not rate or run.expert_cache or (drafts and not run.draft):
         return None
     if setting.n_cpu_moe and run.n_cpu_moe is None:
         return None

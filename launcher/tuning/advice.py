@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from launcher.base.action import Action, ActionKind
 from launcher.base.messages import message
 from launcher.models.drafters import MTP, NO_DRAFTS, DraftChoice, Drafter, choice_in, choose_drafts
+from launcher.models.server_settings import DRAFTING
 from launcher.monitor.health_event import Finding, FindingCode, FindingLevel
 from launcher.tuning.goal import Goal
 from launcher.tuning.predict import (
@@ -34,7 +35,7 @@ from launcher.tuning.predict import (
 from launcher.tuning.records import Run, RunSettings
 from launcher.tuning.space import DRAFT, Space, SpaceAxis
 from launcher.tuning.statistics import Interval
-from launcher.tuning.use_counts import DRAFT_SETTINGS, FEWEST_STEPS, UseCounts
+from launcher.tuning.use_counts import FEWEST_STEPS, UseCounts
 
 _FEWEST_RUNS = 3
 _CLEAR_GAIN = 1.03
@@ -278,7 +279,5 @@ def _differ_by_draft_only(measured: RunSettings, used: RunSettings) -> bool:
     if any(measured.get(name) not in usual for name, usual in _NEUTRAL.items()):
         return False
     return all(
-        used[name] == value
-        for name, value in measured.items()
-        if name in used and name not in (*DRAFT_SETTINGS, "extra")
+        used[name] == value for name, value in measured.items() if name in used and name not in (*DRAFTING, "extra")
     )

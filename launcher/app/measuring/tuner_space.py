@@ -24,7 +24,7 @@ from launcher.engine.server.launch import Launch, prepare_launch
 from launcher.machine.gpu import ASLEEP, TOO_SHORT
 from launcher.machine.gpus import find_gpus, read_gpu_states
 from launcher.machine.surroundings import read_cpu_limit
-from launcher.models.drafters import Drafter, drafter_in, find_drafter
+from launcher.models.drafters import Drafter, find_drafter
 from launcher.models.evidence import accepted_shares, tokens_per_pass
 from launcher.models.limits import check_writes_text
 from launcher.models.plan import Status
@@ -132,9 +132,7 @@ class PreparedTune:
     @property
     def drafters(self) -> tuple[str, ...]:
         """What may draft, as --spec-type calls it."""
-        return tuple(
-            drafter_in({**self.space.baseline, DRAFT: 1, DRAFTER: each}).spec_type for each in self.space.drafters
-        )
+        return tuple(find_drafter(each).spec_type for each in self.space.drafters)
 
     @property
     def space_identity(self) -> Mapping[str, object]:

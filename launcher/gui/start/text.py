@@ -112,12 +112,7 @@ def speed_text(plan: Plan) -> str:
     if plan.status is Status.TOO_BIG:
         return ""
     if plan.forecast is not None:
-        return tr(
-            "Expected: {speed}.",
-            speed=render(
-                describe_forecast(plan.forecast, drafts=plan.setting.drafter.drafts, mtp=plan.setting.drafter.uses_head)
-            ),
-        )
+        return tr("Expected: {speed}.", speed=render(describe_forecast(plan.forecast, plan.setting.drafter)))
     return tr("Expected: {speed}.", speed=render(describe_reading(plan.reading))) if plan.reading is not None else ""
 
 
