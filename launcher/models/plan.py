@@ -562,7 +562,7 @@ def _preset_settings(
     mmproj_bytes = criteria.mmproj_bytes
     if criteria.vision and entry.projector:
         mmproj_bytes = entry.projector.expected_bytes or 0
-    geometry, draft_file = entry.geometry, entry.draft_file
+    geometry = entry.geometry
     most_on_host = 0 if on_cpu or geometry is None or not geometry.experts else geometry.layers + geometry.mtp_layers
     values["n_cpu_moe"] = min(values["n_cpu_moe"], most_on_host)
     return PlanSettings(
@@ -570,8 +570,7 @@ def _preset_settings(
         backend=situation.backend,
         **situation.memory_fields,
         mmproj_bytes=mmproj_bytes,
-        draft_model_bytes=(draft_file.expected_bytes or 0) if draft_file else 0,
-        other_draft_bytes=tuple((kind, each.expected_bytes or 0) for each in entry.drafts for kind in each.kinds),
+        draft_sizes=tuple((kind, each.expected_bytes or 0) for each in entry.all_drafts for kind in each.kinds),
         spec_type=entry.drafter.spec_type,
     )
 

@@ -374,7 +374,8 @@ def _rank_ways(
 
     if len(rankers) == 1:
         return rank(rankers[0])
-    able = [each for each in rankers if each.can_draft(file) and not (is_head_off and each.drafter.uses_head)]
+    is_off = is_head_off or rankers[0].entry.slower_with_mtp is not None
+    able = [each for each in rankers if each.can_draft(file) and not (is_off and each.drafter.uses_head)]
     runs = nearest_drafters(rankers[0].entry, rankers[0].situation, [each.drafter.spec_type for each in able])
     ways = [each.expect_way(file, weights, runs.get(each.drafter.spec_type)) for each in able]
     known = {way.drafter for way in ways if way.rate is not None}

@@ -72,7 +72,7 @@ def test_a_run_is_compared_with_the_forecast_for_its_own_drafter(drafter: str) -
     assert entry.geometry is not None
     weights = weights_by_rules(entry, file, entry.geometry)
     assert weights is not None
-    setting = PlanSettings(32_768, draft=4, chosen_drafter=drafter, other_draft_bytes=(("dflash", 10**9),))
+    setting = PlanSettings(32_768, draft=4, chosen_drafter=drafter, draft_sizes=(("dflash", 10**9),))
     found = forecast_speed(file, entry.geometry, weights, setting, here, family=family)
     assert found is not None
     run = PublishedRun(
