@@ -248,8 +248,8 @@ async def _print_advice(session: ServerSession, *, as_json: bool) -> None:
         return
     advice = await asyncio.to_thread(find_advice, launch)
     if advice is not None:
-        other = advice.better and advice.drafter.spec_type != launch.options.drafter.spec_type
-        chosen = f"draft={advice.better}" + (f" --set drafter={advice.drafter.spec_type}" if other else "")
+        changes = advice.choice.as_settings(launch.options.drafter.spec_type)
+        chosen = " --set ".join(f"{name}={value}" for name, value in changes.items() if value is not None)
         commands = f"`mtp-launcher restart --set {chosen}` tries it, `mtp-launcher tune` measures."
         print(f"Advice: {advice.sentence} {commands}", file=sys.stderr, flush=True)
 

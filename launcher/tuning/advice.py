@@ -57,8 +57,9 @@ _USUAL_NOISE, _START_NOISE, _MOST_NOISE = 0.05, 0.005, 0.25
 replies from which they tell nothing."""
 _DRAWS = 256
 _REACH, _TINY = 1.96, 1e-9
-Choice, choice_of = DraftChoice, choice_in
-"""The names that draft_follower.py uses."""
+Choice = DraftChoice
+choice_of = choice_in
+"""Names that draft_follower.py uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +116,7 @@ class Advice:
     @property
     def action(self) -> Action:
         """The fix that follows the advice."""
-        drafter, length = self.choice
-        values: dict[str, str | int] = {"draft": length, **({"drafter": drafter.spec_type} if length else {})}
+        values = {name: value for name, value in self.choice.as_settings("").items() if value is not None}
         return Action(ActionKind.OTHER_DRAFTS, message("Use {drafts}", drafts=self.choice.label()), values)
 
     @property
