@@ -362,7 +362,7 @@ class ServerService:
         if launch is None:
             return
         context = f"{launch.context // 1024}K" if launch.context % 1024 == 0 else f"{launch.context:,}"
-        drafts = launch.options.draft_choice.describe(mode=True)
+        drafts = launch.options.draft_choice.label()
         settings_text = message("{context} context · {drafts}", context=context, drafts=drafts)
         if launch.options.embeddings:
             settings_text = (

@@ -128,9 +128,8 @@ def test_the_state_of_pages_survives_a_change_of_the_look(
     launch, lines, marks = window.controller.launch, len(window.page("logs").lines.all_lines), len(cockpit.plots.marks)
     change(window, qtbot, LANGUAGE, "zh_CN")
     assert window.controller.launch is launch, "nothing was restarted"
-    drafts = render(DraftChoice(MTP, 2).describe(mode=True))
-    settings_text = tr("{context} context · {drafts}", context="8K", drafts=drafts)
-    assert window.controller.view.settings == settings_text != "8K context · MTP on, draft length 2"
+    settings_text = tr("{context} context · {drafts}", context="8K", drafts=render(DraftChoice(MTP, 2).label()))
+    assert window.controller.view.settings == settings_text != "8K context · draft 2"
     window.show_page("cockpit")
     now = window.page("cockpit")
     assert now is not cockpit
