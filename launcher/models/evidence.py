@@ -60,6 +60,11 @@ class AcceptedDrafts(NamedTuple):
     date: str
     source: str
 
+    @property
+    def tokens(self) -> float:
+        """The tokens that a pass yielded, with the one that the model adds itself."""
+        return 1 + self.draft * self.share
+
 
 @cache
 def read_acceptance(family: str, drafter: Drafter) -> tuple[AcceptedDrafts, ...]:
@@ -71,6 +76,12 @@ def read_acceptance(family: str, drafter: Drafter) -> tuple[AcceptedDrafts, ...]
     return tuple(
         each for each in rows.values() if each.drafter == drafter.name or DRAFTERS[each.drafter].uses_any(drafter.files)
     )
+
+
+def find_overall(found: Sequence[AcceptedDrafts]) -> AcceptedDrafts | None:
+    """Return the row for all kinds of text, else the one in the middle; None if there is none."""
+    rows = [each for each in found if each.workload == "overall"] or sorted(found, key=lambda each: each.share)
+    return rows[len(rows) // 2] if rows else None
 
 
 def compare_drafters(runs: Iterable[PublishedRun]) -> list[dict[str, PublishedRun]]:

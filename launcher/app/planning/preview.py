@@ -30,7 +30,7 @@ from launcher.models.drafters import (
     list_choices,
     usable_drafters,
 )
-from launcher.models.evidence import read_acceptance
+from launcher.models.evidence import find_overall, read_acceptance
 from launcher.models.fitting import HOST_LIMITS, choose_host_limits
 from launcher.models.geometry import Geometry, read_geometry
 from launcher.models.library import find_entry
@@ -534,17 +534,9 @@ def list_missing_drafts(
         is_offered = not spec_types or row.spec_type in spec_types
         if row.source != "file" or is_here or not (file or runs) or not is_offered:
             continue
-        length = max(runs, key=lambda each: each.draft * each.share).draft if runs else None
-        shares = [each.share for each in runs if each.draft == length]
-        found.append(
-            MissingDraft(
-                row,
-                f"{entry.repo_of(file)}:{file.file}" if entry and file else None,
-                file.expected_bytes if file else None,
-                1 + length * sum(shares) / len(shares) if length else None,
-                length,
-            )
-        )
+        name = f"{entry.repo_of(file)}:{file.file}" if entry and file else None
+        size, usual = file.expected_bytes if file else None, find_overall(runs)
+        found.append(MissingDraft(row, name, size, usual and usual.tokens, usual and usual.draft))
     return tuple(found)
 
 
