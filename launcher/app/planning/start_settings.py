@@ -517,18 +517,12 @@ def _choose_drafting(options: ServeOptions, entry: ModelEntry, file: ModelFile) 
 
     A head in the model's own file is used unless the user named another drafter's file.
     """
-    is_named, has_head = options.draft_file is not None, entry.has_head(file)
-    own = entry.draft_file if is_named or not has_head else None
-    found = _find_drafts(entry)
-    others = tuple(
-        DraftFile(kind, path)
-        for each, path in found.items()
-        if own is None or each.file != own.file
-        for kind in each.kinds
-    )
-    options = replace(options, other_drafts=others)
-    draft_file = next((path for each, path in found.items() if own is not None and each.file == own.file), None)
-    if has_head and not is_named:
+    is_named, found = options.draft_file is not None, _find_drafts(entry)
+    uses_own_head = entry.has_head(file) and not is_named
+    has_file = entry.draft_file is not None and not uses_own_head
+    draft_file = found.pop(entry.all_drafts[0], None) if has_file else None
+    options = replace(options, other_drafts=_list_files(found))
+    if uses_own_head:
         return options
     if entry.embedding or not entry.drafter.can_draft(head=False, file=draft_file is not None):
         return replace(options, draft=0)
@@ -544,14 +538,17 @@ def _find_drafts(entry: ModelEntry) -> dict[CompanionFile, Path]:
     return {each: path for each in entry.all_drafts if (path := find_companion(entry, each)) is not None}
 
 
+def _list_files(found: Mapping[CompanionFile, Path]) -> tuple[DraftFile, ...]:
+    return tuple(DraftFile(kind, path) for each, path in found.items() for kind in each.kinds)
+
+
 def with_drafts_here(options: ServeOptions) -> ServeOptions:
     """Return the options of a start with the drafts that have come to this computer since."""
     try:
         found = _find_drafts(select_file(options.model, load_catalogue()).entry)
     except (LauncherError, OSError):
         return options
-    new = [DraftFile(kind, path) for each, path in found.items() for kind in each.kinds]
-    new = [each for each in new if each.kind not in options.draft_files and not options.embeddings]
+    new = [each for each in _list_files(found) if each.kind not in options.draft_files and not options.embeddings]
     return replace(options, other_drafts=(*options.other_drafts, *new)) if new else options
 
 
