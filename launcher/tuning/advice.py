@@ -152,7 +152,7 @@ class Measured:
             for run in sorted(runs, key=lambda each: each.began_s)
             if run.is_counted
             and _differ_by_draft_only(run.settings, settings)
-            and choice_in(run.settings)[0].takes_length
+            and choice_in(run.settings).drafter.takes_length
         ]
         logs: list[tuple[DraftChoice, float, list[float]]] = []
         for choice, group in groupby(comparable, lambda run: choice_in(run.settings)):
@@ -168,7 +168,7 @@ class Measured:
                 add_counts(
                     count_positions(run.steps or 0, run.acceptance)
                     for run in comparable
-                    if choice_in(run.settings)[0] is drafter
+                    if choice_in(run.settings).drafter is drafter
                 ),
                 longest[drafter],
             )
@@ -191,7 +191,7 @@ def _draw_times(
     choices = [NO_DRAFTS, *(DraftChoice(each, n + 1) for each, most in longest.items() for n in range(most))]
 
     def settings_of(choice: DraftChoice) -> RunSettings:
-        return {DRAFT: choice[1], "drafter": choice[0].spec_type if choice[1] else names[0]}
+        return {DRAFT: choice.length, "drafter": choice.drafter.spec_type if choice.length else names[0]}
 
     surface = CostSurface(space, [settings_of(each) for each in choices])
     free = sum(len(costs) - 1 for _, _, costs in logs)
@@ -219,7 +219,7 @@ def advise_draft_length(used: UseCounts, runs: Sequence[Run]) -> Advice | None:
 def find_faster(used: UseCounts, measured: Measured, *, barred: Collection[DraftChoice] = ()) -> Advice | None:
     """Return the same from what was `measured`. `barred` is not advised."""
     current = choice_in(used.settings)
-    length = current[1]
+    length = current.length
     if not length or used.steps < FEWEST_STEPS or len(used.accepted) < length or used.settings.get("extra"):
         return None
     real_step_s = used.step_s
@@ -234,7 +234,7 @@ def find_faster(used: UseCounts, measured: Measured, *, barred: Collection[Draft
         saved = measured.times[current] - times
         ratio = compare_choices(used, choice, measured.rates, float(saved.mean()), float(saved.std()))
         if ratio is not None and ratio.low > 1 and ratio.estimate > _CLEAR_GAIN:
-            found.append(Advice(length, choice[1], ratio, used.tokens, choice[0], current[0]))
+            found.append(Advice(length, choice.length, ratio, used.tokens, choice.drafter, current.drafter))
     return max(found, key=lambda advice: advice.ratio.low, default=None)
 
 
