@@ -82,12 +82,12 @@ class TunedSettingsCard(Card):
         self.measure = make_button(tr("Measure again"), self.measure_requested.emit)
         self.mode = make_control(settings.find_setting(ADVICE))
         self.mode.chosen.connect(partial(controller.change_setting, ADVICE))
-        self.head.addWidget(self.mode)
         for label in (self.tuned, self.changed, self.advice):
             label.setWordWrap(True)
             self.body.addWidget(label)
         below_changed = self.body.indexOf(self.changed) + 1
         self.body.insertWidget(below_changed, self.measure, alignment=Qt.AlignmentFlag.AlignLeft)
+        self.body.addWidget(self.mode, alignment=Qt.AlignmentFlag.AlignLeft)
         self.show_state(TunedState())
         controller.setting_changed.connect(self._handle_setting)
 
