@@ -57,9 +57,9 @@ _USUAL_NOISE, _START_NOISE, _MOST_NOISE = 0.05, 0.005, 0.25
 replies from which they tell nothing."""
 _DRAWS = 256
 _REACH, _TINY = 1.96, 1e-9
-Choice = DraftChoice
+Choice = tuple[Drafter, int]
 choice_of = choice_in
-"""Names that draft_follower.py uses."""
+"""A DraftChoice, and what reads it, as draft_follower.py calls them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ def advise_draft_length(used: UseCounts, runs: Sequence[Run]) -> Advice | None:
     return find_faster(used, Measured.from_runs(used.settings, runs))
 
 
-def find_faster(used: UseCounts, measured: Measured, *, barred: Collection[DraftChoice] = ()) -> Advice | None:
+def find_faster(used: UseCounts, measured: Measured, *, barred: Collection[Choice] = ()) -> Advice | None:
     """Return the same from what was `measured`. `barred` is not advised."""
     current = choice_in(used.settings)
     length = current.length
@@ -239,7 +239,7 @@ def find_faster(used: UseCounts, measured: Measured, *, barred: Collection[Draft
 
 
 def compare_choices(
-    used: UseCounts, other: DraftChoice, rates: Mapping[Drafter, Sequence[float]], saved: float, saved_sd: float
+    used: UseCounts, other: Choice, rates: Mapping[Drafter, Sequence[float]], saved: float, saved_sd: float
 ) -> Interval | None:
     """Return how many times as fast `other` would have been for the counted use; None if that is unknown.
 

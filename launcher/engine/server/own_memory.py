@@ -175,7 +175,7 @@ def _estimate_gpu_memory(
     draft_file = inputs.get("draft_file")
     try:
         stored = dict(inputs["setting"])
-        sizes = [tuple(each) for each in stored.get("draft_sizes", stored.pop("other_draft_bytes", ()))]
+        sizes = [tuple(each) for each in stored.get("draft_sizes") or stored.pop("other_draft_bytes", ())]
         if own_bytes := stored.pop("draft_model_bytes", 0):  # a server of an earlier version
             sizes += [(kind, own_bytes) for kind in file_kinds_of(stored.get("spec_type", MTP.spec_type))[:1]]
         stored["draft_sizes"] = tuple(sizes)
