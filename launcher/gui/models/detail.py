@@ -672,11 +672,14 @@ def _plan_facts(file: LibraryFile | None) -> _Facts:
         context = tr("{tokens} of {trained} trained", tokens=context, trained=format_context_length(trained))
     rows = [(tr("Context"), context, tr("{count} tokens", count=f"{plan.setting.context:,}"))]
     head = tr("in the file, not used") if entry.has_head(plan.file) else tr("none")
-    match plan.setting.drafter.source:
+    choice = plan.setting.draft_choice
+    match choice.drafter.source:
         case "file":
-            head = tr("in a file of its own, draft {count}", count=plan.setting.draft)
+            head = tr("in a file of its own, draft {count}", count=render(choice.number))
         case "head":
-            head = tr("in the file, draft {count}", count=plan.setting.draft)
+            head = tr("in the file, draft {count}", count=render(choice.number))
+        case "text":
+            head = render(choice.label())
     rows.append((tr("Draft head"), head, ""))
     rows.append((tr("Reads"), _senses_text(plan), ""))
     if entry.licence:
