@@ -189,7 +189,7 @@ def _from_catalogue(
     items = [DownloadItem("model", _model_files(hub, file, None if revision else file))]
     if draft := entry.draft_file:
         own = draft.repo in (None, entry.repo)
-        hub_file = HubFile(entry.repo_of(draft) or entry.repo, draft.file, chosen if own else "main")
+        hub_file = HubFile(draft.repo or entry.repo, draft.file, chosen if own else "main")
         figures = _size_and_hash(draft if own and not revision else None)
         items.append(DownloadItem("draft", (DownloadFile(draft.file, hub_file, None, *figures),)))
     if vision:
@@ -205,7 +205,7 @@ def _projector_items(entry: ModelEntry, revision: str | None) -> list[DownloadIt
         raise BadOption(message("No vision projector of {id} is known.", id=entry.id), message("Omit --vision."))
     own = projector.repo in (None, entry.repo)
     chosen = revision or entry.revision or "main"
-    hub_file = HubFile(entry.repo_of(projector) or "", projector.file, chosen if own else "main")
+    hub_file = HubFile(projector.repo or entry.repo or "", projector.file, chosen if own else "main")
     figures = _size_and_hash(None if revision else projector)
     return [DownloadItem("mmproj", (DownloadFile(projector.file, hub_file, None, *figures),))]
 
