@@ -55,7 +55,7 @@ def compare_repository(repo: str, models: Sequence[ModelEntry], listing: RepoLis
 def _files_in(model: ModelEntry, repo: str) -> list[ModelFile | CompanionFile]:
     beside = [*([model.draft] if model.draft else []), *model.mmproj]
     own: Sequence[ModelFile] = model.files if model.repo == repo else ()
-    return [*own, *(each for each in beside if (each.repo or model.repo) == repo)]
+    return [*own, *(each for each in beside if model.repo_of(each) == repo)]
 
 
 def _names_of(file: ModelFile | CompanionFile) -> tuple[str, ...]:

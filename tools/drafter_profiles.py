@@ -32,7 +32,7 @@ from launcher.app.measuring.session_bench import SessionBench
 from launcher.app.planning.start_settings import make_unresolved_options
 from launcher.app.serving.session import ServerSession
 from launcher.engine.serve_options import ServeOptions
-from launcher.models.drafters import drafter_in
+from launcher.models.drafters import choice_in
 from launcher.models.server_settings import Value
 from launcher.tuning.goal import Goal
 from launcher.tuning.records import Prompt, Run, RunSettings
@@ -294,7 +294,7 @@ async def judge_profiles(numbers: Sequence[int], *, slow: int, rounds: int, budg
 
 
 def _name(way: Way) -> str:
-    return str(drafter_in({DRAFTER: way[0], DRAFT: way[1]}).label(way[1]))
+    return str(choice_in({DRAFTER: way[0], DRAFT: way[1]}).label())
 
 
 def main() -> int:

@@ -14,9 +14,10 @@ from launcher.cli.layout import UNKNOWN, format_table, merge_similar, wrap_text
 from launcher.cli.measured_subject import cost_of_runs, measure_subject, prepare_subject, read_prices
 from launcher.cli.output import Note, Result
 from launcher.cli.progress import Reporter
-from launcher.models.drafters import drafter_of
+from launcher.models.drafters import choice_in
 from launcher.tuning.agent_tasks import find_shape, judge_tasks
 from launcher.tuning.endurance import judge_endurance
+from launcher.tuning.space import DRAFT
 from launcher.tuning.workloads import load_workload
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ async def run(options: argparse.Namespace) -> int:
         data = {**to_json(verdict), "draft": draft, **cost}
         return Result(data, _format_verdict(verdict, cost_text), exit_code=1 if verdict.answer == "ended" else 0)
 
-    drafts = drafter_of(draft).label(draft, off="no MTP")
+    drafts = choice_in({**subject.settings, DRAFT: draft}).label(off="no MTP")
     reporter.show_event(None, [Note(f"{one_line(subject.model_name)}, {drafts}: {options.minutes:g} min of load.")])
     return await measure_subject(
         lambda session, on_begun: run_endurance(
@@ -82,7 +83,7 @@ async def _run_agent(options: argparse.Namespace) -> int:
         failed = verdict.seconds_per_task is None
         return Result({**to_json(verdict), "draft": draft}, _format_tasks(verdict), exit_code=1 if failed else 0)
 
-    drafts = drafter_of(draft).label(draft, off="no MTP")
+    drafts = choice_in({**subject.settings, DRAFT: draft}).label(off="no MTP")
     load = f"{options.minutes:g} min of tasks as {shape.name} has them."
     reporter.show_event(None, [Note(f"{one_line(subject.model_name)}, {drafts}: {load}")])
     return await measure_subject(

@@ -231,7 +231,7 @@ def _format_estimate(
     situation: Situation,
     comparison: EngineComparison | LauncherError | None,
 ) -> Iterator[str]:
-    drafts = setting.drafter.label(setting.draft)
+    drafts = setting.draft_choice.label()
     split = f" on {setting.gpus} GPUs" if setting.gpus > 1 else ""
     yield wrap_text(f"{source.model.name}, {source.model.architecture}, {format_file_size(source.model.file_bytes)}")
     settings = (

@@ -21,7 +21,7 @@ from launcher.cli.progress import StateLine
 from launcher.cli.suggested_fixes import print_failure
 from launcher.engine.server.last_start import save_last_model
 from launcher.engine.server.state import ServerState, ServerStatus
-from launcher.models.drafters import drafter_in
+from launcher.models.drafters import choice_in
 
 if TYPE_CHECKING:
     from launcher.engine.server.registry import ServerEntry
@@ -83,8 +83,8 @@ def _make_request(model: str, options: argparse.Namespace) -> Join:
 
 def _describe_ready(ready: Mapping[str, Any]) -> Iterator[str]:
     settings = ready["settings"]
-    draft, slots = settings.get("draft"), settings.get("slots")
-    mode: str = drafter_in(settings).describe(draft, mode=True)
+    slots = settings.get("slots")
+    mode: str = choice_in(settings).describe(mode=True)
     if ready["embeddings"]:
         mode = "reranking" if ready["reranking"] else "embeddings"
     yield from ready["notices"]

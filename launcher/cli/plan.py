@@ -526,7 +526,7 @@ def _describe_machine(situation: Situation) -> Iterator[str]:
 
 def _describe_briefly(plan: Plan) -> str:
     setting = plan.setting
-    words = [f"{setting.context:,}", setting.kv, setting.drafter.label(setting.draft, off="no MTP")]
+    words = [f"{setting.context:,}", setting.kv, setting.draft_choice.label(off="no MTP")]
     if setting.ubatch != 512:  # llama.cpp's default
         words.append(f"ub {setting.ubatch}")
     if setting.n_cpu_moe:
@@ -563,7 +563,7 @@ def _describe_plan(
     layers = f"{setting.n_cpu_moe} layer{'' if setting.n_cpu_moe == 1 else 's'}"
     experts = f", experts of {layers} on the host" if setting.n_cpu_moe else ""
     experts += f", expert cache of {setting.moe_cache_mib:,} MiB" if setting.moe_cache_mib else ""
-    mtp = setting.drafter.label(setting.draft)
+    mtp = setting.draft_choice.label()
     slots = f", {setting.slots} slots" if setting.slots > 1 else ""
     split = f", split over {setting.used_gpus} GPUs" if setting.used_gpus > 1 else ""
     others = f"ubatch {setting.ubatch}{slots}{experts}{split}"
@@ -595,9 +595,7 @@ def _describe_plan(
     words, lacks = _make_command(plan, engine, [], options.rpc, local_file)
     yield from _format_rows("caution", [*plan.cautions, *lacks, *uncounted_arguments(extra)])
     if plan.forecast and plan.status is not Status.TOO_BIG:
-        yield _format_row(
-            "speed", describe_forecast(plan.forecast, drafts=setting.drafter.drafts, mtp=setting.drafter.uses_head)
-        )
+        yield _format_row("speed", describe_forecast(plan.forecast, setting.drafter))
     if plan.reading:
         yield _format_row("speed", describe_reading(plan.reading))
     measured = [describe_run(plan.entry, result) for result in plan.evidence]
@@ -616,7 +614,7 @@ def _describe_plan(
         model, quant = plan.entry.id, plan.file.quant
         served = f"`mtp-launcher serve {model}` starts {served_quant}, which is here"
         yield _format_row("", f"{served}; `serve {model}:{quant}` starts this.")
-    if setting.mmproj_bytes and (projector := plan.entry.projector) and (repo := projector.repo or plan.entry.repo):
+    if setting.mmproj_bytes and (projector := plan.entry.projector) and (repo := plan.entry.repo_of(projector)):
         yield _format_row("", f"{repo}:{projector.file}")
     yield _format_row("command", shlex.join(words) + (f"   and yours: {shlex.join(extra)}" if extra else ""))
 

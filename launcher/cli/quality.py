@@ -17,7 +17,6 @@ from launcher.cli.measured_subject import resolve_model_and_options
 from launcher.cli.output import Note, Result, print_result
 from launcher.cli.progress import Reporter
 from launcher.engine.settings import parse_settings
-from launcher.models.drafters import drafter_of
 
 if TYPE_CHECKING:
     from launcher.app.measuring.quality import QualityCheck, QualityReport
@@ -88,7 +87,7 @@ def _format_row(row: QualityRow) -> Sequence[str]:
     return (
         row.quant,
         row.kv,
-        drafter_of(row.draft).label(row.draft, off="off"),
+        row.drafts.label(off="off"),
         kl,
         UNKNOWN if row.kl_99 is None else f"{row.kl_99:.3f}",
         UNKNOWN if row.same_top is None else f"{100 * row.same_top:.1f} %",

@@ -213,7 +213,7 @@ def _describe_server(session: ServerSession, start: ResolvedStart, options: argp
         return
     limits, kept = format_settings(launch.limits), format_settings(start.settings_from(SettingOrigin.KEPT))
     plan_settings = launch.plan_settings("cpu")
-    mode: str = launch.options.drafter.describe(launch.options.draft, mode=True)
+    mode: str = launch.options.draft_choice.describe(mode=True)
     texts_path = launch.options.texts_path
     if texts_path:
         mode = "reranking" if launch.options.reranking else "embeddings"
@@ -248,8 +248,8 @@ async def _print_advice(session: ServerSession, *, as_json: bool) -> None:
         return
     advice = await asyncio.to_thread(find_advice, launch)
     if advice is not None:
-        other = advice.better and advice.drafter.spec_type != launch.options.drafter.spec_type
-        chosen = f"draft={advice.better}" + (f" --set drafter={advice.drafter.spec_type}" if other else "")
+        changes = advice.choice.as_settings(launch.options.drafter.spec_type)
+        chosen = " --set ".join(f"{name}={value}" for name, value in changes.items() if value is not None)
         commands = f"`mtp-launcher restart --set {chosen}` tries it, `mtp-launcher tune` measures."
         print(f"Advice: {advice.sentence} {commands}", file=sys.stderr, flush=True)
 

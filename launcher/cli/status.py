@@ -10,7 +10,7 @@ from launcher.app.serving.running_servers import read_running_servers
 from launcher.cli.layout import health_line
 from launcher.cli.output import Result
 from launcher.gateway.certificate import certificate_path, read_fingerprint
-from launcher.models.drafters import drafter_in
+from launcher.models.drafters import choice_in
 
 if TYPE_CHECKING:
     from launcher.app.serving.running_servers import RegisteredServer
@@ -74,7 +74,7 @@ def _format_servers(servers: Sequence[RegisteredServer], *, show_key: bool) -> I
 
 
 def _format_model(url: str, state: str, model: ServedModel) -> str:
-    mode: str = drafter_in({**model.settings, "draft": model.draft}).describe(model.draft)
+    mode: str = choice_in({**model.settings, "draft": model.draft}).describe()
     if model.embeddings:
         mode = "reranking" if model.reranking else "embeddings"
     if model.engine_pid is None and state == "stopped":

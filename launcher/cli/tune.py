@@ -34,7 +34,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
 from launcher.engine.server.last_start import require_last_model
 from launcher.engine.server.registry import find_server
-from launcher.models.drafters import drafter_in, find_drafter
+from launcher.models.drafters import choice_in, find_drafter
 from launcher.monitor.meter import sum_acceptance
 from launcher.tuning.agent_tasks import (
     DEFAULT_AGENT,
@@ -46,7 +46,7 @@ from launcher.tuning.agent_tasks import (
 )
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.plan_of_trials import grace_s
-from launcher.tuning.space import DRAFT, DRAFTER, draft_length
+from launcher.tuning.space import DRAFT, DRAFTER
 from launcher.tuning.tuner import (
     AnswersCompared,
     ClientsAwaited,
@@ -63,7 +63,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from launcher.app.measuring.saved_tunes import SavedTune
-    from launcher.app.measuring.tuner_space import MissingDraft, PreparedTune
+    from launcher.app.measuring.tuner_space import PreparedTune
+    from launcher.app.planning.preview import MissingDraft
     from launcher.app.serving.borrowed_session import BorrowedSession
     from launcher.tuning.records import RunSettings
     from launcher.tuning.tune_state import Trial
@@ -534,7 +535,7 @@ def describe_settings(settings: RunSettings, baseline: Mapping[str, object]) -> 
     drafts = (DRAFT, DRAFTER)
     changed = {name: value for name, value in settings.items() if name not in drafts and value != baseline.get(name)}
     others = [f"{_format_name(name)} {value}" for name, value in changed.items()]
-    return ", ".join([drafter_in(settings).label(draft_length(settings), off="off"), *others])
+    return ", ".join([choice_in(settings).label(off="off"), *others])
 
 
 def format_minutes(seconds: float) -> str:

@@ -158,7 +158,7 @@ def _describe_plan(request: FirstStartRequest, plan: Plan | None) -> Iterator[st
     if plan is None:
         yield Note(request.model)
         return
-    drafts = plan.setting.drafter.label(plan.setting.draft)
+    drafts = plan.setting.draft_choice.label()
     settings = f"context {plan.setting.context:,}, KV {plan.setting.kv}, {drafts}"
     memory = f"needs {plan.required_mib:,} of {plan.free_mib:,} MiB ({plan.status.value})"
     yield Note(wrap_text(f"{plan.entry.name}, {plan.file.quant}, {settings}: {memory}"))

@@ -361,13 +361,9 @@ class ServerService:
         launch = self._posted_launch = session.supervisor.launch
         if launch is None:
             return
-        draft, drafter = launch.options.draft, launch.options.drafter
         context = f"{launch.context // 1024}K" if launch.context % 1024 == 0 else f"{launch.context:,}"
-        settings_text = (
-            message("{context} context · draft {draft} · MTP on", context=context, draft=draft)
-            if drafter.uses_head
-            else message("{context} context · {drafts}", context=context, drafts=drafter.label(draft))
-        )
+        drafts = launch.options.draft_choice.label()
+        settings_text = message("{context} context · {drafts}", context=context, drafts=drafts)
         if launch.options.embeddings:
             settings_text = (
                 message("{context} context · ranks texts", context=context)

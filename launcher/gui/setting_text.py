@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from launcher.gui.translation import ntr, render, tr
-from launcher.models.drafters import drafter_of
+from launcher.gui.translation import ntr, tr
 
 if TYPE_CHECKING:
     from launcher.models.server_settings import Value
@@ -17,8 +16,6 @@ def setting_text(name: str, value: "Value") -> str:
     match name, value:
         case "ctx", int():
             return tr("{tokens} context", tokens=format_context_length(value))
-        case "draft", _:
-            return render(drafter_of(value).label(int(value or 0)))
         case "kv", _:
             return tr("KV {type}", type=value)
         case "ubatch", int():

@@ -67,7 +67,7 @@ def choose_file(
         free_mib=plan.free_mib,
         context=setting.context,
         kv=setting.kv,
-        drafts=setting.drafter.label(setting.draft),
+        drafts=setting.draft_choice.label(),
     )
     return FileChoice(plan.entry, plan.file, plan, why)
 

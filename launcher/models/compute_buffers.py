@@ -28,7 +28,6 @@ from launcher.models.compute_graph import (
     head_graph,
     trunk_graph,
 )
-from launcher.models.drafters import drafter_of
 from launcher.models.geometry import Geometry
 
 # Scheduler: cuts a graph into splits, each on one device, and copies tensors between them.
@@ -694,7 +693,7 @@ def draft_model_buffers(draft: Geometry, target: Geometry, setting: ComputeSetti
 def _estimate_buffers(
     geometry: Geometry, setting: ComputeSetting, *, target_hidden: int = 0, pipelined: bool = True
 ) -> ComputeBuffers:
-    layers, on_host, drafts = geometry.layers, setting.cpu_expert_layers, drafter_of(setting.draft).drafts
+    layers, on_host, drafts = geometry.layers, setting.cpu_expert_layers, setting.draft > 0
     trunk_experts, head_experts = setting.expert_bytes[: min(on_host, layers)], setting.expert_bytes[layers:]
     # Layers that are alike, and those beyond the repeating pattern, need no sizes of their own.
     are_listed = len(trunk_experts) < blocks_until_repetition(geometry) and len(set(trunk_experts)) > 1

@@ -6,7 +6,7 @@ Arguments, memory estimates, forecasts, plans, tunes, the catalogue, exports and
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from launcher.base.messages import FaceName, Message, as_message, mark, message
 
@@ -82,34 +82,10 @@ class Drafter:
         """Return the rows of logits for each slot; 0 where a head in the model's file decides."""
         return self.outputs or (1 + length if self.source == "file" and not self.uses_head else 0)
 
-    def label(self, length: int, *, off: str = MTP_OFF) -> Message:
-        """Return how tokens are drafted in a few words, such as "draft 3"; `off` if none are."""
-        if not self.drafts:
-            return as_message(off)
-        if not self.takes_length:
-            return message("drafts from repeats")
-        name = None if self.uses_head else as_message(self.title)  # what a head drafts needs no name
-        return message("draft {draft}[ by {drafter}]", draft=length, drafter=name)
-
-    def short_label(self, length: int) -> Message:
-        """Return a name with the draft length, such as "DFlash 4"; "off" if nothing is drafted."""
-        name = self.name_short
-        return message("{drafter} {draft}", drafter=name, draft=length) if self.takes_length and self.drafts else name
-
     @property
     def name_short(self) -> Message:
         """Its name in few words, such as "DFlash"; "off" if nothing is drafted."""
         return as_message(self.short or self.title)
-
-    def describe(self, length: int, *, mode: bool = False) -> Message:
-        """Return the same with more words: "draft length 3", or with `mode` "MTP on, draft length 3"."""
-        if not self.drafts or not self.takes_length:
-            return self.label(length)
-        in_full = message("draft length {draft}", draft=length)
-        is_named = mode or not self.uses_head
-        return (
-            message("{drafter} on, {drafts}", drafter=as_message(self.title), drafts=in_full) if is_named else in_full
-        )
 
 
 NONE = Drafter("none", "none", "", short=mark("off"))
@@ -177,10 +153,10 @@ else:
 
 
 @cache
-def find_drafter(spec_type: str, files: tuple[str, ...] = ()) -> Drafter:
+def find_drafter(spec_type: object, files: tuple[str, ...] = ()) -> Drafter:
     """Return the drafter that --spec-type calls `spec_type`, for a model with such kinds of `files` beside it.
 
-    One that only a later version has, as in its history, is taken for a head.
+    None, and one that only a later version has, as in its history, is taken for a head.
     """
     rows = [row for row in _ROWS if row.spec_type == spec_type] or [MTP]
     return next((row for row in rows if row.uses_any(files)), rows[0])
@@ -212,27 +188,46 @@ def with_usual_length(settings: Mapping[str, Any], named: Drafter | None) -> dic
     return {**({"draft": named.usual_length} if named else {}), **settings}
 
 
-def drafter_of(length: object, drafter: Drafter = MTP) -> Drafter:
-    """Return `drafter` if it drafts with that length, else NONE."""
-    return drafter if length else NONE
-
-
-def drafter_in(settings: Mapping[str, object]) -> Drafter:
-    """Return the drafter of settings by name, such as those of a run."""
-    return drafter_of(settings.get("draft"), find_drafter(str(settings.get("drafter") or MTP.spec_type)))
-
-
-@dataclass(frozen=True, slots=True)
-class DraftChoice:
+class DraftChoice(NamedTuple):
     """A way to draft and its length, which are chosen as one. The length of drafters that take none is their usual."""
 
-    drafter: Drafter
+    drafter: Drafter = NONE
     length: int = 0
 
     @property
-    def label(self) -> Message:
-        """A few words, such as "DFlash 4"."""
-        return self.drafter.short_label(self.length)
+    def number(self) -> Message:
+        """What follows "draft" in a sentence: "3", "4 by DFlash", "from repeats"."""
+        if not self.drafter.takes_length:
+            return message("from repeats")
+        is_named = self.drafter.drafts and not self.drafter.uses_head  # what a head drafts needs no name
+        name = as_message(self.drafter.title) if is_named else None
+        return message("{draft}[ by {drafter}]", draft=self.length, drafter=name)
+
+    def label(self, *, off: str = MTP_OFF) -> Message:
+        """Return how tokens are drafted in a few words, such as "draft 3"; `off` if none are."""
+        if not self.drafter.drafts:
+            return as_message(off)
+        if not self.drafter.takes_length:
+            return message("drafts from repeats")
+        return message("draft {draft}", draft=self.number)
+
+    @property
+    def short_label(self) -> Message:
+        """The drafter's name with the length, such as "DFlash 4"; "off" if nothing is drafted."""
+        name = self.drafter.name_short
+        is_counted = self.drafter.drafts and self.drafter.takes_length
+        return message("{drafter} {draft}", drafter=name, draft=self.length) if is_counted else name
+
+    def describe(self, *, mode: bool = False) -> Message:
+        """Return the same as `label` with more words: "draft length 3", or with `mode` "MTP on, draft length 3"."""
+        if not self.drafter.drafts or not self.drafter.takes_length:
+            return self.label()
+        drafts, name = message("draft length {draft}", draft=self.length), as_message(self.drafter.title)
+        return (
+            message("{drafter} on, {drafts}", drafter=name, drafts=drafts)
+            if mode or not self.drafter.uses_head
+            else drafts
+        )
 
     def as_settings(self, own: str) -> dict[str, int | str | None]:
         """Return the server settings of it, by name, for a model whose `own` drafter --spec-type calls so."""
@@ -241,21 +236,27 @@ class DraftChoice:
         return {"draft": self.length, "drafter": None if self.drafter.spec_type == own else self.drafter.spec_type}
 
 
-def as_choice(drafter: Drafter, length: int) -> DraftChoice:
-    """Return a drafter in use with its draft length as a choice."""
-    return DraftChoice(drafter, (length if drafter.takes_length else drafter.usual_length) if drafter.drafts else 0)
+NO_DRAFTS = DraftChoice()
+
+
+def choose_drafts(drafter: Drafter, length: int | None) -> DraftChoice:
+    """Return a drafter with a draft length as a choice: no drafts if that is 0 or None."""
+    if not (drafter.drafts and length):
+        return NO_DRAFTS
+    return DraftChoice(drafter, length if drafter.takes_length else drafter.usual_length)
+
+
+def choice_in(settings: Mapping[str, Any]) -> DraftChoice:
+    """Return the drafter and the draft length of settings by name, such as those of a run."""
+    return choose_drafts(find_drafter(settings.get("drafter")), int(settings.get("draft") or 0))
+
+
+def drafter_in(settings: Mapping[str, Any]) -> Drafter:
+    """Return the drafter of settings by name."""
+    return choice_in(settings).drafter
 
 
 def list_choices(drafters: Iterable[Drafter], lengths: Iterable[int]) -> tuple[DraftChoice, ...]:
     """Return no drafts, then each of some drafters with each length that it takes."""
-    found = [as_choice(each, length) for each in drafters for length in lengths]
-    return tuple(dict.fromkeys((DraftChoice(NONE), *found)))
-
-
-def name_draft(settings: Mapping[str, object]) -> Message:
-    """Return what follows "draft" in a sentence on settings by name: "3", "4 by DFlash", "from repeats"."""
-    drafter = drafter_in(settings)
-    if not drafter.takes_length:
-        return message("from repeats")
-    name = None if drafter.uses_head or not drafter.drafts else as_message(drafter.title)
-    return message("{draft}[ by {drafter}]", draft=settings.get("draft") or 0, drafter=name)
+    found = [choose_drafts(each, length) for each in drafters for length in lengths]
+    return tuple(dict.fromkeys((NO_DRAFTS, *found)))

@@ -60,6 +60,11 @@ class AcceptedDrafts(NamedTuple):
     date: str
     source: str
 
+    @property
+    def tokens(self) -> float:
+        """The tokens that a pass yielded, with the one that the model adds itself."""
+        return 1 + self.draft * self.share
+
 
 @cache
 def read_acceptance(family: str, drafter: Drafter) -> tuple[AcceptedDrafts, ...]:
@@ -73,23 +78,23 @@ def read_acceptance(family: str, drafter: Drafter) -> tuple[AcceptedDrafts, ...]
     )
 
 
-def find_published_gain(
-    runs: Iterable[PublishedRun], spec_type: str, own: str
-) -> tuple[PublishedRun | None, PublishedRun | None]:
-    """Return the run with the best gain by a drafter, and that by a model's `own` on the same computer by its source.
+def find_overall(found: Sequence[AcceptedDrafts]) -> AcceptedDrafts | None:
+    """Return the row for all kinds of text, else the one in the middle; None if there is none."""
+    rows = [each for each in found if each.workload == "overall"] or sorted(found, key=lambda each: each.share)
+    return rows[len(rows) // 2] if rows else None
 
-    Both are called as --spec-type does; None for what nobody published for llama.cpp.
+
+def compare_drafters(runs: Iterable[PublishedRun]) -> list[dict[str, PublishedRun]]:
+    """Return the best run with each drafter, as --spec-type calls it, the one with the best gain first.
+
+    Those of one dictionary are by one source, on one computer, with one file and the same rate without drafts. Runs by
+    other engines, and those that are not to be trusted, are left out.
     """
-
-    def find_best(spec: str, beside: PublishedRun | None = None) -> PublishedRun | None:
-        found = [
-            run for run in good if run.spec_type == spec and (beside is None or _setting_of(run) == _setting_of(beside))
-        ]
-        return max(found, key=lambda run: run.speedup or 0, default=None)
-
     good = [run for run in runs if run.speedup and run.trust == "good" and not is_other_engine(run.engine, run.backend)]
-    best = find_best(spec_type)
-    return best, find_best(own, best) if best is not None and own != spec_type else None
+    found: dict[tuple[object, ...], dict[str, PublishedRun]] = {_setting_of(run): {} for run in good}
+    for run in sorted(good, key=lambda run: run.speedup or 0, reverse=True):
+        found[_setting_of(run)].setdefault(run.spec_type, run)
+    return list(found.values())
 
 
 def _setting_of(run: PublishedRun) -> tuple[object, ...]:

@@ -91,7 +91,7 @@ def read_draft_model(entry: ModelEntry, draft: CompanionFile | None = None) -> D
     draft = entry.draft if draft is None else draft
     if draft is None:
         return None
-    if not draft.is_local and (draft.repo or entry.repo):
+    if not draft.is_local and entry.repo_of(draft):
         summary = load_summary(draft.sha256) if draft.sha256 else None
     else:
         summary = _summarise_local(Path(draft.file))

@@ -197,7 +197,7 @@ def _hub_files(model: ModelEntry) -> Iterator[tuple[str, str, str]]:
         for file in model.files:
             yield from ((file.quant, model.repo, each.file) for each in _list_parts(file) or (file,))
     for label, companion in _list_companions(model):
-        if repo := companion.repo or model.repo:
+        if repo := model.repo_of(companion):
             yield label, repo, companion.file
 
 
@@ -228,7 +228,7 @@ def _pair_figures(model: ModelEntry, known: _Known) -> Iterator[tuple[str, _Entr
         yield file.quant, file, _figure_of(file, repo, known)
         yield from ((file.quant, part, known.get((repo, part.file))) for part in _list_parts(file))
     for label, companion in _list_companions(model):
-        yield label, companion, known.get((companion.repo or repo, companion.file))
+        yield label, companion, known.get((model.repo_of(companion) or "", companion.file))
 
 
 def _find_differences(model: ModelEntry, known: _Known) -> Iterator[Difference]:
@@ -250,7 +250,7 @@ def _fill_model(model: ModelEntry, kept: _HubReply) -> ModelEntry:
     known, repo = kept.known, model.repo or ""
 
     def fill_companion(companion: CompanionFile) -> CompanionFile:
-        return _fill_entry(companion, known.get((companion.repo or repo, companion.file)))
+        return _fill_entry(companion, known.get((model.repo_of(companion) or "", companion.file)))
 
     return replace(
         model,

@@ -473,7 +473,7 @@ def find_companion(entry: ModelEntry, companion: CompanionFile) -> Path | None:
     """Return the local path of a model's draft or vision projector, or None."""
     if companion.is_local:
         return path if (path := Path(companion.file)).is_file() else None
-    repo = companion.repo or entry.repo
+    repo = entry.repo_of(companion)
     index, _ = read_index()
     for record in index.records:
         if (record.repo, record.file) == (repo, companion.file) and record.path.is_file():

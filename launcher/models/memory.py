@@ -23,7 +23,6 @@ from launcher.models.compute_buffers import (
 )
 from launcher.models.compute_graph import ASSISTANT, attention_interval, blocks_until_repetition
 from launcher.models.cuda_pool import PoolBytes, pool_bytes
-from launcher.models.drafters import file_kinds_of
 from launcher.models.geometry import Geometry
 from launcher.models.kept_buffers import find_compute_buffers
 from launcher.models.overhead import USUAL_MIB
@@ -84,8 +83,8 @@ class PlanSettings(ServerSettings):
     what is known of each (empty: nothing).
     `host_aside_mib` is the free host memory that a GPU with unified memory cannot take, None if the GPU's memory is its
     own.
-    `mmproj_bytes` is the size of a vision projector on the GPU, `draft_model_bytes` that of the file of the
-    model's own drafter, `other_draft_bytes` those of others, each by its kind.
+    `mmproj_bytes` is the size of a vision projector on the GPU, `draft_sizes` those of the files with which the model
+    may draft, each by its kind, in bytes.
     """
 
     context: int
@@ -102,23 +101,17 @@ class PlanSettings(ServerSettings):
     cards: tuple[Card, ...] = ()
     host_aside_mib: int | None = None
     mmproj_bytes: int = 0
-    draft_model_bytes: int = 0
-    other_draft_bytes: tuple[tuple[str, int], ...] = ()
+    draft_sizes: tuple[tuple[str, int], ...] = ()
 
     @property
     def draft_files(self) -> tuple[str, ...]:
         """Kinds of the files beside the model's with which it may draft."""
-        return tuple(kind for kind, _ in self._all_drafts)
+        return tuple(kind for kind, _ in self.draft_sizes)
 
     @property
     def draft_bytes(self) -> int:
         """Size of the file with which it drafts, else 0."""
-        return next((size for kind, size in self._all_drafts if kind in self.drafter.files), 0)
-
-    @property
-    def _all_drafts(self) -> tuple[tuple[str, int], ...]:
-        own = file_kinds_of(self.spec_type)[:1] if self.draft_model_bytes else ()
-        return (*((kind, self.draft_model_bytes) for kind in own), *self.other_draft_bytes)
+        return next((size for kind, size in self.draft_sizes if kind in self.drafter.files), 0)
 
     @property
     def used_gpus(self) -> int:

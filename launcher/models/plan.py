@@ -12,7 +12,8 @@ from typing import Any
 from launcher.base.errors import BadOption, ModelUnknown
 from launcher.base.messages import command_name, join_messages, mark, message, suggest_names
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
-from launcher.models.drafters import NO_MTP, drafter_of
+from launcher.models.drafters import NO_MTP
+from launcher.models.evidence import accepted_shares
 from launcher.models.file_size import expect_size
 from launcher.models.fitting import (
     CONTEXT_WITHOUT_GPU,
@@ -343,8 +344,8 @@ def _missing_fact(entry: ModelEntry, file: ModelFile, draft: int, criteria: Plan
     draft_file, length = entry.draft_file, draft if criteria.draft is None else criteria.draft
     if draft_file and length and draft_file.expected_bytes is None:
         state_it = message("Set size_bytes of {file}, or use {no_mtp}.", file=draft_file.file, no_mtp=NO_MTP)
-        is_on_hub = draft_file.repo or entry.repo
-        return message("the size of its draft is unknown"), _name_refresh(entry) if is_on_hub else state_it
+        unknown = message("the size of its draft is unknown")
+        return unknown, _name_refresh(entry) if entry.repo_of(draft_file) else state_it
     return None
 
 
@@ -380,7 +381,7 @@ def _make_model_plans(
     if not ranked:  # the smallest file is nearest to fitting
         smallest = min(known, key=lambda each: _size_bytes(*each[:2]), default=None)
         return [] if smallest is None else [_make_ranked_plan(smallest, None, situation, criteria)]
-    if criteria.quant is None and not drafter_of(ranked[0].draft).drafts:
+    if criteria.quant is None and not ranked[0].draft:
         for sibling in _list_headless(entry, catalogue.models):
             more = _usable_files(sibling, _requested_files(sibling, criteria), criteria)
             known += more
@@ -515,7 +516,7 @@ def _make_ranked_plan(
     entry, file, weights = known
     preset = _ranked_preset(file, ranked, criteria)
     setting = _preset_settings(entry, file, preset, situation, criteria)
-    if ranked is not None and drafter_of(ranked.draft).drafts and ranked.drafter is not setting.drafter_if_on:
+    if ranked is not None and ranked.draft and ranked.drafter is not setting.drafter_if_on:
         setting = replace(setting, chosen_drafter=ranked.drafter.spec_type, draft=ranked.draft)
         entry = entry.with_drafter(setting.chosen_drafter)  # with its file
     return _make_plan(entry, file, weights, setting, preset, situation, criteria, ranked)
@@ -551,7 +552,7 @@ def _preset_settings(
     values: dict[str, Any] = {
         "context": min(preset.ctx, CONTEXT_WITHOUT_GPU) if on_cpu else preset.ctx,
         "kv": preset.kv,
-        "draft": preset.draft if entry.can_draft(file) else 0,
+        "draft": preset.draft if entry.can_draft(file) and _is_draft_expected(entry, criteria) else 0,
         "ubatch": preset.ubatch,
         "slots": preset.slots,
         "n_cpu_moe": preset.n_cpu_moe,
@@ -561,7 +562,7 @@ def _preset_settings(
     mmproj_bytes = criteria.mmproj_bytes
     if criteria.vision and entry.projector:
         mmproj_bytes = entry.projector.expected_bytes or 0
-    geometry, draft_file = entry.geometry, entry.draft_file
+    geometry = entry.geometry
     most_on_host = 0 if on_cpu or geometry is None or not geometry.experts else geometry.layers + geometry.mtp_layers
     values["n_cpu_moe"] = min(values["n_cpu_moe"], most_on_host)
     return PlanSettings(
@@ -569,10 +570,15 @@ def _preset_settings(
         backend=situation.backend,
         **situation.memory_fields,
         mmproj_bytes=mmproj_bytes,
-        draft_model_bytes=(draft_file.expected_bytes or 0) if draft_file else 0,
-        other_draft_bytes=tuple((kind, each.expected_bytes or 0) for each in entry.drafts for kind in each.kinds),
+        draft_sizes=tuple((kind, each.expected_bytes or 0) for each in entry.all_drafts for kind in each.kinds),
         spec_type=entry.drafter.spec_type,
     )
+
+
+def _is_draft_expected(entry: ModelEntry, criteria: PlanCriteria) -> bool:
+    """Return whether a model drafts unasked: not with a file that only lies beside it, of which nothing is known."""
+    lies_beside = entry.draft_file is not None and entry.draft_file.speculation is not None
+    return not lies_beside or bool(criteria.chosen_drafter or accepted_shares(entry.drafter, entry.published_as))
 
 
 def _longest_context(entry: ModelEntry, criteria: PlanCriteria) -> int:

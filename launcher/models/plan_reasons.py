@@ -19,7 +19,7 @@ from launcher.base.messages import (
     plural_message,
 )
 from launcher.models.catalogue import ModelEntry, ModelFile
-from launcher.models.drafters import NO_MTP, Drafter, drafter_of, find_drafter, usable_drafters
+from launcher.models.drafters import MTP, NO_MTP, Drafter, find_drafter, usable_drafters
 from launcher.models.evidence import accepted_shares
 from launcher.models.fitting import (
     CONTEXTS,
@@ -36,7 +36,7 @@ from launcher.models.preset import Preset, PublishedRun
 from launcher.models.ranking import WORTH_MTP, Loss, RankedFile, WayToDraft, desktop_share_mib
 from launcher.models.server_settings import name_setting
 from launcher.models.situation import Situation
-from launcher.models.speed import compare_drafters, nearest_comparison
+from launcher.models.speed import nearest_comparison, nearest_drafters
 from launcher.models.weights import Weights
 
 _MIB = 2**20
@@ -388,8 +388,6 @@ def _kv_reason(fitted: FitResult, situation: Situation, measure: Measure) -> str
     return message("Only a q4_0 KV cache leaves room for this context.")
 
 
-_ASSUMED_DRAFT = 2
-"""Draft length of the published runs with which a plan without drafts is compared."""
 _USUAL = 0.4
 """Least share of the published runs with which a draft length is called usual."""
 
@@ -420,7 +418,7 @@ def _draft_reason(
             return "" if ranked and ranked.ways else _unknown_reason(entry.drafter)
         if entry.slower_with_mtp:
             return message("MTP is off. {report}", report=as_message(entry.slower_with_mtp.text))
-        run = nearest_comparison(entry, replace(setting, draft=_ASSUMED_DRAFT), situation)
+        run = nearest_comparison(entry, replace(setting, draft=MTP.usual_length), situation)
         if run is not None and run.speedup is not None and run.speedup < 1:
             return message(
                 "MTP is off: the nearest published run was slower with it, {rate:g} t/s on the {gpu} and {without:g} "
@@ -429,7 +427,7 @@ def _draft_reason(
                 gpu=run.gpu,
                 without=run.baseline,
             )
-        with_drafts = [rate(replace(setting, draft=draft)) or 0.0 for draft in (1, _ASSUMED_DRAFT)]
+        with_drafts = [rate(replace(setting, draft=draft)) or 0.0 for draft in (1, MTP.usual_length)]
         if (without := rate(setting)) and max(with_drafts) < WORTH_MTP * without:
             return message("MTP is off: no gain is expected from it here.")
         return message("MTP is off: its memory is better used for the context here.")
@@ -438,10 +436,7 @@ def _draft_reason(
     runs = {
         (result.gpu, result.quant, result.source, result.draft)
         for result in entry.measurements
-        if drafter_of(result.draft).drafts
-        and result.tokens_per_second
-        and result.trust == "good"
-        and not result.speculation
+        if result.draft and result.tokens_per_second and result.trust == "good" and not result.speculation
     }
     counts = Counter(draft for *_, draft in runs)
     usual, count = max(counts.items(), key=lambda one: one[1], default=(None, 0))
@@ -512,9 +507,9 @@ def _name_way(way: WayToDraft) -> Message:
 
 def _compare_reason(setting: PlanSettings, entry: ModelEntry, file: ModelFile, situation: Situation) -> str:
     """Return what the plan's drafter was compared with, and which was faster; "" if nobody published that."""
-    runs = compare_drafters(entry, situation)
-    own = next((run for run in runs if run.spec_type == setting.drafter.spec_type), None)
-    other = next((run for run in runs if run is not own), None)
+    runs = nearest_drafters(entry, situation)
+    own = runs.get(setting.drafter.spec_type)
+    other = next((run for run in runs.values() if run is not own), None)
     if own is None or other is None or not own.drafts:
         return ""
 
@@ -534,7 +529,7 @@ def _compare_reason(setting: PlanSettings, entry: ModelEntry, file: ModelFile, s
         source=own.source,
     )
     usable = usable_drafters(head=entry.has_head(file), files=entry.draft_kinds)
-    if runs[0] is own or other.spec_type not in usable:
+    if next(iter(runs.values())) is own or other.spec_type not in usable:
         return compared
     return join_messages(compared, message("{setting} tries that.", setting=name_setting("drafter", other.spec_type)))
 

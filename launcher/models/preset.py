@@ -6,7 +6,7 @@ Their docstrings become the descriptions in presets/schema.json, see catalogue.p
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-from launcher.models.drafters import MTP, NONE, drafter_of
+from launcher.models.drafters import MTP, NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class PublishedRun:
     @property
     def drafts(self) -> bool:
         """Whether tokens were drafted, also if the draft length is unknown."""
-        return self.draft is None or drafter_of(self.draft).drafts
+        return self.draft != 0
 
     @property
     def spec_type(self) -> str:

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from launcher.models.catalogue import ModelEntry, ModelFile
-from launcher.models.drafters import NONE, Drafter, drafter_of
+from launcher.models.drafters import NONE, Drafter
 from launcher.models.evidence import accepted_shares
 from launcher.models.file_size import expect_size, usual_bits
 from launcher.models.fitting import (
@@ -48,7 +48,7 @@ from launcher.models.pass_time import (
 from launcher.models.preset import Intent, PublishedRun
 from launcher.models.server_settings import Value
 from launcher.models.situation import Situation, available_mib, usable_mib
-from launcher.models.speed import FILLED, compare_drafters, gpu_shares, nearest_comparison
+from launcher.models.speed import FILLED, gpu_shares, nearest_comparison, nearest_drafters
 from launcher.models.weights import Weights
 
 _MIB = 2**20
@@ -229,7 +229,7 @@ class RankedFile(NamedTuple):
 
     def with_rate(self, rate: float) -> RankedFile:
         """Return the same where its own way brings `rate` tokens per second, and the others in proportion."""
-        own = drafter_of(self.draft, self.drafter)
+        own = self.drafter if self.draft else NONE
         ranked = next((way.rate for way in self.ways if way.drafter is own), None)
         times = rate / ranked if ranked else 1.0
         return self._replace(ways=tuple(way._replace(rate=way.rate and way.rate * times) for way in self.ways))
@@ -343,10 +343,12 @@ def rank_files(
         found = rank_all()
     found.sort(key=lambda each: each.loss.total)
     for place in range(min(verified, len(found))):
-        while found[place].drafter.uses_head and drafter_of(found[place].draft).drafts and "draft" not in fixed:
+        while found[place].drafter.uses_head and found[place].draft and "draft" not in fixed:
             file, weights, alike = next(each for each in with_rankers if each[0] is found[place].file)
             ranker = next(each for each in alike if each.drafter.uses_head)
-            without = ranker.rank_file(file, weights, drafts=(0,)) if ranker.is_slower_with_mtp(found[place]) else None
+            without = (
+                _rank_ways(file, weights, alike, is_head_off=True) if ranker.is_slower_with_mtp(found[place]) else None
+            )
             if without is None:
                 break
             found[place:] = sorted([without, *found[place + 1 :]], key=lambda each: each.loss.total)
@@ -362,16 +364,22 @@ def _list_drafters(entry: ModelEntry, situation: Situation, fixed: Mapping[str, 
     return [entry.drafter, *others]
 
 
-def _rank_ways(file: ModelFile, weights: Weights, rankers: Sequence[_Ranker]) -> RankedFile | None:
-    """Return the best way to run `file` with one of several drafters, those of `rankers`."""
+def _rank_ways(
+    file: ModelFile, weights: Weights, rankers: Sequence[_Ranker], *, is_head_off: bool = False
+) -> RankedFile | None:
+    """Return the best way to run `file` with one of several drafters, those of `rankers`; no head if that is off."""
+
+    def rank(ranker: _Ranker) -> RankedFile | None:
+        return ranker.rank_file(file, weights, (0,) if is_head_off and ranker.drafter.uses_head else None)
+
     if len(rankers) == 1:
-        return rankers[0].rank_file(file, weights)
-    able = [each for each in rankers if each.can_draft(file)]
-    compared = compare_drafters(rankers[0].entry, rankers[0].situation, [each.drafter.spec_type for each in able])
-    runs = {run.spec_type: run for run in compared}
+        return rank(rankers[0])
+    is_off = is_head_off or rankers[0].entry.slower_with_mtp is not None
+    able = [each for each in rankers if each.can_draft(file) and not (is_off and each.drafter.uses_head)]
+    runs = nearest_drafters(rankers[0].entry, rankers[0].situation, [each.drafter.spec_type for each in able])
     ways = [each.expect_way(file, weights, runs.get(each.drafter.spec_type)) for each in able]
     known = {way.drafter for way in ways if way.rate is not None}
-    ranked = [each.rank_file(file, weights) for each in rankers if each.drafter in known or each is rankers[0]]
+    ranked = [rank(each) for each in rankers if each.drafter in known or each is rankers[0]]
     best = min(filter(None, ranked), key=lambda each: each.loss.total, default=None)
     ways.append(WayToDraft(NONE, 0, rankers[0].rate_without(file, weights)))
     return best and best._replace(ways=tuple(sorted(ways, key=lambda way: -(way.rate or 0.0))))
@@ -460,7 +468,7 @@ class _Ranker:
         drafts = self._pick_drafts(file, weights, works[0]) if drafts is None else drafts
         for each in self._list_candidates(file, weights, loaded, drafts):
             draft, moved = each.draft, each.moved
-            if best is not None and not drafter_of(draft).drafts and self._keeps_mtp(best, moved):
+            if best is not None and not draft and self._keeps_mtp(best, moved):
                 continue
             if moved not in works:
                 works[moved] = self._measure_work(file, weights, moved)
@@ -481,7 +489,7 @@ class _Ranker:
             # Settings of one file are compared by the full gain of speed, files by a smaller one. Giving up drafts is a
             # setting: no file is better because it leaves them no room.
             enough, gain = _FAST_RATE if best.n_cpu_moe else _ENOUGH_RATE, 1.0
-            if not drafter_of(best.draft).drafts and max(drafts):
+            if not best.draft and max(drafts):
                 work, cache = works[best.n_cpu_moe], self._filled_cache(best.kv, best.context)
                 off, on = (self._forecast_rate(work, draft, cache) for draft in (0, drafts[0]))
                 gain = max(1.0, (on or 1.0) / (off or 1.0))
@@ -534,7 +542,7 @@ class _Ranker:
         return found
 
     def _loads_head(self, draft: int) -> bool:
-        return self.has_head and drafter_of(draft).drafts
+        return self.has_head and draft > 0
 
     def _keeps_mtp(self, ranked: RankedFile, moved: int) -> bool:
         """Return whether settings with MTP have enough context, so that settings without MTP need not be considered.
@@ -543,7 +551,7 @@ class _Ranker:
         `ranked` does.
         """
         enough = ranked.context >= min(_ENOUGH_CONTEXT, self.base.context)
-        return drafter_of(ranked.draft).drafts and enough and (moved > 0 or not ranked.n_cpu_moe)
+        return ranked.draft > 0 and enough and (moved > 0 or not ranked.n_cpu_moe)
 
     def is_slower_with_mtp(self, ranked: RankedFile) -> bool:
         """Return whether the nearest published run was slower with MTP than without."""
@@ -640,7 +648,7 @@ class _Ranker:
             host_gb_s=host_rate(situation.host_gb_s),
             accepted=self.accepted,
         )
-        return rate * self.correction if drafter_of(draft).drafts else rate
+        return rate * self.correction if draft else rate
 
     def _assumed_rate(self, work: PassWork) -> float:
         """Return a rate to compare files by where the card is not known: the weights read at an assumed bandwidth."""

@@ -21,9 +21,10 @@ from launcher.models.drafters import (
     MTP,
     MTP_OFF,
     SPEC_TYPES,
+    DraftChoice,
     Drafter,
     Source,
-    drafter_of,
+    choose_drafts,
     find_drafter,
     usable_drafters,
 )
@@ -502,7 +503,12 @@ class ServerSettings:
     @property
     def drafter(self) -> Drafter:
         """The drafter in use."""
-        return drafter_of(self.draft, self.drafter_if_on)
+        return self.draft_choice.drafter
+
+    @property
+    def draft_choice(self) -> DraftChoice:
+        """The drafter in use with the draft length."""
+        return choose_drafts(self.drafter_if_on, self.draft)
 
     @property
     def drafter_if_on(self) -> Drafter:

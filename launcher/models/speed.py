@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 from launcher.base.messages import Message, join_messages, mark, message
 from launcher.machine.cards import Card, is_same_memory
 from launcher.models.catalogue import ModelEntry, ModelFile
-from launcher.models.drafters import SPEC_TYPES, drafter_of
-from launcher.models.evidence import accepted_shares, has_spilled, is_other_engine
+from launcher.models.drafters import SPEC_TYPES, Drafter, choose_drafts, find_drafter
+from launcher.models.evidence import accepted_shares, compare_drafters, has_spilled, is_other_engine
 from launcher.models.geometry import Geometry
 from launcher.models.memory import KV_TYPES, DraftModel, PlanSettings, kv_bytes, split_shares
 from launcher.models.pass_time import (
@@ -75,31 +75,30 @@ def nearest_comparison(entry: ModelEntry, setting: PlanSettings, situation: Situ
     return min(near, key=lambda one: one[:2])[2] if near else None
 
 
-def compare_drafters(
+def nearest_drafters(
     entry: ModelEntry, situation: Situation, spec_types: Collection[str] = SPEC_TYPES
-) -> tuple[PublishedRun, ...]:
+) -> dict[str, PublishedRun]:
     """Return the best run with each drafter of a model, the fastest first, where somebody compared several.
 
     `spec_types` are the drafters, as --spec-type calls them, of which two must be compared.
 
-    All are by one source, on one machine and one file, with all layers on the GPU and no filled context: those on the
-    nearest machine. Returns () if nobody compared drafters on a machine like this one.
+    All have all layers on the GPU and no filled context: they are those on the nearest machine. Returns none if nobody
+    compared drafters on a machine like this one.
     """
     if situation.backend == "cpu":
-        return ()
-    found: dict[tuple[str, str, str | None, float | None], dict[str, PublishedRun]] = {}
-    for run in entry.measurements:
-        is_comparable = (run.speedup is not None and run.trust == "good" and not run.filled) and (
-            run.spec_type in spec_types and run.gpus == situation.gpus and not _had_host_experts(entry, run)
-        )
-        if not is_comparable or is_other_engine(run.engine, run.backend) or has_spilled(run.note, drafts=run.drafts):
-            continue
-        best = found.setdefault((run.source, run.gpu, run.quant, run.baseline), {})
-        if run.spec_type not in best or (run.speedup or 0) > (best[run.spec_type].speedup or 0):
-            best[run.spec_type] = run
-    several = [sorted(best.values(), key=lambda run: -(run.speedup or 0)) for best in found.values() if len(best) > 1]
-    near = [(away, runs) for runs in several if (away := _distance_of_gpu(runs[0], situation)) < _FAR]
-    return tuple(min(near, key=lambda one: one[0])[1]) if near else ()
+        return {}
+    runs = (
+        run
+        for run in entry.measurements
+        if (run.spec_type in spec_types and run.gpus == situation.gpus and not run.filled)
+        and not (_had_host_experts(entry, run) or has_spilled(run.note, drafts=run.drafts))
+    )
+    near = [
+        (away, found)
+        for found in compare_drafters(runs)
+        if len(found) > 1 and (away := _distance_of_gpu(next(iter(found.values())), situation)) < _FAR
+    ]
+    return min(near, key=lambda one: one[0])[1] if near else {}
 
 
 def comparable_rate(result: PublishedRun, setting: PlanSettings) -> float | None:
@@ -204,7 +203,7 @@ def describe_run(entry: ModelEntry, result: PublishedRun) -> str:
     if result.draft is None:
         how.append(message("draft length unknown"))
     else:
-        how.append(drafter_of(result.draft).label(result.draft))
+        how.append(choose_drafts(find_drafter(result.spec_type), result.draft).label())
     parts = [
         message(
             "{gpu}: {rate} with {settings}",
@@ -336,8 +335,8 @@ class SpeedForecast(NamedTuple):
     host_bandwidth_gb_s: float | None = None
 
 
-def describe_forecast(forecast: SpeedForecast, *, drafts: bool, mtp: bool = True) -> str:
-    """Return a forecast as a clause with its range and what it assumes. `drafts`: the plan uses them, `mtp`: MTP's."""
+def describe_forecast(forecast: SpeedForecast, drafter: Drafter) -> str:
+    """Return a forecast as a clause with its range and what it assumes; `drafter` is that of the plan."""
     parts = [
         message(
             "about {rate:,.0f} tokens/s ({low:,.0f} to {high:,.0f}) at a short context",
@@ -346,9 +345,9 @@ def describe_forecast(forecast: SpeedForecast, *, drafts: bool, mtp: bool = True
             high=forecast.high,
         )
     ]
-    if drafts:
+    if drafter.drafts:
         off = message("{rate:,.0f} with MTP off", rate=forecast.without_mtp)
-        parts.append(off if mtp else message("{rate:,.0f} without drafts", rate=forecast.without_mtp))
+        parts.append(off if drafter.uses_head else message("{rate:,.0f} without drafts", rate=forecast.without_mtp))
     parts.append(
         message(
             "at {tokens} tokens about {rate:,.0f}", tokens=f"{forecast.filled // 1_024}K", rate=forecast.when_filled
@@ -412,7 +411,7 @@ def forecast_speed(
         )
 
     near = not setting.n_cpu_moe and len(cards) == 1
-    drafts = drafter_of(draft).drafts
+    drafts = draft > 0
     near = near and cards[0].generation in (MEASURED_WITH_DRAFTS if drafts else MEASURED)
     near = near and (setting.drafter.uses_head or not drafts)
     group = range_group(cards[0], mixture=geometry.experts > 0, drafts=drafts)
@@ -465,7 +464,7 @@ def compare_with_run(
     """
     cards, rate, drafter = situation.cards, comparable_rate(run, setting), setting.drafter
     drafts = drafter.drafts and drafter.spec_type == run.spec_type
-    if not cards or not rate or run.expert_cache or (drafts and not drafter_of(run.draft).drafts):
+    if not cards or not rate or run.expert_cache or (drafts and not run.draft):
         return None
     if setting.n_cpu_moe and run.n_cpu_moe is None:
         return None

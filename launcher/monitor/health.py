@@ -9,7 +9,6 @@ from launcher.base.action import Action, ActionKind
 from launcher.base.messages import enumerate_texts, join_messages, message, plural_message
 from launcher.engine.server.reread import Reread, RereadCause
 from launcher.machine.gpu import GpuProcess
-from launcher.models.drafters import drafter_of
 from launcher.monitor.failing_replies import FailingRepliesDetector
 from launcher.monitor.health_event import (
     CheckResult,
@@ -56,7 +55,7 @@ class LowAcceptanceDetector:
 
     def check(self, moment: Moment) -> CheckResult:
         """See `Detector.check` in health_event.py."""
-        if not drafter_of(self._setup.draft).drafts:
+        if not self._setup.draft:
             return None
         new_replies = [(each.drafted, each.accepted or 0) for each in moment.finished if each.drafted]
         self._last_replies.extend(new_replies)
@@ -124,7 +123,7 @@ class InertDraftsDetector:
 
     def check(self, moment: Moment) -> CheckResult:
         """See `Detector.check` in health_event.py."""
-        if not drafter_of(self._setup.draft).drafts:
+        if not self._setup.draft:
             return None
         for reply in moment.finished:
             if reply.drafted:

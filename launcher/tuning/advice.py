@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launcher.base.action import Action, ActionKind
-from launcher.base.messages import as_message, message
-from launcher.models.drafters import MTP, NONE, Drafter, drafter_in, name_draft
+from launcher.base.messages import message
+from launcher.models.drafters import MTP, NO_DRAFTS, DraftChoice, Drafter, choice_in, choose_drafts
+from launcher.models.server_settings import DRAFTING
 from launcher.monitor.health_event import Finding, FindingCode, FindingLevel
 from launcher.tuning.goal import Goal
 from launcher.tuning.predict import (
@@ -32,9 +33,9 @@ from launcher.tuning.predict import (
     tokens_per_step,
 )
 from launcher.tuning.records import Run, RunSettings
-from launcher.tuning.space import DRAFT, Space, SpaceAxis, draft_length
+from launcher.tuning.space import DRAFT, Space, SpaceAxis
 from launcher.tuning.statistics import Interval
-from launcher.tuning.use_counts import DRAFT_SETTINGS, FEWEST_STEPS, UseCounts
+from launcher.tuning.use_counts import FEWEST_STEPS, UseCounts
 
 _FEWEST_RUNS = 3
 _CLEAR_GAIN = 1.03
@@ -57,7 +58,8 @@ replies from which they tell nothing."""
 _DRAWS = 256
 _REACH, _TINY = 1.96, 1e-9
 Choice = tuple[Drafter, int]
-"""A drafter and its draft length."""
+choice_of = choice_in
+"""A DraftChoice, and what reads it, as draft_follower.py calls them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,28 +79,28 @@ class Advice:
     reason: Literal["faster", "undo", "look"] = "faster"
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> DraftChoice:
         """What is advised."""
-        return (self.drafter, self.better) if self.better else (NONE, 0)
+        return choose_drafts(self.drafter, self.better)
 
     @property
     def what(self) -> str:
         """What is advised, in few words."""
         if not self.better:
             return message("No MTP") if self.used.uses_head else message("No drafts")
-        by = None if self.drafter.uses_head else as_message(self.drafter.title)
-        return message("Draft {better}[ by {drafter}]", better=self.better, drafter=by)
+        return message("Draft {draft}", draft=self.choice.number)
 
     @property
     def sentence(self) -> str:
         """The advice as a sentence for users."""
-        low, high = round(100 * (self.ratio.low - 1)), round(100 * (self.ratio.high - 1))
-        faster = f"{100 * (self.ratio.estimate - 1):.0f} % faster ({low} to {high} %, with 95 % confidence)"
         return message(
-            "{what} would have been about {faster} than draft {draft} over your last {tokens_text} tokens.",
+            "{what} would have been about {percent:.0f} % faster ({low:.0f} to {high:.0f} %, with 95 % confidence) "
+            "than draft {draft} over your last {tokens_text} tokens.",
             what=self.what,
-            faster=faster,
-            draft=name_draft({"draft": self.draft, "drafter": self.used.spec_type}),
+            percent=100 * (self.ratio.estimate - 1),
+            low=100 * (self.ratio.low - 1),
+            high=100 * (self.ratio.high - 1),
+            draft=choose_drafts(self.used, self.draft).number,
             tokens_text=self.tokens_text,
         )
 
@@ -114,9 +116,8 @@ class Advice:
     @property
     def action(self) -> Action:
         """The fix that follows the advice."""
-        drafter, length = self.choice
-        values: dict[str, str | int] = {"draft": length, **({"drafter": drafter.spec_type} if length else {})}
-        return Action(ActionKind.OTHER_DRAFTS, message("Use {drafts}", drafts=drafter.label(length)), values)
+        values = {name: value for name, value in self.choice.as_settings("").items() if value is not None}
+        return Action(ActionKind.OTHER_DRAFTS, message("Use {drafts}", drafts=self.choice.label()), values)
 
     @property
     def finding(self) -> Finding:
@@ -139,9 +140,9 @@ class Measured:
     between measured ones are known, too, less surely. `runs` counts the replies with each choice.
     """
 
-    times: Mapping[Choice, NDArray[np.float64]]
+    times: Mapping[DraftChoice, NDArray[np.float64]]
     rates: Mapping[Drafter, Sequence[float]]
-    runs: Mapping[Choice, int]
+    runs: Mapping[DraftChoice, int]
 
     @classmethod
     def from_runs(cls, settings: RunSettings, runs: Sequence[Run]) -> Self:
@@ -151,23 +152,23 @@ class Measured:
             for run in sorted(runs, key=lambda each: each.began_s)
             if run.is_counted
             and _differ_by_draft_only(run.settings, settings)
-            and choice_of(run.settings)[0].takes_length
+            and choice_in(run.settings).drafter.takes_length
         ]
-        logs: list[tuple[Choice, float, list[float]]] = []
-        for choice, group in groupby(comparable, lambda run: choice_of(run.settings)):
+        logs: list[tuple[DraftChoice, float, list[float]]] = []
+        for choice, group in groupby(comparable, lambda run: choice_in(run.settings)):
             replies = list(group)
             costs = [math.log(cost) for cost in map(Goal().step_cost, replies) if cost]
             if costs:
                 logs.append((choice, replies[0].began_s, costs))
         drafters = tuple(dict.fromkeys(drafter for (drafter, length), *_ in logs if length))
-        counts = Counter(choice_of(run.settings) for run in comparable)
+        counts = Counter(choice_in(run.settings) for run in comparable)
         longest = {drafter: max(length for other, length in counts if other is drafter) for drafter in drafters}
         rates = {
             drafter: acceptance_rates(
                 add_counts(
                     count_positions(run.steps or 0, run.acceptance)
                     for run in comparable
-                    if choice_of(run.settings)[0] is drafter
+                    if choice_in(run.settings).drafter is drafter
                 ),
                 longest[drafter],
             )
@@ -177,8 +178,8 @@ class Measured:
 
 
 def _draw_times(
-    logs: Sequence[tuple[Choice, float, Sequence[float]]], longest: Mapping[Drafter, int]
-) -> Mapping[Choice, NDArray[np.float64]]:
+    logs: Sequence[tuple[DraftChoice, float, Sequence[float]]], longest: Mapping[Drafter, int]
+) -> Mapping[DraftChoice, NDArray[np.float64]]:
     """Return draws of the logarithm of a step's seconds for each choice, from those of the replies of each start."""
     names = tuple(drafter.spec_type for drafter in longest)
     space = Space(
@@ -187,10 +188,10 @@ def _draw_times(
         (SpaceAxis("drafter", names, drafting=True),),
         on_processor=True,
     )
-    choices = [(NONE, 0), *((drafter, n) for drafter, most in longest.items() for n in range(1, most + 1))]
+    choices = [NO_DRAFTS, *(DraftChoice(each, n + 1) for each, most in longest.items() for n in range(most))]
 
-    def settings_of(choice: Choice) -> RunSettings:
-        return {DRAFT: choice[1], "drafter": choice[0].spec_type if choice[1] else names[0]}
+    def settings_of(choice: DraftChoice) -> RunSettings:
+        return {DRAFT: choice.length, "drafter": choice.drafter.spec_type if choice.length else names[0]}
 
     surface = CostSurface(space, [settings_of(each) for each in choices])
     free = sum(len(costs) - 1 for _, _, costs in logs)
@@ -217,8 +218,8 @@ def advise_draft_length(used: UseCounts, runs: Sequence[Run]) -> Advice | None:
 
 def find_faster(used: UseCounts, measured: Measured, *, barred: Collection[Choice] = ()) -> Advice | None:
     """Return the same from what was `measured`. `barred` is not advised."""
-    current = choice_of(used.settings)
-    length = current[1]
+    current = choice_in(used.settings)
+    length = current.length
     if not length or used.steps < FEWEST_STEPS or len(used.accepted) < length or used.settings.get("extra"):
         return None
     real_step_s = used.step_s
@@ -233,13 +234,8 @@ def find_faster(used: UseCounts, measured: Measured, *, barred: Collection[Choic
         saved = measured.times[current] - times
         ratio = compare_choices(used, choice, measured.rates, float(saved.mean()), float(saved.std()))
         if ratio is not None and ratio.low > 1 and ratio.estimate > _CLEAR_GAIN:
-            found.append(Advice(length, choice[1], ratio, used.tokens, choice[0], current[0]))
+            found.append(Advice(length, choice.length, ratio, used.tokens, choice.drafter, current.drafter))
     return max(found, key=lambda advice: advice.ratio.low, default=None)
-
-
-def choice_of(settings: RunSettings) -> Choice:
-    """Return the drafter and the draft length of settings."""
-    return drafter_in(settings), draft_length(settings)
 
 
 def compare_choices(
@@ -251,7 +247,7 @@ def compare_choices(
     Steps with 0, 1, 2, ... accepted drafts were counted, so each one tells how many tokens it would have yielded with a
     shorter draft.
     """
-    (drafter, length), (other_drafter, other_length) = choice_of(used.settings), other
+    (drafter, length), (other_drafter, other_length) = choice_in(used.settings), other
     steps = [more - fewer for more, fewer in pairwise((used.steps, *used.accepted[:length], 0))]
     real = acceptance_rates(PositionCounts((used.steps, *used.accepted)[:length], used.accepted[:length]), length)
     is_own = other_drafter is drafter or not other_length
@@ -283,7 +279,5 @@ def _differ_by_draft_only(measured: RunSettings, used: RunSettings) -> bool:
     if any(measured.get(name) not in usual for name, usual in _NEUTRAL.items()):
         return False
     return all(
-        used[name] == value
-        for name, value in measured.items()
-        if name in used and name not in (*DRAFT_SETTINGS, "extra")
+        used[name] == value for name, value in measured.items() if name in used and name not in (*DRAFTING, "extra")
     )

@@ -10,7 +10,7 @@ from typing import ClassVar
 from launcher.base.codec import JsonView
 from launcher.base.errors import LauncherError, Superseded
 from launcher.base.messages import Message, as_message, enumerate_texts, fill_template, join_messages, mark, message
-from launcher.models.drafters import drafter_of
+from launcher.models.drafters import choice_in
 from launcher.monitor.meter import Acceptance, sum_acceptance
 from launcher.tuning.goal import describe_speed_change
 from launcher.tuning.measuring_loop import REPEATS, after_rounds, order_of_round, serve_settings, visit_rounds
@@ -215,9 +215,9 @@ class CurveAxis(StrEnum):
     STREAMS = "streams"
 
 
-def series_name(draft: int) -> str:
-    """Return the name of the series with a draft length."""
-    return f"{drafter_of(draft).label(draft, off=NO_MTP)}"
+def make_start(settings: RunSettings, places: Sequence[int]) -> CurveStart:
+    """Return a start of the series with the drafts in `settings`."""
+    return CurveStart(f"{choice_in(settings).label(off=NO_MTP)}", settings, tuple(places))
 
 
 def default_fills(context: int, reply_tokens: int) -> tuple[int, ...]:
@@ -239,19 +239,15 @@ def fill_starts(
     context = int(settings["ctx"] or 0)
     fits = tuple(fill for fill in fills if context_for_fill(fill, reply_tokens) <= context or fill == 0)
     why = message("It does not fit into a context of {context:,} tokens.", context=context)
-    starts = tuple(CurveStart(series_name(draft), {**settings, DRAFT: draft}, fits) for draft in drafts)
-    gaps = [
-        RoundPoint(-1, 0, series_name(draft), fill, error=why) for draft in drafts for fill in fills if fill not in fits
-    ]
+    starts = tuple(make_start({**settings, DRAFT: draft}, fits) for draft in drafts)
+    gaps = (RoundPoint(-1, 0, start.series, fill, error=why) for start in starts for fill in fills if fill not in fits)
     return starts, tuple(gaps)
 
 
 def context_starts(settings: RunSettings, drafts: Sequence[int], contexts: Sequence[int]) -> tuple[CurveStart, ...]:
     """Return the starts of a sweep over the context size. The context is allocated but hardly filled."""
     return tuple(
-        CurveStart(series_name(draft), {**settings, DRAFT: draft, "ctx": context}, (context,))
-        for context in contexts
-        for draft in drafts
+        make_start({**settings, DRAFT: draft, "ctx": context}, (context,)) for context in contexts for draft in drafts
     )
 
 
@@ -562,9 +558,7 @@ def stream_starts(settings: RunSettings, drafts: Sequence[int], streams: Sequenc
     So places differ only in load, and not in the memory of their slots.
     """
     slots = max(streams)
-    return tuple(
-        CurveStart(series_name(draft), {**settings, "slots": slots, DRAFT: draft}, tuple(streams)) for draft in drafts
-    )
+    return tuple(make_start({**settings, "slots": slots, DRAFT: draft}, streams) for draft in drafts)
 
 
 def prompts_for_streams(prompts: Sequence[Prompt]) -> PromptsAt:

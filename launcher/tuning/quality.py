@@ -17,7 +17,7 @@ from launcher.base.errors import Refused
 from launcher.base.messages import Message, command_name, join_messages, message
 from launcher.base.paths import shipped_file
 from launcher.engine.server.client import EngineClient
-from launcher.models.drafters import drafter_of
+from launcher.models.drafters import DraftChoice
 from launcher.tuning.agent_tasks import SizedText
 from launcher.tuning.workloads import shipped_workloads
 
@@ -204,12 +204,13 @@ class QualityRow:
     """
 
     JSON_VIEW: ClassVar[JsonView] = JsonView(
-        "quant file kv draft kl kl_error kl_99 same_top greedy_equal greedy_replies needle tool_call answer"
+        "quant file kv draft=drafts.length kl kl_error kl_99 same_top greedy_equal greedy_replies needle tool_call "
+        "answer"
     )
     quant: str
     file: str
     kv: str
-    draft: int
+    drafts: DraftChoice
     kl: float | None
     kl_error: float | None
     kl_99: float | None
@@ -232,7 +233,7 @@ class QualityRow:
 
 
 def compare_answers(
-    reference: ServerAnswers, other: ServerAnswers, *, quant: str, file: str, kv: str, draft: int
+    reference: ServerAnswers, other: ServerAnswers, *, quant: str, file: str, kv: str, drafts: DraftChoice
 ) -> QualityRow:
     """Return how the answers of a server differ from the reference's answers."""
     divergences = [kl_divergence(*pair) for pair in zip(reference.next_tokens, other.next_tokens, strict=False)]
@@ -250,7 +251,7 @@ def compare_answers(
         quant=quant,
         file=file,
         kv=kv,
-        draft=draft,
+        drafts=drafts,
         kl=kl,
         kl_error=kl_error,
         kl_99=kl_99,
@@ -284,8 +285,7 @@ def describe_mtp(row: QualityRow, tokens: int) -> Message:
 
 def describe_row(row: QualityRow) -> Message:
     """Return the judgement as sentences."""
-    drafts = drafter_of(row.draft).label(row.draft, off="")
-    name = join_messages(row.quant, message("KV {kv}", kv=row.kv), drafts, separator=", ")
+    name = join_messages(row.quant, message("KV {kv}", kv=row.kv), row.drafts.label(off=""), separator=", ")
     lost = []
     if row.needle is False:
         lost.append(message("It does not find the fact in the context, which the reference finds."))

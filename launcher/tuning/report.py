@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from launcher.base.codec import JsonView, to_json
 from launcher.base.errors import BadOption
 from launcher.base.messages import Message, fill_template, mark, message
-from launcher.models.drafters import drafter_in
+from launcher.models.drafters import choice_in, find_drafter
 from launcher.models.server_settings import Value
 from launcher.monitor.meter import Acceptance, sum_acceptance
 from launcher.tuning.history_records import Session
@@ -320,9 +320,9 @@ def settings_line(settings: RunSettings) -> str:
     """Return settings as one line, how to draft first: "draft 4 by DFlash, kv q8_0". Unset values are left out."""
     ways: list[str] = []
     if DRAFT in settings:
-        ways = [drafter_in(settings).label(draft_length(settings))]
+        ways = [choice_in(settings).label()]
     elif DRAFTER in settings:
-        ways = [drafter_in({**settings, DRAFT: 1}).title]
+        ways = [find_drafter(settings[DRAFTER]).title]
     others = {name: value for name, value in settings.items() if value is not None and name not in (DRAFT, DRAFTER)}
     return ", ".join([*ways, *(f"{name.replace('_', '-')} {value}" for name, value in sorted(others.items()))])
 

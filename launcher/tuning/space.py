@@ -6,7 +6,7 @@ from itertools import product
 
 from launcher.base.errors import BadOption
 from launcher.base.messages import message
-from launcher.models.drafters import Drafter, drafter_in, drafter_of
+from launcher.models.drafters import Drafter, choose_drafts, drafter_in, find_drafter
 from launcher.models.server_settings import ROWS, Value
 from launcher.tuning.records import RunSettings
 
@@ -112,7 +112,7 @@ class Space:
 
     def lengths(self, drafter: Value) -> tuple[int, ...]:
         """Return the draft lengths that differ with a drafter, as DRAFTER has it."""
-        return self.drafts if _find_drafter(drafter).takes_length else self.drafts[:1]
+        return self.drafts if find_drafter(drafter).takes_length else self.drafts[:1]
 
     def baseline_settings(self) -> dict[str, Value]:
         """Return the baseline with an explicit draft length of 0."""
@@ -124,7 +124,7 @@ class Space:
         yield baseline
         ways = [(drafter, draft) for drafter in self.drafters for draft in self.lengths(drafter)]
         for drafter, draft in ((baseline.get(DRAFTER), 0), *ways):
-            row = drafter_of(draft, _find_drafter(drafter))
+            row = choose_drafts(find_drafter(drafter), draft).drafter
             choices = [axis.values if axis.applies_to(row) else (baseline[axis.name],) for axis in self.other_axes]
             for values in product(*choices):
                 chosen = {**baseline, DRAFT: draft}
@@ -151,11 +151,6 @@ class Space:
             "axes": axes,
             "on_processor": self.on_processor,
         }
-
-
-def _find_drafter(value: Value) -> Drafter:
-    """Return the row of a drafter, as DRAFTER has it."""
-    return drafter_in({DRAFT: 1, DRAFTER: value})
 
 
 def way_of(settings: Mapping[str, Value]) -> tuple[Value, int]:

@@ -14,8 +14,6 @@ from launcher.tuning.records import RunSettings
 if TYPE_CHECKING:
     from launcher.monitor.traffic import Traffic
 
-DRAFT_SETTINGS = ("draft", "drafter")
-"""Settings that say how tokens are drafted."""
 KEPT_DAYS = 90
 FEWEST_STEPS = 2_000
 """The fewest steps for advice. With fewer, acceptance is too uncertain: a rate of 0.6 would be 0.6 ± 0.02."""

@@ -9,13 +9,13 @@ from typing import ClassVar, Literal
 from launcher.base.codec import JsonView
 from launcher.base.messages import Message, as_message, join_messages, mark, message, plural_message
 from launcher.base.units import format_figure
-from launcher.models.drafters import Drafter, drafter_in, name_draft
+from launcher.models.drafters import Drafter, choice_in, drafter_in
 from launcher.models.server_settings import DRAFTING
 from launcher.tuning.goal import Goal, describe_change
 from launcher.tuning.quality import QualityRow
 from launcher.tuning.records import RunSettings
 from launcher.tuning.report import settings_line
-from launcher.tuning.space import Key, draft_length, settings_key, way_of
+from launcher.tuning.space import Key, draft_length, settings_key
 from launcher.tuning.statistics import Interval, mean_interval
 from launcher.tuning.tune_state import Trial
 
@@ -289,7 +289,7 @@ def verdict_sentence(
         return join_messages(
             message("Leave MTP off: the model could not be loaded with it.") if answer == "off" else undecided, *more
         )
-    draft = name_draft(mtp.candidate)
+    draft = choice_in(mtp.candidate).number
     with_mtp, without = map(format_figure, values) if values else (None, None)
     if answer == "on":
         sentence = message(
@@ -338,7 +338,7 @@ def likely_sentence(answer: LikelyAnswer, goal: Goal, workload: str, *, disturbe
     if answer.mtp is None:
         return message("Nothing is decided yet: no trial with MTP could be used.")
     compared = answer.gain if answer.gain and draft_length(answer.settings) else answer.mtp
-    draft, text = name_draft(compared.candidate), name_workload(workload)
+    draft, text = choice_in(compared.candidate).number, name_workload(workload)
     span = _range_text(compared.comparison.ratio, goal)
     if answer.chance is None:
         return message(
@@ -395,14 +395,14 @@ def indistinguishable_sentence(best: RunSettings, rivals: Sequence[RunSettings])
     """Return the sentence about other ways to draft that may be as good."""
     return message(
         "Draft {draft} is not distinguishable from {rivals}.",
-        draft=name_draft(best),
-        rivals=join_messages(*map(name_draft, rivals), separator=" or "),
+        draft=choice_in(best).number,
+        rivals=join_messages(*(choice_in(each).number for each in rivals), separator=" or "),
     )
 
 
 def recommendation_sentence(gain: Comparison, goal: Goal) -> Message:
     """Return the sentence about settings that were confirmed to be better than the baseline's."""
-    is_other_way = way_of(gain.candidate) != way_of(gain.against)
+    is_other_way = choice_in(gain.candidate) != choice_in(gain.against)
     changed = settings_line(
         {
             name: value

@@ -33,7 +33,7 @@ from launcher.machine.cards import find_card
 from launcher.models import evidence
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
 from launcher.models.compute_buffers import ComputeSetting, draft_model_buffers
-from launcher.models.drafters import DRAFTERS, SPEC_TYPES, drafter_in, find_drafter
+from launcher.models.drafters import DRAFTERS, SPEC_TYPES, choice_in, find_drafter
 from launcher.models.geometry import read_geometry
 from launcher.models.gguf import read_model
 from launcher.models.locate import add_draft, select_file
@@ -493,8 +493,8 @@ async def test_a_preview_offers_what_the_model_and_the_engine_have(drafted: Path
     assert changed.estimate.drafts_counted
     assert changed.estimate.exact
     named = await prepare_launch(start(drafted, draft=drafted.with_name("small.gguf")), Endpoint(20_002, "key"))
-    shown = [drafter_in(launched_settings(each)) for each in (launch, named)]
-    assert [f"{each.describe(2, mode=True)}" for each in shown] == [
+    shown = [choice_in(launched_settings(each)) for each in (launch, named)]
+    assert [f"{each.describe(mode=True)}" for each in shown] == [
         "MTP on, draft length 2",
         "the draft model on, draft length 2",
     ]

@@ -70,11 +70,14 @@ def register(engine_pid: int, **more: object) -> Registration:
     return registration
 
 
+DRAFT_SIZES = (("mtp-head", 2**30),)
+
+
 def inputs(sparse: Path, *, version: str = "") -> dict[str, object]:
-    setting = asdict(PlanSettings(context=32_768, kv="q8_0", draft=2, backend="cpu"))
+    setting = asdict(PlanSettings(context=32_768, kv="q8_0", draft=2, backend="cpu", draft_sizes=DRAFT_SIZES))
     if version == "0.1.0":
         del setting["spec_type"], setting["chosen_drafter"]
-        setting["ngrams"] = False
+        setting["ngrams"], setting["draft_model_bytes"] = False, dict(setting.pop("draft_sizes"))["mtp-head"]
     return {"model": str(sparse), "draft_file": None, "setting": setting}
 
 
@@ -87,7 +90,12 @@ def test_without_a_driver_the_memory_of_a_server_is_estimated_from_its_settings(
         (found,) = read_own_memory(machine)
         assert (found.engine_pid, found.model, found.by_gpu) == (engine_pid, "kept", None)
         source = read_source(str(sparse_model))
-        expected = estimate_by_formula(source, PlanSettings(context=32_768, kv="q8_0", draft=2)).parts.total // MIB
+        expected = (
+            estimate_by_formula(
+                source, PlanSettings(context=32_768, kv="q8_0", draft=2, draft_sizes=DRAFT_SIZES)
+            ).parts.total
+            // MIB
+        )
         assert found.estimate("cuda", (330,)) == (expected,)
         both = found.estimate("cuda", (330, 606))
         assert both is not None

@@ -163,7 +163,7 @@ async def test_the_queue_takes_a_drafter_as_pull_does(catalogue: Path) -> None:
 
 def test_choices_go_from_off_through_the_lengths_of_each_drafter() -> None:
     repeats = DRAFTERS["ngram-simple"]
-    assert [f"{each.label}" for each in list_choices((MTP, DSPARK, repeats), (1, 4))] == [
+    assert [f"{each.short_label}" for each in list_choices((MTP, DSPARK, repeats), (1, 4))] == [
         *("off", "MTP 1", "MTP 4", "DSpark 1", "DSpark 4", "repeats"),
     ]
     assert DraftChoice(NONE).as_settings("draft-mtp") == {"draft": 0}

@@ -18,7 +18,7 @@ from launcher.gui.cockpit.controls import RestartFields
 from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.controller import Controller
 from launcher.models.catalogue_load import load_catalogue
-from launcher.models.drafters import DRAFTERS, NONE, SPEC_TYPES, Drafter, usable_drafters
+from launcher.models.drafters import DRAFTERS, NONE, SPEC_TYPES, DraftChoice, Drafter, usable_drafters
 from launcher.models.memory import PlanSettings
 from launcher.models.plan import PlanCriteria, make_plans
 from launcher.models.server_settings import ROWS, VARIED
@@ -48,7 +48,7 @@ def test_one_row_makes_an_option_an_argument_memory_a_slider_and_an_axis(row: Dr
     assert own.drafter is row
     assert replace(own, draft=0).drafter is NONE
     by = "" if row.uses_head else f" by {row.title}"
-    assert f"{row.label(2)}" == (f"draft 2{by}" if row.takes_length else "drafts from repeats")
+    assert f"{DraftChoice(row, 2).label()}" == (f"draft 2{by}" if row.takes_length else "drafts from repeats")
     newer = replace(LLAMA_SERVER, spec_types=frozenset(SPEC_TYPES))
     words = " ".join(server_arguments(replace(own, context=8_192), newer, gpu=True))
     assert f"--spec-type {row.spec_type} " in words
@@ -58,7 +58,7 @@ def test_one_row_makes_an_option_an_argument_memory_a_slider_and_an_axis(row: Dr
     basis = replace(describe_server(), drafters=SPEC_TYPES)
     assert row.spec_type in basis.slider_values("drafter")
     with_row = replace(basis, plan_settings=replace(basis.plan_settings, spec_type=row.spec_type))
-    assert row.short_label(4) in [each.label for each in with_row.draft_choices]
+    assert DraftChoice(row, 4).short_label in [each.short_label for each in with_row.draft_choices]
     assert "drafter" not in RestartFields(SettingsState(Controller())).fields, "the field of drafts requests it"
     assert "drafter" in VARIED
     found = build_space(replace(basis, drafters=("draft-mtp", row.spec_type)), ["drafter"])
@@ -70,7 +70,7 @@ def test_a_drafter_that_needs_nothing_of_a_model_is_planned_for_any(row: Drafter
     criteria = read_plan_criteria(parse(plan, "--model", MODEL, "--drafter", row.spec_type, "--draft", "2"))
     setting = make_plans(load_catalogue(), describe_machine((24,)), criteria)[0].setting
     assert setting.drafter is row
-    assert f"{setting.drafter.label(setting.draft)}" == "drafts from repeats"
+    assert f"{setting.draft_choice.label()}" == "drafts from repeats"
     words = server_arguments(planned_options(setting, ServeOptions(Path("m.gguf"))), LLAMA_SERVER, gpu=True)
     assert row.spec_type in words
 

@@ -11,8 +11,9 @@ from launcher.app.settings_declared import KEEP, LANGUAGE, TEXT_SCALE
 from launcher.engine.server.state import ServerState
 from launcher.gui import appearance, theme, translation
 from launcher.gui.settings.page import SettingsPage
-from launcher.gui.translation import tr
+from launcher.gui.translation import render, tr
 from launcher.gui.window import Window
+from launcher.models.drafters import MTP, DraftChoice
 
 FIRST_PAGE = "settings"
 Wait = Callable[..., None]
@@ -127,8 +128,8 @@ def test_the_state_of_pages_survives_a_change_of_the_look(
     launch, lines, marks = window.controller.launch, len(window.page("logs").lines.all_lines), len(cockpit.plots.marks)
     change(window, qtbot, LANGUAGE, "zh_CN")
     assert window.controller.launch is launch, "nothing was restarted"
-    settings_text = tr("{context} context · draft {draft} · MTP on", context="8K", draft=2)
-    assert window.controller.view.settings == settings_text != "8K context · draft 2 · MTP on"
+    settings_text = tr("{context} context · {drafts}", context="8K", drafts=render(DraftChoice(MTP, 2).label()))
+    assert window.controller.view.settings == settings_text != "8K context · draft 2"
     window.show_page("cockpit")
     now = window.page("cockpit")
     assert now is not cockpit

@@ -5,12 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from PySide6.QtWidgets import QApplication
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication, QComboBox
 from pytestqt.qtbot import QtBot
 
 from launcher.app import settings
 from launcher.app.planning.tuned_match import TunedMatch, match_tuned_settings
-from launcher.app.settings_declared import ADVICE, VALUE_OFF
+from launcher.app.settings_declared import ADVICE, VALUE_AUTO, VALUE_OFF, VALUE_SUGGEST
 from launcher.engine.server.last_start import save_last_model
 from launcher.engine.server.state import ServerState
 from launcher.gui import theme
@@ -118,27 +119,30 @@ def test_outdated_tuned_settings_are_explained_with_a_button_to_measure_again(
     assert not card.measure.isVisible()
 
 
-@pytest.mark.parametrize(("better", "what"), [(3, "draft 3"), (0, "MTP off")])
+@pytest.mark.parametrize(("better", "what"), [(3, "Draft 3"), (0, "No MTP")])
 def test_advice_from_use_is_shown(card: TunedSettingsCard, better: int, what: str) -> None:
     card.show_state(TunedState(advice=Advice(2, better, Interval(1.06, 1.04, 1.08, 20), 41_234)))
     assert card.advice.isVisible()
     assert card.advice.text() == (
-        f"Tip: for your last 41,000 tokens, {what} would have been about 6 % faster than draft 2"
-        " (95 % confidence: 4 to 8 %)."
+        f"{what} would have been about 6 % faster (4 to 8 %, with 95 % confidence) than draft 2 over your last 41,000 "
+        "tokens."
     )
 
 
-def test_the_switch_turns_advice_off_and_follows_the_settings(window: Window, qtbot: QtBot) -> None:
+def test_what_advice_does_is_chosen_on_the_page_and_follows_the_settings(window: Window, qtbot: QtBot) -> None:
     with qtbot.waitSignal(window.page_shown):
         window.show_page("tune")
     page: TunePage = window.page("tune")
-    assert page.tuned_card.switch.isChecked()
-    with qtbot.waitSignal(window.controller.setting_changed):
-        page.tuned_card.switch.click()
-    assert settings.stored_value(ADVICE) == VALUE_OFF
-    qtbot.waitUntil(lambda: not page.tuned_card.switch.isChecked())  # the page reads it once more
-    window.controller.change_setting(ADVICE, True)
-    qtbot.waitUntil(page.tuned_card.switch.isChecked)
+    box = page.tuned_card.findChild(QComboBox)
+    assert isinstance(box, QComboBox)
+    assert box.currentData() == VALUE_SUGGEST
+    for mode in (VALUE_AUTO, VALUE_OFF):
+        with qtbot.waitSignal(window.controller.setting_changed):
+            qtbot.keyClick(box, Qt.Key.Key_End if mode == VALUE_AUTO else Qt.Key.Key_Home)
+        assert settings.stored_value(ADVICE) == mode
+        qtbot.waitUntil(lambda mode=mode: box.currentData() == mode)  # the page reads it once more
+    window.controller.change_setting(ADVICE, VALUE_AUTO)
+    qtbot.waitUntil(lambda: box.currentData() == VALUE_AUTO)
 
 
 @pytest.mark.thorough

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from launcher.app.models.model_library import LibraryFile
-from launcher.app.planning.start_settings import list_missing_drafts, with_drafts_here
+from launcher.app.planning.preview import list_missing_drafts
+from launcher.app.planning.start_settings import with_drafts_here
 from launcher.base.errors import ModelHasNoHead
 from launcher.base.paths import models_dir
 from launcher.engine.serve_options import DraftFile, ServeOptions
 from launcher.models.catalogue import Catalogue, CompanionFile
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.download_target import parse_target
-from launcher.models.drafters import DRAFTERS
+from launcher.models.drafters import DRAFTERS, usable_drafters
 from launcher.models.gguf import read_model
 from launcher.models.hub_model import select_hub_model
 from launcher.models.library_index import read_index
@@ -138,14 +139,17 @@ drafts = [{ repo = "other/Drafts-GGUF", file = "dflash.gguf", speculation = "dfl
     shutil.copy(demo_model, path)
     selection = select_file(path, load_catalogue())
     assert (selection.entry.id, selection.entry.drafts) == ("drafted", ())
-    assert [each.name for each in list_missing_drafts(ServeOptions(path), ())] == ["dflash"]
-    assert [each.name for each in list_missing_drafts(ServeOptions(path), {"draft-dflash"})] == ["dflash"]
-    assert list_missing_drafts(ServeOptions(path), {"draft-mtp"}) == ()
+    entry = load_catalogue().find("drafted")
+    for spec_types in ((), ("draft-dflash",)):
+        (missing,) = list_missing_drafts(entry, entry.published_as, ("draft-mtp",), spec_types)
+        assert (missing.row.name, missing.file) == ("dflash", "other/Drafts-GGUF:dflash.gguf")
+    assert list_missing_drafts(entry, entry.published_as, ("draft-mtp",), ("draft-mtp",)) == ()
     beside = path.with_name("dflash-demo-F16.gguf")
     write_draft(beside, "dflash", demo_model)
     options = with_drafts_here(ServeOptions(path))
     assert options.other_drafts == (DraftFile("dflash", beside),)
-    assert list_missing_drafts(options, ()) == ()
+    here = usable_drafters(head=True, files=options.draft_files)
+    assert list_missing_drafts(entry, entry.published_as, here, ()) == ()
 
 
 def test_a_draft_of_the_catalogue_names_its_drafter(home: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from launcher.machine.cards import find_card
 from launcher.models.catalogue_load import load_catalogue
-from launcher.models.drafters import MTP
+from launcher.models.drafters import MTP, NONE
 from launcher.models.evidence import accepted_shares, tokens_per_pass
 from launcher.models.memory import PlanSettings
 from launcher.models.pass_time import hit_rate
@@ -72,7 +72,7 @@ def test_a_run_is_compared_with_the_forecast_for_its_own_drafter(drafter: str) -
     assert entry.geometry is not None
     weights = weights_by_rules(entry, file, entry.geometry)
     assert weights is not None
-    setting = PlanSettings(32_768, draft=4, chosen_drafter=drafter, other_draft_bytes=(("dflash", 10**9),))
+    setting = PlanSettings(32_768, draft=4, chosen_drafter=drafter, draft_sizes=(("dflash", 10**9),))
     found = forecast_speed(file, entry.geometry, weights, setting, here, family=family)
     assert found is not None
     run = PublishedRun(
@@ -145,8 +145,8 @@ def test_experts_are_read_at_the_rate_of_the_hosts_memory() -> None:
     )
     assert ddr4.tokens_per_second < unknown.tokens_per_second < ddr5.tokens_per_second < epyc.tokens_per_second
     assert unknown.host_gb_s == 40
-    assert "assumed to give 40 GB/s;" in describe_forecast(unknown, drafts=False)
-    assert "assumed to give 54 GB/s of 90;" in describe_forecast(ddr5, drafts=False)
+    assert "assumed to give 40 GB/s;" in describe_forecast(unknown, NONE)
+    assert "assumed to give 54 GB/s of 90;" in describe_forecast(ddr5, NONE)
 
 
 def test_no_forecast_is_above_what_memory_bandwidth_allows() -> None:

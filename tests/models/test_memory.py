@@ -274,7 +274,7 @@ class TestAnySetting:
         # mmproj-F16: 858 MiB of weights, and buffers of its encoder, which were not measured.
         with_projector = parts(MOE, "UD-Q3_K_XL", PlanSettings(65_536, mmproj_bytes=899_283_584))
         assert 858 + 300 <= mib(with_projector.total - plain.total) <= 858 + 700
-        with_draft_model = parts(MOE, "UD-Q3_K_XL", PlanSettings(65_536, draft_model_bytes=514_687_104))
+        with_draft_model = parts(MOE, "UD-Q3_K_XL", PlanSettings(65_536, draft_sizes=(("mtp-head", 514_687_104),)))
         assert with_draft_model.total - plain.total >= 514_687_104
 
     def test_a_model_without_a_head_has_no_draft_memory(self) -> None:

@@ -14,6 +14,7 @@ from launcher.models.file_size import expect_size
 from launcher.models.gguf import read_header
 from launcher.models.header_summary import read_draft_model, store_summary
 from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
+from launcher.models.preset import PublishedRun
 from launcher.models.situation import describe_machine
 from tools.sparse_models.models import model
 from tools.sparse_models.write import write
@@ -155,6 +156,46 @@ def test_a_drafter_is_chosen_by_runs_on_such_a_card_else_by_its_acceptance(card_
     assert make_plans(catalogue, newer, PlanCriteria(model=entry.id))[0].ways == ()
     listed = replace(entry, drafts=(replace(file, file="dflash.gguf", repo="someone/else"),))  # is not here
     assert make_plans(replace(CATALOGUE, models=(listed,)), situation, PlanCriteria(model=entry.id))[0].ways == ()
+
+
+def test_another_drafter_is_used_where_a_run_with_the_head_was_slower() -> None:
+    entry, card = CATALOGUE.find("qwen3.8-27b"), find_card("RTX 3090", None)
+    file = CompanionFile(file=str(Path("dflash.gguf").absolute()), size_bytes=1_000_000_000, speculation="dflash")
+    situation = describe_machine(card.memory_gb, card=card)
+
+    def plan_with(*measurements: PublishedRun) -> Plan:
+        listed = replace(entry, drafts=(file,), measurements=measurements)
+        return make_plans(replace(CATALOGUE, models=(listed,)), situation, PlanCriteria(model=entry.id))[0]
+
+    usual = plan_with(*entry.measurements)
+    assert usual.setting.drafter.name == "mtp"
+    compared = PublishedRun(
+        gpu="RTX 3090",
+        gpu_memory_gb=24,
+        quant=usual.file.quant,
+        ctx=usual.setting.context,
+        kv=usual.setting.kv,
+        draft=usual.setting.draft,
+        tokens_per_second=30,
+        baseline=40,
+        source="these tests",
+    )
+    plan = plan_with(compared, *entry.measurements)
+    assert plan.setting.drafter.name == "dflash"
+    assert [way.drafter.name for way in plan.ways] == ["dflash", "none"]
+
+
+def test_a_presets_length_is_not_that_of_a_drafter_of_which_nothing_is_known() -> None:
+    entry = next(each for each in CATALOGUE.models if each.drafter.uses_head and any(row.draft for row in each.presets))
+    preset = next(row for row in entry.presets if row.draft)
+    file = CompanionFile(file=str(Path("small.gguf").absolute()), size_bytes=1_000_000_000, speculation="draft-model")
+    headless = tuple(replace(each, has_head=False) for each in entry.files)
+    listed = replace(entry, files=headless, drafts=(file,), family="unheard of").with_drafter("draft-simple")
+    catalogue, situation = replace(CATALOGUE, models=(listed,)), describe_machine(80)
+    criteria = PlanCriteria(entry.id, intent=preset.intents[0], quant=preset.quant)
+    assert make_plans(catalogue, situation, criteria)[0].setting.draft == 0
+    asked = replace(criteria, chosen_drafter="draft-simple", draft=3)
+    assert make_plans(catalogue, situation, asked)[0].setting.draft == 3
 
 
 def test_the_states_that_drafts_keep_are_counted_before_the_drafts_header_is_read() -> None:

@@ -154,7 +154,7 @@ def test_an_expert_cache_is_not_planned_where_it_aborts() -> None:
 def test_gemma_drafts_with_its_assistant(name: str) -> None:
     first = make_plans(CATALOGUE, describe_machine(12), PlanCriteria(model=name))[0]
     assert first.setting.draft
-    assert first.setting.draft_model_bytes
+    assert first.setting.draft_bytes
 
 
 @pytest.mark.parametrize("size", [16, 24, 48])

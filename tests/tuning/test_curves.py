@@ -67,6 +67,11 @@ async def fill_curve(bench: VirtualBench, rounds: int = 3) -> tuple[Curve, list[
     return build_curve(CurveAxis.FILL, [*found, *gaps]), found, steps
 
 
+def test_a_series_names_what_drafts() -> None:
+    starts = context_starts({**SETTINGS, "drafter": "draft-dflash"}, (0, 2), (32_768,))
+    assert [start.series for start in starts] == [NO_MTP, "draft 2 by DFlash"]
+
+
 async def test_a_fill_curve_has_both_series_at_every_fill_that_fits() -> None:
     bench = VirtualBench(by_depth, noise=0.004)
     curve, found, _ = await fill_curve(bench)

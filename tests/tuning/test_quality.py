@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from launcher.models.drafters import DRAFTERS, MTP, NO_DRAFTS, DraftChoice
 from launcher.tuning.quality import MOST_KL, ServerAnswers, compare_answers, describe_row, kl_divergence
 
 
@@ -33,9 +34,10 @@ def test_tokens_of_only_one_list_count_as_one_and_never_raise_the_divergence() -
     assert math.isfinite(kl_divergence(logs({1: 1.0}), {1: -3.4e38}))
 
 
-def judge(reference: ServerAnswers, other: ServerAnswers, draft: int = 0) -> str:
-    row = compare_answers(reference, other, quant="Q8_0", file="m.gguf", kv="f16", draft=draft)
-    assert str(describe_row(row)).startswith("Q8_0, KV f16")
+def judge(reference: ServerAnswers, other: ServerAnswers, drafts: DraftChoice = NO_DRAFTS) -> str:
+    row = compare_answers(reference, other, quant="Q8_0", file="m.gguf", kv="f16", drafts=drafts)
+    by = f", {drafts.label()}" if drafts.length else ""
+    assert str(describe_row(row)).startswith(f"Q8_0, KV f16{by}")
     return row.answer
 
 
@@ -54,7 +56,9 @@ def test_either_limit_decides() -> None:
 
 def test_replies_are_shown_but_a_lost_fact_or_tool_call_counts() -> None:
     reference = answers(replies=("a", "b"))
-    row = compare_answers(reference, answers(replies=("a", "c")), quant="F16", file="", kv="f16", draft=3)
+    row = compare_answers(
+        reference, answers(replies=("a", "c")), quant="F16", file="", kv="f16", drafts=DraftChoice(MTP, 3)
+    )
     assert (row.answer, row.greedy_equal, row.greedy_replies, row.kl) == ("shown", 1, 2, None)
-    assert judge(answers(), answers(found=False), draft=2) == "beyond"
+    assert judge(answers(), answers(found=False), DraftChoice(DRAFTERS["dflash"], 2)) == "beyond"
     assert judge(answers({1: 1.0}, found=False), answers({1: 1.0}, found=False)) == "kept"

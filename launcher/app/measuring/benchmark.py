@@ -26,7 +26,7 @@ from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import prepare_launch
 from launcher.engine.server.listener import verified_api_key
 from launcher.engine.server.registry import ServerEntry
-from launcher.models.drafters import drafter_in
+from launcher.models.drafters import choice_in
 from launcher.models.gguf import read_model
 from launcher.models.limits import check_writes_text, no_text_error
 from launcher.models.server_settings import Value
@@ -88,10 +88,11 @@ class Benchmark:
         decode = self.measured.decode
         if decode is None:
             return message("Speed unknown.")
-        mean, name, draft = decode.mean, self.workload.name, self.settings.get("draft")
-        if draft is not None and not drafter_in(self.settings).drafts:
+        mean, name, length = decode.mean, self.workload.name, self.settings.get("draft")
+        if length == 0:
             return message("{mean:.1f} tokens/s for {name} without MTP.", mean=mean, name=name)
-        return message("{mean:.1f} tokens/s for {name}[ with draft {draft}].", mean=mean, name=name, draft=draft)
+        drafts = choice_in(self.settings).label() if length else None
+        return message("{mean:.1f} tokens/s for {name}[ with {drafts}].", mean=mean, name=name, drafts=drafts)
 
 
 @dataclass(frozen=True, slots=True)

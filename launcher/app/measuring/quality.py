@@ -120,7 +120,7 @@ class QualityReport:
 
 def describe_settings(quant: str, options: ServeOptions) -> str:
     """Return the name of settings: quantisation, KV cache type and draft length."""
-    drafts = options.drafter.label(options.draft, off="")
+    drafts = options.draft_choice.label(off="")
     return ", ".join(filter(None, (quant, f"KV {options.kv or REFERENCE_KV}", drafts)))
 
 
@@ -289,8 +289,8 @@ class _CheckRun:
         else:
             self._without_drafts[kv] = answers
         if against is not None:
-            file, quant = str(options.model), self._check.quant
-            self.rows.append(compare_answers(against, answers, quant=quant, file=file, kv=kv, draft=options.draft))
+            facts = {"quant": self._check.quant, "file": str(options.model), "kv": kv}
+            self.rows.append(compare_answers(against, answers, **facts, drafts=options.draft_choice))
 
     async def _measure(self, options: ServeOptions, quant: str) -> ServerAnswers | None:
         """Return the answers with some settings. If these do not start, add to `errors` and return None."""

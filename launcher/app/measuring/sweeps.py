@@ -12,7 +12,6 @@ from launcher.base.codec import to_json
 from launcher.base.errors import BadOption, ServerNotFound, Unreachable
 from launcher.base.messages import join_messages, message
 from launcher.engine.serve_options import (
-    DEFAULT_DRAFT,
     FALLBACK_CONTEXT,
     ServeOptions,
     check_options,
@@ -48,7 +47,7 @@ from launcher.tuning.history import record_session
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.records import Prompt, Run
 from launcher.tuning.sized_prompts import fill_prompts
-from launcher.tuning.space import DRAFT
+from launcher.tuning.space import DRAFT, DRAFTER
 from launcher.tuning.workloads import Workload
 
 CURVE, ENDURE = "curve", "endure"
@@ -78,8 +77,9 @@ class SweepModel:
 
     @property
     def settings(self) -> dict[str, Value]:
-        """The settings that are not left to the engine."""
-        return dict(self.options.chosen())
+        """The settings that are not left to the engine, with what drafts if that is no head, as readers assume."""
+        drafter = self.options.drafter_if_on
+        return self.options.chosen() | ({} if drafter.uses_head else {DRAFTER: drafter.spec_type})
 
 
 async def prepare_model(options: ServeOptions, model_name: str, drafts: Sequence[int] = ()) -> SweepModel:
@@ -94,7 +94,7 @@ async def prepare_model(options: ServeOptions, model_name: str, drafts: Sequence
     header = await asyncio.to_thread(check_model, with_longest_draft)
     check_writes_text(header)
     can_draft = options.can_draft(head=header.has_mtp_head)
-    longest = options.draft if options.drafter.drafts else DEFAULT_DRAFT
+    longest = options.draft or options.drafter_if_on.usual_length
     series = tuple(drafts) or ((0, longest) if can_draft else (0,))
     context = options.context or fallback_context(header.trained_context)
     return SweepModel(

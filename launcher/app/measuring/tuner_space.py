@@ -5,7 +5,6 @@ import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import fmean
 from typing import ClassVar
 
@@ -13,23 +12,20 @@ import psutil
 
 from launcher.app.measuring.benchmark import check_sizes
 from launcher.app.measuring.speed_limit import find_speed_limit
-from launcher.app.planning.preview import Preview, PreviewBasis, Previewer, read_basis
+from launcher.app.planning.preview import MissingDraft, Preview, PreviewBasis, Previewer, read_basis
 from launcher.app.planning.start_settings import with_drafts_here
 from launcher.base.codec import JsonView
 from launcher.base.errors import BadOption, ModelHasNoHead
 from launcher.base.messages import join_messages, message
-from launcher.engine.builds.build import BUILT_IN, EngineBuild
+from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import Launch, prepare_launch
 from launcher.machine.gpu import ASLEEP, TOO_SHORT
 from launcher.machine.gpus import find_gpus, read_gpu_states
 from launcher.machine.surroundings import read_cpu_limit
-from launcher.models.catalogue import ModelEntry
-from launcher.models.catalogue_load import load_catalogue
-from launcher.models.drafters import DRAFTERS, Drafter, drafter_in, file_kinds_of, find_drafter
-from launcher.models.evidence import accepted_shares, read_acceptance, tokens_per_pass
-from launcher.models.library import find_entry
+from launcher.models.drafters import Drafter, find_drafter
+from launcher.models.evidence import accepted_shares, tokens_per_pass
 from launcher.models.limits import check_writes_text
 from launcher.models.plan import Status
 from launcher.models.server_settings import ROWS, VARIED, Likely, ServerSetting, Value
@@ -64,22 +60,6 @@ NEEDLE_S = 10.0
 """Seconds that reading the prompt around the hidden fact may take, with MTP and without."""
 _GUESS_TOO_LONG = 3.0
 """The true times may be shorter than these guesses by this factor."""
-
-
-@dataclass(frozen=True, slots=True)
-class MissingDraft:
-    """A drafter of which no file is here: what is known of the file, and the `tokens` that a pass gave in published
-    runs with drafts of `length`. `file` is what `pull` takes; None if the catalogue lists no file.
-    """
-
-    JSON_VIEW: ClassVar[JsonView] = JsonView(
-        "drafter=row.spec_type title=row.title file bytes download=file tokens length"
-    )
-    row: Drafter
-    file: str | None = None
-    bytes: int | None = None
-    tokens: float | None = None
-    length: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +132,7 @@ class PreparedTune:
     @property
     def drafters(self) -> tuple[str, ...]:
         """What may draft, as --spec-type calls it."""
-        return tuple(
-            drafter_in({**self.space.baseline, DRAFT: 1, DRAFTER: each}).spec_type for each in self.space.drafters
-        )
+        return tuple(find_drafter(each).spec_type for each in self.space.drafters)
 
     @property
     def space_identity(self) -> Mapping[str, object]:
@@ -203,9 +181,7 @@ async def prepare_tune(
     if goal.aim is Aim.ENERGY:
         await asyncio.to_thread(_check_power)
     options = replace(options, draft=0)
-    entry = await asyncio.to_thread(_find_entry, options.model)
-    family = entry.published_as if entry else launch.header.name
-    builder = SpaceBuilder(basis, goal, workload.prompts, on_cpu=launch.build.name == BUILT_IN, family=family)
+    builder = SpaceBuilder(basis, goal, workload.prompts, on_cpu=launch.build.name == BUILT_IN)
     if space is None:
         space = await asyncio.to_thread(builder.build_space, vary)
     else:
@@ -227,55 +203,19 @@ async def prepare_tune(
         restart_s,
         load is not None,
         builder.needed_mib,
-        await asyncio.to_thread(find_missing_drafts, entry, family, basis, launch.build),
+        basis.missing_drafts,
     )
-
-
-def _find_entry(model: Path) -> ModelEntry | None:
-    """Return the catalogue's entry of a model's file, None if it is not in the catalogue."""
-    found = find_entry(load_catalogue(), model)
-    return found[0] if found else None
-
-
-def find_missing_drafts(
-    entry: ModelEntry | None, family: str, basis: PreviewBasis, build: EngineBuild
-) -> tuple[MissingDraft, ...]:
-    """Return the drafters without a file here that the catalogue lists for a model, or of which runs were published."""
-    listed = {each.drafter: each for each in entry.all_drafts} if entry else {}
-    usable = {kind for each in basis.drafters for kind in file_kinds_of(each)}
-    found = []
-    for row in DRAFTERS.values():
-        file, runs = listed.get(row), [each for each in read_acceptance(family, row) if each.drafter == row.name]
-        is_here = row.spec_type in basis.drafters or usable & set(row.files)
-        is_offered = not build.spec_types or row.spec_type in build.spec_types
-        if row.source != "file" or is_here or not (file or runs) or not is_offered:
-            continue
-        best = max(runs, key=lambda each: each.draft * each.share, default=None)
-        usual = fmean(each.share for each in runs if best and each.draft == best.draft) if best else None
-        name = f"{entry.repo_of(file)}:{file.file}" if file and entry else None
-        found.append(
-            MissingDraft(
-                row,
-                name,
-                file.expected_bytes if file else None,
-                1 + best.draft * usual if best and usual is not None else None,
-                best.draft if best else None,
-            )
-        )
-    return tuple(found)
 
 
 class SpaceBuilder:
     """Builds the search space of a tune from the facts about a model and a machine.
 
     `on_cpu` is True if the engine computes everything on the processor, as it does without a GPU. Published runs of the
-    model's `family` say of which drafter most is expected.
+    model's family say of which drafter most is expected.
     """
 
-    def __init__(
-        self, basis: PreviewBasis, goal: Goal, prompts: Sequence[Prompt], *, on_cpu: bool, family: str = ""
-    ) -> None:
-        self._basis, self._goal, self._prompts, self._family = basis, goal, prompts, family
+    def __init__(self, basis: PreviewBasis, goal: Goal, prompts: Sequence[Prompt], *, on_cpu: bool) -> None:
+        self._basis, self._goal, self._prompts = basis, goal, prompts
         self._previewer = Previewer(basis)
         self.on_cpu = on_cpu or basis.plan_settings.backend == "cpu"
 
@@ -377,7 +317,7 @@ class SpaceBuilder:
 
     def _expected_tokens(self, row: Drafter) -> float:
         """Return the tokens of a pass as published for the model, else as is usual; 0 if nothing was published."""
-        shares = accepted_shares(row, self._family)
+        shares = accepted_shares(row, self._basis.published_as)
         return tokens_per_pass(shares, row.usual_length) if shares else 0.0
 
     def _kv_types_to_try(self, own: Value, *, offloads: bool, chosen_by_user: bool) -> Sequence[Value]:

@@ -1,12 +1,12 @@
 """Previews changed server settings: memory and effects, before they are applied. Quick enough for a slider."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from launcher.app.planning.planner import MachineDescription, read_situation
-from launcher.app.planning.start_settings import list_missing_drafts, with_drafts_here
+from launcher.app.planning.start_settings import with_drafts_here
 from launcher.base.codec import JsonView
 from launcher.base.errors import GeometryUnknown, GpuAsleep, LauncherError
 from launcher.base.messages import Message, as_message, fill_template, mark, message, plural_message
@@ -18,17 +18,22 @@ from launcher.engine.server.launch import Launch, read_draft_file
 from launcher.engine.server.load_times import LoadTime, expected_load_time
 from launcher.engine.server.own_memory import RunningEngine
 from launcher.engine.settings import change_settings, join_extra
+from launcher.models.catalogue import ModelEntry
+from launcher.models.catalogue_load import load_catalogue
 from launcher.models.compute_buffers import Backend
 from launcher.models.drafters import (
+    DRAFTERS,
     SPEC_TYPES,
     DraftChoice,
     Drafter,
-    as_choice,
+    file_kinds_of,
     list_choices,
     usable_drafters,
 )
+from launcher.models.evidence import find_overall, read_acceptance
 from launcher.models.fitting import HOST_LIMITS, choose_host_limits
 from launcher.models.geometry import Geometry, read_geometry
+from launcher.models.library import find_entry
 from launcher.models.limits import no_head_error, training_warning
 from launcher.models.memory import KV_TYPES, DraftModel, MemoryEstimate, PlanSettings, estimate_memory
 from launcher.models.plan import Status, fit_status
@@ -120,6 +125,22 @@ APPLIES_NOW = ("temperature", "top_k", "top_p", "min_p", "max_tokens", "thinking
 
 
 @dataclass(frozen=True, slots=True)
+class MissingDraft:
+    """A drafter of which no file is here: what is known of the file, and the `tokens` that a pass gave in published
+    runs with drafts of `length`. `file` is what `pull` takes; None if the catalogue lists no file.
+    """
+
+    JSON_VIEW: ClassVar[JsonView] = JsonView(
+        "drafter=row.spec_type title=row.title file bytes download=file tokens length"
+    )
+    row: Drafter
+    file: str | None = None
+    bytes: int | None = None
+    tokens: float | None = None
+    length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PreviewBasis:
     """Facts about a server as it runs or would run. Memory in MiB.
 
@@ -131,8 +152,8 @@ class PreviewBasis:
     `own_measured` is True if the server's own memory was measured, not estimated. `draft_models` are the files with
     which it may draft, by their kind. `drafters` are those that the model can use. `expert_layers` is the number of
     layers whose experts can be moved to the host. `unsupported` are the settings that the engine does not have.
-    `slot_files` is what its slot files hold, None if that was not tested. `missing_drafts` are the drafters whose files
-    for the model the catalogue knows, and which are not here, of those that the engine has.
+    `slot_files` is what its slot files hold, None if that was not tested. `missing_drafts` are drafters of the engine's
+    without a file here. Runs of the model are `published_as` of this family.
     """
 
     options: ServeOptions
@@ -158,7 +179,8 @@ class PreviewBasis:
     read_at: float | None = None
     unsupported: frozenset[str] = frozenset()
     slot_files: SlotFiles | None = None
-    missing_drafts: tuple[Drafter, ...] = ()
+    missing_drafts: tuple[MissingDraft, ...] = ()
+    published_as: str = ""
 
     def slider_values(self, name: str) -> tuple[Value, ...]:
         """Return the values of a slider for the setting `name`, in order. Empty if it has no slider."""
@@ -186,11 +208,6 @@ class PreviewBasis:
         rows = [replace(settings, chosen_drafter=each).drafter_if_on for each in names]
         offered = [row for row in rows if row.source != "text" or row.tried or row is settings.drafter]
         return list_choices(offered, range(1, max(LONGEST_DRAFT, settings.draft) + 1))
-
-    @property
-    def draft_choice(self) -> DraftChoice:
-        """How it drafts."""
-        return as_choice(self.plan_settings.drafter, self.plan_settings.draft)
 
     @property
     def can_draft(self) -> bool:
@@ -419,7 +436,7 @@ class Previewer:
             alone = self._make_plan_settings(change_settings(basis.options, changed))
             mib = _difference_mib(self._estimate_memory(basis.plan_settings), self._estimate_memory(alone))
             if name in DRAFTING and alone.drafter.drafts and alone.drafter is not basis.plan_settings.drafter:
-                drafts = alone.drafter.describe(alone.draft, mode=True)
+                drafts = alone.draft_choice.describe(mode=True)
                 sentence = message("{cost} with {drafts}", cost=signed_mib(mib), drafts=drafts)
                 return SettingChange(name, old, new, True, mib, sentence)
         return SettingChange(name, old, new, True, mib, consequence_sentence(name, old, new, mib))
@@ -465,6 +482,10 @@ def _make_basis(launch: Launch, situation: Situation | None, engine_pid: int | N
     options, header = launch.options, launch.header
     drafters = usable_drafters(head=header.has_mtp_head, files=options.draft_files)
     offered = launch.build.spec_types or drafters
+    drafters = () if header.is_embedding else tuple(each for each in drafters if each in offered)
+    found = find_entry(load_catalogue(), options.model)
+    entry = found[0] if found else None
+    published_as = entry.published_as if entry else header.name
     backend: Backend = situation.backend if situation else "cuda"
     geometry: Geometry | None = None
     weights: Weights | None = None
@@ -485,15 +506,38 @@ def _make_basis(launch: Launch, situation: Situation | None, engine_pid: int | N
         unknown=unknown,
         draft_models={each.kind: read_draft_file(each.path) for each in options.all_drafts},
         trained_context=header.trained_context,
-        drafters=() if header.is_embedding else tuple(each for each in drafters if each in offered),
+        drafters=drafters,
         expert_layers=weights.expert_layers(mtp=settings.drafter.uses_head) if weights and backend != "cpu" else 0,
         kv_types=kv_types,
         load=expected_load_time(launch),
         unsupported=unsupported,
         slot_files=known_slot_files(launch.build),
-        missing_drafts=list_missing_drafts(options, launch.build.spec_types),
+        missing_drafts=list_missing_drafts(entry, published_as, drafters, launch.build.spec_types),
+        published_as=published_as,
     )
     return _with_memory(basis, situation, engine_pid) if situation else basis
+
+
+def list_missing_drafts(
+    entry: ModelEntry | None, published_as: str, drafters: Collection[str], spec_types: Collection[str]
+) -> tuple[MissingDraft, ...]:
+    """Return the drafters without a file here that the catalogue lists for a model, or of which runs were published.
+
+    `drafters` are those that it can use, and `spec_types` those that the engine has; () if that is unknown.
+    """
+    listed = {each.drafter: each for each in entry.all_drafts} if entry else {}
+    kinds_here = {kind for each in drafters for kind in file_kinds_of(each)}
+    found = []
+    for row in DRAFTERS.values():
+        file, runs = listed.get(row), [each for each in read_acceptance(published_as, row) if each.drafter == row.name]
+        is_here = row.spec_type in drafters or kinds_here & set(row.files)
+        is_offered = not spec_types or row.spec_type in spec_types
+        if row.source != "file" or is_here or not (file or runs) or not is_offered:
+            continue
+        name = f"{entry.repo_of(file)}:{file.file}" if entry and file else None
+        size, usual = file.expected_bytes if file else None, find_overall(runs)
+        found.append(MissingDraft(row, name, size, usual and usual.tokens, usual and usual.draft))
+    return tuple(found)
 
 
 def _with_memory(basis: PreviewBasis, situation: Situation, engine_pid: int | None) -> PreviewBasis:

@@ -28,10 +28,10 @@ from launcher.engine.server.state import KEPT_REPLACED, NO_HEAD, Notice
 from launcher.engine.settings import Settings, change_settings, load_model_settings
 from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry, ModelFile
 from launcher.models.catalogue_load import load_catalogue
-from launcher.models.drafters import Drafter, drafter_in, with_usual_length
+from launcher.models.drafters import drafter_in, with_usual_length
 from launcher.models.evidence import accepted_shares
 from launcher.models.gguf import GgufModel
-from launcher.models.library import find_companion, find_entry
+from launcher.models.library import find_companion
 from launcher.models.locate import (
     ModelSelection,
     add_draft,
@@ -517,18 +517,12 @@ def _choose_drafting(options: ServeOptions, entry: ModelEntry, file: ModelFile) 
 
     A head in the model's own file is used unless the user named another drafter's file.
     """
-    is_named, has_head = options.draft_file is not None, entry.has_head(file)
-    own = entry.draft_file if is_named or not has_head else None
-    found = _find_drafts(entry)
-    others = tuple(
-        DraftFile(kind, path)
-        for each, path in found.items()
-        if own is None or each.file != own.file
-        for kind in each.kinds
-    )
-    options = replace(options, other_drafts=others)
-    draft_file = next((path for each, path in found.items() if own is not None and each.file == own.file), None)
-    if has_head and not is_named:
+    is_named, found = options.draft_file is not None, _find_drafts(entry)
+    uses_own_head = entry.has_head(file) and not is_named
+    has_file = entry.draft_file is not None and not uses_own_head
+    draft_file = found.pop(entry.all_drafts[0], None) if has_file else None
+    options = replace(options, other_drafts=_list_files(found))
+    if uses_own_head:
         return options
     if entry.embedding or not entry.drafter.can_draft(head=False, file=draft_file is not None):
         return replace(options, draft=0)
@@ -544,15 +538,8 @@ def _find_drafts(entry: ModelEntry) -> dict[CompanionFile, Path]:
     return {each: path for each in entry.all_drafts if (path := find_companion(entry, each)) is not None}
 
 
-def list_missing_drafts(options: ServeOptions, spec_types: Collection[str]) -> tuple[Drafter, ...]:
-    """Return the drafters for which the catalogue knows a file for the model of a start, and none is here.
-
-    `spec_types` are those that its engine has, as --spec-type calls them; () if that is unknown.
-    """
-    found = find_entry(load_catalogue(), options.model)
-    drafters = dict.fromkeys(each.drafter for each in (found[0].drafts if found is not None else ()))
-    able = (each for each in drafters if not spec_types or each.spec_type in spec_types)
-    return tuple(each for each in able if not each.uses_any(options.draft_files))
+def _list_files(found: Mapping[CompanionFile, Path]) -> tuple[DraftFile, ...]:
+    return tuple(DraftFile(kind, path) for each, path in found.items() for kind in each.kinds)
 
 
 def with_drafts_here(options: ServeOptions) -> ServeOptions:
@@ -561,8 +548,7 @@ def with_drafts_here(options: ServeOptions) -> ServeOptions:
         found = _find_drafts(select_file(options.model, load_catalogue()).entry)
     except (LauncherError, OSError):
         return options
-    new = [DraftFile(kind, path) for each, path in found.items() for kind in each.kinds]
-    new = [each for each in new if each.kind not in options.draft_files and not options.embeddings]
+    new = [each for each in _list_files(found) if each.kind not in options.draft_files and not options.embeddings]
     return replace(options, other_drafts=(*options.other_drafts, *new)) if new else options
 
 

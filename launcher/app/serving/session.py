@@ -185,8 +185,8 @@ class ServerSession(ServingSession):
         if request.yields and not self._is_settled:
             raise Superseded(message("The server is being changed."))
         self._proposed_fixes = ()
-        for notice in request.notices:
-            self._notify_listeners(notice)
+        if not request.yields:
+            self._tell_notices(request)
         options, chosen, model_name = request.options, request.chosen, request.model_name
         if chosen and "draft" in chosen and options.chosen_drafter:  # a length is that of the drafter in use
             chosen = {"drafter": options.chosen_drafter, **chosen}
@@ -218,6 +218,8 @@ class ServerSession(ServingSession):
             if change_number == self._change_count and self._is_serving and self._served_start is not None:
                 self._newest_start, self._chosen, self._set_aside = self._served_start  # the previous server goes on
             raise
+        if request.yields:
+            self._tell_notices(request)
         set_aside, all_chosen = None, dict(chosen or {})
         if self._newest_start.options.model == options.model:  # unless a newer start of another model is in progress
             set_aside, all_chosen = self._set_aside, {**self._chosen, **all_chosen}
@@ -292,6 +294,10 @@ class ServerSession(ServingSession):
     def chosen(self) -> Mapping[str, Value]:
         """See ServingSession."""
         return self._chosen
+
+    def _tell_notices(self, request: StartRequest) -> None:
+        for notice in request.notices:
+            self._notify_listeners(notice)
 
     @property
     def _is_settled(self) -> bool:

@@ -18,11 +18,12 @@ from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import Notice
 from launcher.engine.settings import launched_settings
 from launcher.models.drafters import drafter_in
+from launcher.models.server_settings import DRAFTING
 from launcher.monitor.traffic import Traffic
 from launcher.tuning.history import History
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.records import Run, RunSettings
-from launcher.tuning.use_counts import DRAFT_SETTINGS, FEWEST_STEPS, UseCounts, use_counts_key
+from launcher.tuning.use_counts import FEWEST_STEPS, UseCounts, use_counts_key
 
 if TYPE_CHECKING:
     from launcher.tuning.advice import Advice, Measured
@@ -138,7 +139,7 @@ class UseCounting:
         from launcher.tuning.advice import Measured
 
         used = settings_for_history(launch)
-        key = repr((launch.build.version, {**used, **dict.fromkeys(DRAFT_SETTINGS)}))
+        key = repr((launch.build.version, {**used, **dict.fromkeys(DRAFTING)}))
         if self._measured is None or self._measured[0] != key or self._clock() - self._measured[1] > _RUNS_VALID_S:
             runs: list[Run] = []
             with suppress(LauncherError, OSError), History() as history:

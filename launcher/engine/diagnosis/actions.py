@@ -104,10 +104,6 @@ def _shrink_ubatch(values: Values, options: ServeOptions, _context: int | None) 
     return replace(options, ubatch=wanted) if wanted >= _LEAST_UBATCH else None
 
 
-def _turn_draft_off(_values: Values, options: ServeOptions, _context: int | None) -> ServeOptions | None:
-    return replace(options, draft=0)
-
-
 def _move_experts(values: Values, options: ServeOptions, _context: int | None) -> ServeOptions | None:
     return replace(options, n_cpu_moe=int(values.get("n_cpu_moe", (options.n_cpu_moe or 0) + 4)))
 
@@ -120,12 +116,13 @@ def _enlarge_cache(values: Values, options: ServeOptions, _context: int | None) 
     return replace(options, cache_ram=int(values["cache_ram"]))
 
 
-def _shorten_draft(values: Values, options: ServeOptions, _context: int | None) -> ServeOptions | None:
-    return replace(options, draft=int(values.get("draft", max(options.draft - 1, 0))))
+def _shorten_draft(values: Values, options: ServeOptions, context: int | None) -> ServeOptions | None:
+    return _change_drafts({"draft": max(options.draft - 1, 0), **values}, options, context)
 
 
 def _change_drafts(values: Values, options: ServeOptions, _context: int | None) -> ServeOptions | None:
-    changed = replace(options, draft=int(values["draft"]))
+    """Return the options with a draft length, and with a drafter if one is given; without either, with no drafts."""
+    changed = replace(options, draft=int(values.get("draft", 0)))
     other = values.get("drafter")
     return changed if other in (None, changed.drafter.spec_type) else replace(changed, chosen_drafter=str(other))
 
@@ -185,7 +182,7 @@ _CHANGES = {
     ActionKind.LARGER_CONTEXT: _enlarge_context,
     ActionKind.OTHER_KV_TYPE: _shrink_kv_type,
     ActionKind.SMALLER_UBATCH: _shrink_ubatch,
-    ActionKind.DRAFT_OFF: _turn_draft_off,
+    ActionKind.DRAFT_OFF: _change_drafts,
     ActionKind.MORE_EXPERTS_ON_CPU: _move_experts,
     ActionKind.ONE_SLOT: _use_one_slot,
     ActionKind.MORE_SLOTS: _add_slots,

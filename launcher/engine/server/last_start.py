@@ -59,14 +59,14 @@ class RepeatableStart:
     ) -> "RepeatableStart":
         """Return the start of a server with `options`.
 
-        `model_name` is the model as the user named it. `chosen` are the settings that the user set, by name; None means
-        those that differ from the defaults.
+        `model_name` is the model as the user named it. `chosen` are the settings that the user set, by name; those that
+        the program has changed since are its own. None means those that differ from the defaults.
         """
         defaults = ServeOptions(options.model)
         if chosen is None:
             rows = [row for row in ROWS.values() if row.value_in(options) != row.value_in(defaults)]
         else:
-            rows = [row for name, row in ROWS.items() if name in chosen]
+            rows = [row for name, row in ROWS.items() if name in chosen and chosen[name] == row.value_in(options)]
         fields = frozenset(row.attribute for row in rows)
         model = model_name or (DEMO if options.alias == DEMO else str(options.model.absolute()))
         return cls(model, options, fields, port=port, shared=shared)

@@ -195,8 +195,7 @@ def plan_settings_of(options: ServeOptions, backend: Backend) -> PlanSettings:
         **values,
         backend=backend,
         mmproj_bytes=file_bytes(options.mmproj),
-        draft_model_bytes=file_bytes(options.draft_file),
-        other_draft_bytes=tuple((each.kind, file_bytes(each.path)) for each in options.other_drafts),
+        draft_sizes=tuple((each.kind, file_bytes(each.path)) for each in options.all_drafts),
         spec_type=options.spec_type,
     )
 

@@ -19,6 +19,7 @@ from launcher.engine.server import registry
 from launcher.engine.server.launch import Launch, api_model_name, read_draft_file
 from launcher.engine.server.state import ServerState
 from launcher.machine.gpus import read_gpu_states
+from launcher.models.drafters import MTP, file_kinds_of
 from launcher.models.geometry import read_geometry
 from launcher.models.gguf import read_model
 from launcher.models.memory import PlanSettings, estimate_memory
@@ -174,7 +175,10 @@ def _estimate_gpu_memory(
     draft_file = inputs.get("draft_file")
     try:
         stored = dict(inputs["setting"])
-        stored["other_draft_bytes"] = tuple(map(tuple, stored.get("other_draft_bytes", ())))
+        sizes = [tuple(each) for each in stored.get("draft_sizes") or stored.pop("other_draft_bytes", ())]
+        if own_bytes := stored.pop("draft_model_bytes", 0):  # a server of an earlier version
+            sizes += [(kind, own_bytes) for kind in file_kinds_of(stored.get("spec_type", MTP.spec_type))[:1]]
+        stored["draft_sizes"] = tuple(sizes)
         if stored.pop("ngrams", False):  # a server of version 0.1.0
             stored["spec_type"] = "ngram-mod"
         header = read_model(Path(inputs["model"]))

@@ -20,7 +20,7 @@ class StartRequest:
     model's next start, together with `set_aside`: earlier choices that are not used this time, but stay kept (None: all
     earlier choices). `model_name` is the model as the user named it, for commands that start it again (None: its path).
     `notices` go to the listeners first. One that `yields` raises Superseded while a client's request waits or runs, the
-    server is lent, or another start is in progress.
+    server is lent, or another start is in progress; its notices go to them once it has succeeded.
     """
 
     options: ServeOptions

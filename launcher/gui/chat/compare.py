@@ -19,7 +19,7 @@ from launcher.gui.late import engine_settings
 from launcher.gui.translation import join_sentences, mark, render, tr
 from launcher.gui.widgets import Segmented
 from launcher.gui.widgets.blocks import make_caption
-from launcher.models.drafters import DRAFTERS, MTP, NONE, drafter_of, find_drafter
+from launcher.models.drafters import DRAFTERS, NONE, choice_in
 
 if TYPE_CHECKING:
     from launcher.engine.server.launch import Launch
@@ -439,8 +439,7 @@ def format_values(values: Mapping[str, Any]) -> str:
     texts = []
     for name, value in values.items():
         if name == "draft" and value is not None:
-            drafter = drafter_of(value, find_drafter(values.get("drafter") or MTP.spec_type))
-            texts.append(render(drafter.label(value)))
+            texts.append(render(choice_in(values).label()))
         elif name == "drafter":
             continue  # with its length
         elif isinstance(value, bool):

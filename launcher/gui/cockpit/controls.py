@@ -35,7 +35,7 @@ from launcher.gui.widgets import Card, ComboBox, Segmented, SliderField
 from launcher.gui.widgets.blocks import make_button, make_caption
 from launcher.gui.widgets.focus import find_focus
 from launcher.gui.widgets.scrolling import make_scroll_area
-from launcher.models.drafters import DraftChoice, as_choice
+from launcher.models.drafters import DraftChoice
 from launcher.models.server_settings import DRAFTING, ROWS, ServerSetting
 
 if TYPE_CHECKING:
@@ -538,15 +538,13 @@ class RestartFields(QWidget):
         basis, requested = preview.basis, preview.plan_settings
         changed = {change.name: change for change in preview.changes}
         for name, field in self.fields.items():
-            value = (
-                ROWS[name].effective_in(requested) if name != _DRAFTS else as_choice(requested.drafter, requested.draft)
-            )
+            value = ROWS[name].effective_in(requested) if name != _DRAFTS else requested.draft_choice
             if field.value != value:
                 field.set_value(value)
             change = changed.get(name)
             field.show_changed(None if change is None else _format_plain_value(change.old))
         if changed.keys() & set(DRAFTING):
-            self.fields[_DRAFTS].show_changed(render(basis.draft_choice.label))
+            self.fields[_DRAFTS].show_changed(render(basis.plan_settings.draft_choice.short_label))
         self.fields["ctx"].show_mark(preview.largest_context)
         self.fields["ctx"].show_hint(_context_hint(preview))
         tuned = self._state.tuned
@@ -574,7 +572,8 @@ def _context_hint(preview: "Preview") -> str:
 
 def _drafts_hint(preview: "Preview") -> str:
     """Return where the drafts come from, or what the model lacks for others than repeats, and what could be got."""
-    source, missing = _describe_source(preview), [render(each.name_short) for each in preview.basis.missing_drafts]
+    source = _describe_source(preview)
+    missing = [render(each.row.name_short) for each in preview.basis.missing_drafts if each.file]
     return (
         tr("{source} · to get on Models: {missing}", source=source, missing=tr(", ").join(missing))
         if missing
@@ -600,7 +599,7 @@ def _describe_source(preview: "Preview") -> str:
 
 def _format_value(row: ServerSetting, value: object) -> str:
     if isinstance(value, DraftChoice):
-        return render(value.label)
+        return render(value.short_label)
     if row.kind == "mib":
         return f"{value:,} MiB" if value else tr("off")
     return _format_plain_value(value)

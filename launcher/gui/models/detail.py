@@ -642,7 +642,7 @@ def beside_text(file: LibraryFile | None, running: str) -> str:
 def needs_text(needed_mib: int, situation: Situation, setting: PlanSettings) -> str:
     """Return as text how much of the free memory a plan needs."""
     values = {"needed": f"{needed_mib:,}", "free": f"{situation.free_mib:,}", "context": f"{setting.context:,}"}
-    mtp = render(setting.drafter.label(setting.draft))
+    mtp = render(setting.draft_choice.label())
     text = tr("Needs {needed} of {free} MiB free, with a context of {context} tokens, {mtp}.", mtp=mtp, **values)
     if stopping := count_stopping_servers(situation):
         text = ntr(
@@ -672,11 +672,14 @@ def _plan_facts(file: LibraryFile | None) -> _Facts:
         context = tr("{tokens} of {trained} trained", tokens=context, trained=format_context_length(trained))
     rows = [(tr("Context"), context, tr("{count} tokens", count=f"{plan.setting.context:,}"))]
     head = tr("in the file, not used") if entry.has_head(plan.file) else tr("none")
-    match plan.setting.drafter.source:
+    choice = plan.setting.draft_choice
+    match choice.drafter.source:
         case "file":
-            head = tr("in a file of its own, draft {count}", count=plan.setting.draft)
+            head = tr("in a file of its own, draft {count}", count=render(choice.number))
         case "head":
-            head = tr("in the file, draft {count}", count=plan.setting.draft)
+            head = tr("in the file, draft {count}", count=render(choice.number))
+        case "text":
+            head = render(choice.label())
     rows.append((tr("Draft head"), head, ""))
     rows.append((tr("Reads"), _senses_text(plan), ""))
     if entry.licence:

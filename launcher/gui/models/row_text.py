@@ -13,18 +13,17 @@ from launcher.gui.models.text import file_state, format_date, format_size, job_p
 from launcher.gui.setting_text import format_context_length
 from launcher.gui.translation import render, tr
 from launcher.gui.viewmodel import state_name
-from launcher.models.evidence import find_published_gain, read_acceptance
+from launcher.models.evidence import compare_drafters, find_overall, read_acceptance
 from launcher.models.memory import ENCODER_MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from launcher.app.models.model_library import LibraryFile, LibraryModel
     from launcher.base.progress import Progress
     from launcher.engine.server.state import ModelStatus
     from launcher.fetch.jobs import Job
     from launcher.gui.models.serving import Serving
-    from launcher.models.evidence import AcceptedDrafts
     from launcher.models.library import LocalModel
     from launcher.models.plan import Plan
 
@@ -160,8 +159,11 @@ def draft_gain_text(file: LibraryFile) -> str:
     assert entry is not None  # noqa: S101 -- for the type checker
     assert draft is not None  # noqa: S101
     own, values = entry.drafter, dict[str, object](other=render(entry.drafter.name_short))
-    run, own_run = find_published_gain(entry.measurements, draft.drafter.spec_type, own.spec_type)
-    if run is not None:
+    other = draft.drafter.spec_type
+    compared = [runs for runs in compare_drafters(entry.measurements) if other in runs]
+    if compared:
+        runs = max(compared, key=lambda runs: runs[other].speedup or 0)
+        run, own_run = runs[other], runs.get(own.spec_type) if own.spec_type != other else None
         values |= {"ratio": run.speedup, "gpu": run.gpu}
         if own_run is None:
             return tr("published: up to {ratio:.2f} times as fast as without drafts ({gpu})", **values)
@@ -170,23 +172,17 @@ def draft_gain_text(file: LibraryFile) -> str:
             own=own_run.speedup,
             **values,
         )
-    best, usual = (_find_overall(read_acceptance(entry.published_as, each)) for each in (draft.drafter, own))
+    best, usual = (find_overall(read_acceptance(entry.published_as, each)) for each in (draft.drafter, own))
     if best is None:
         return tr("its gain is not published")
-    values |= {"tokens": 1 + best.draft * best.share, "length": best.draft}
+    values |= {"tokens": best.tokens, "length": best.draft}
     if usual is None or (usual.draft, usual.source) != (best.draft, best.source):
         return tr("published: {tokens:.1f} tokens a pass with draft {length}", **values)
     return tr(
         "published: {tokens:.1f} tokens a pass with draft {length}, {other} {own:.1f}",
-        own=1 + usual.draft * usual.share,
+        own=usual.tokens,
         **values,
     )
-
-
-def _find_overall(found: Sequence[AcceptedDrafts]) -> AcceptedDrafts | None:
-    """Return the row for all kinds of text, else the one in the middle."""
-    rows = [each for each in found if each.workload == "overall"] or sorted(found, key=lambda each: each.share)
-    return rows[len(rows) // 2] if rows else None
 
 
 def store_tile(local: LocalModel) -> str:

@@ -442,7 +442,7 @@ def _plan_columns() -> tuple[Column[Plan], ...]:
         make_column(
             tr("Draft"),
             tr("What drafts tokens, and how many per step (--spec-type, --spec-draft-n-max)"),
-            lambda plan: render(plan.setting.drafter.short_label(plan.setting.draft)),
+            lambda plan: render(plan.setting.draft_choice.short_label),
             right=True,
             spare=3,
         ),

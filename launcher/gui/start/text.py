@@ -9,6 +9,7 @@ from launcher.gui.duration import format_duration
 from launcher.gui.labels import UNKNOWN
 from launcher.gui.setting_text import setting_text
 from launcher.gui.translation import join_sentences, ntr, render, tr
+from launcher.models.drafters import choice_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +28,7 @@ _LEAST_GB_BYTES = 10**8
 
 def draft_text(plan: Plan) -> str:
     """Return how a plan drafts, and its draft length, as text."""
-    return render(plan.setting.drafter.label(plan.setting.draft))
+    return render(plan.setting.draft_choice.label())
 
 
 def short_name(plan: Plan) -> str:
@@ -90,10 +91,13 @@ def settings_origin_text(own_settings: KeptPlan, plan: Plan) -> str:
 
 def _settings_text(settings: Settings) -> str:
     """Return settings in one line."""
-    return ", ".join(
-        _experts_text(int(value)) if name == "n_cpu_moe" and value is not None else setting_text(name, value)
-        for name, value in settings.items()
-    )
+    texts = {name: setting_text(name, value) for name, value in settings.items()}
+    if "draft" in texts:  # how to draft is one choice
+        texts["draft"] = render(choice_in(settings).label())
+        texts.pop("drafter", None)
+    if (layers := settings.get("n_cpu_moe")) is not None:
+        texts["n_cpu_moe"] = _experts_text(int(layers))
+    return ", ".join(texts.values())
 
 
 def _experts_text(layers: int) -> str:
@@ -108,12 +112,7 @@ def speed_text(plan: Plan) -> str:
     if plan.status is Status.TOO_BIG:
         return ""
     if plan.forecast is not None:
-        return tr(
-            "Expected: {speed}.",
-            speed=render(
-                describe_forecast(plan.forecast, drafts=plan.setting.drafter.drafts, mtp=plan.setting.drafter.uses_head)
-            ),
-        )
+        return tr("Expected: {speed}.", speed=render(describe_forecast(plan.forecast, plan.setting.drafter)))
     return tr("Expected: {speed}.", speed=render(describe_reading(plan.reading))) if plan.reading is not None else ""
 
 

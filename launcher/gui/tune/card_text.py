@@ -13,7 +13,7 @@ from launcher.gui.late import measured_tunes, trial_views
 from launcher.gui.translation import chosen_language, join_sentences, ntr, render, tr
 from launcher.gui.tune.cards import WORKLOADS
 from launcher.gui.tune.view_data import VerdictText, WorkloadAnswer
-from launcher.models.drafters import drafter_in, name_draft
+from launcher.models.drafters import choice_in, drafter_in
 
 if TYPE_CHECKING:
     from launcher.app.measuring.tuner_space import PreparedTune
@@ -87,7 +87,7 @@ def answer_label(settings: "RunSettings") -> str:
     """Return the label of the button that serves a likely answer before the measurement has ended."""
     if not drafter_in(settings).drafts:
         return tr("Use these settings now")
-    return tr("Use draft {draft} now", draft=render(name_draft(settings)))
+    return tr("Use draft {draft} now", draft=render(choice_in(settings).number))
 
 
 def pausing_texts() -> tuple[str, str, str]:
@@ -161,7 +161,7 @@ def verdict_sentence(verdict: Mapping[str, Any], workload: str) -> str:
     ratio, low, high = verdict.get("speedup"), verdict.get("ci_low"), verdict.get("ci_high")
     if chosen_language() == "en" or ratio is None or low is None or high is None:
         return render(str(verdict.get("overall") or verdict["sentence"]))
-    draft = render(name_draft({**verdict.get("settings", {}), "draft": verdict["draft"]}))
+    draft = render(choice_in({**verdict.get("settings", {}), "draft": verdict["draft"]}).number)
     figures = {"work": workload, "draft": draft, "low": _percent_change(low), "high": _percent_change(high)}
     match verdict["mtp"]:
         case "on":
@@ -206,7 +206,7 @@ def keep_label(view: "TuneView") -> str:
         return tr("Use these settings although the answers change")
     settings = (view.verdict or {}).get("settings", {})
     if drafter_in(settings).drafts:
-        return tr("Use draft {draft} on this computer", draft=render(name_draft(settings)))
+        return tr("Use draft {draft} on this computer", draft=render(choice_in(settings).number))
     return tr("Keep MTP off on this computer")
 
 

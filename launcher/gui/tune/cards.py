@@ -30,12 +30,14 @@ from PySide6.QtWidgets import (
 )
 
 from launcher.app import settings
-from launcher.app.settings_declared import ADVICE, VALUE_OFF
+from launcher.app.settings_declared import ADVICE, VALUE_SUGGEST
+from launcher.app.settings_file import AppSettingValue
 from launcher.base.paths import explain_os_error
 from launcher.base.units import format_figure
 from launcher.gui import theme
 from launcher.gui.labels import UNKNOWN, Label, set_tooltip
 from launcher.gui.late import report_export, tune_history, tuned_match, use_counting
+from launcher.gui.settings.controls import make_control
 from launcher.gui.translation import mark, render, tr
 from launcher.gui.tune.tune_control import current_options
 from launcher.gui.tune.view_data import StepPart, TrialRow, VerdictText, WorkloadAnswer
@@ -60,12 +62,12 @@ class TunedState:
 
     match: TunedMatch | None = None
     advice: Advice | None = None
-    counts_use: bool = True
-    """Whether use is counted for advice."""
+    mode: AppSettingValue = VALUE_SUGGEST
+    """What is done with advice."""
 
 
 class TunedSettingsCard(Card):
-    """Tuned settings with the changes since, and a button to measure again; advice from use, and a switch for it."""
+    """Tuned settings with the changes since, and a button to measure again; advice from use, and what it may do."""
 
     measure_requested = Signal()
     shown = Signal()
@@ -78,21 +80,14 @@ class TunedSettingsCard(Card):
         """Whether there are tuned settings, an advice, or a reason why they could not be read."""
         self.tuned, self.changed, self.advice = Label(), Label(), Label()
         self.measure = make_button(tr("Measure again"), self.measure_requested.emit)
-        self.switch = QCheckBox(tr("Advice from use"))
-        set_tooltip(
-            self.switch,
-            tr(
-                "Counts tokens and accepted drafts while you use a server, and suggests better drafts, or changes to "
-                "them between two requests. Only these counts are saved, on this computer."
-            ),
-        )
-        self.switch.clicked.connect(lambda on: controller.change_setting(ADVICE, on))
-        self.head.addWidget(self.switch)
+        self.mode = make_control(settings.find_setting(ADVICE))
+        self.mode.chosen.connect(partial(controller.change_setting, ADVICE))
         for label in (self.tuned, self.changed, self.advice):
             label.setWordWrap(True)
             self.body.addWidget(label)
         below_changed = self.body.indexOf(self.changed) + 1
         self.body.insertWidget(below_changed, self.measure, alignment=Qt.AlignmentFlag.AlignLeft)
+        self.body.addWidget(self.mode, alignment=Qt.AlignmentFlag.AlignLeft)
         self.show_state(TunedState())
         controller.setting_changed.connect(self._handle_setting)
 
@@ -119,12 +114,12 @@ class TunedSettingsCard(Card):
         match = state.match
         self.tuned.setText(_tuned_text(match) if match else tr("No tuned settings yet."))
         self.changed.setText(_changes_text(match) if match else "")
-        self.advice.setText(_advice_text(state.advice) if state.advice else "")
-        self.switch.setChecked(state.counts_use)
+        self.advice.setText(render(state.advice.sentence) if state.advice else "")
+        self.mode.show_value(state.mode)
         self.measure.setVisible(bool(self.changed.text()))
         for label in (self.changed, self.advice):
             label.setVisible(bool(label.text()))
-        self.has_content = state != TunedState(counts_use=state.counts_use)
+        self.has_content = state != TunedState(mode=state.mode)
         self.shown.emit()
 
 
@@ -143,38 +138,13 @@ def _changes_text(match: TunedMatch) -> str:
     return tr("Not used. Measure again. {differs}", differs=differs)
 
 
-def _advice_text(advice: Advice) -> str:
-    ratio = advice.ratio
-    figures = {
-        "tokens": advice.tokens_text,
-        "draft": advice.draft,
-        "percent": f"{100 * (ratio.estimate - 1):.0f}",
-        "low": f"{100 * (ratio.low - 1):.0f}",
-        "high": f"{100 * (ratio.high - 1):.0f}",
-    }
-    if not advice.used.uses_head or (advice.better and not advice.drafter.uses_head):
-        return render(advice.sentence)
-    if not advice.better:
-        return tr(
-            "Tip: for your last {tokens} tokens, MTP off would have been about {percent} % faster than draft "
-            "{draft} (95 % confidence: {low} to {high} %).",
-            **figures,
-        )
-    return tr(
-        "Tip: for your last {tokens} tokens, draft {better} would have been about {percent} % faster than "
-        "draft {draft} (95 % confidence: {low} to {high} %).",
-        better=advice.better,
-        **figures,
-    )
-
-
 async def _read_state(session: ServingSession | None, model: str) -> TunedState:
     """Read the state for the running model, else the last served one, else the demo. Wakes no GPU."""
     _, options = await current_options(session, model)
     launch = None if session is None or session.is_idle else session.supervisor.launch
     advice = await asyncio.to_thread(use_counting.find_advice, launch) if launch is not None else None
-    counts_use = await asyncio.to_thread(settings.stored_value, ADVICE) != VALUE_OFF
-    return TunedState(await tuned_match.find_tuned_match(options, wake=False), advice, counts_use)
+    mode = await asyncio.to_thread(settings.stored_value, ADVICE)
+    return TunedState(await tuned_match.find_tuned_match(options, wake=False), advice, mode)
 
 
 # Earlier tunes on this computer: choose one to show it; the shown one can be exported.

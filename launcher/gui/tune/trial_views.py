@@ -12,7 +12,7 @@ from typing import Any
 from launcher.gui.setting_text import setting_text
 from launcher.gui.translation import join_sentences, ntr, render, tr
 from launcher.gui.tune.view_data import Point, StepPart, TrialRow, WorkloadCurve
-from launcher.models.drafters import drafter_in, drafter_of, name_draft
+from launcher.models.drafters import choice_in
 from launcher.models.server_settings import ROWS
 from launcher.monitor.meter import sum_acceptance
 from launcher.tuning.goal import Aim, Goal
@@ -98,7 +98,7 @@ def describe_settings(settings: RunSettings, baseline: RunSettings) -> str:
 
 
 def _draft_text(settings: RunSettings) -> str:
-    return render(drafter_in(settings).label(draft_length(settings), off="off"))
+    return render(choice_in(settings).label(off="off"))
 
 
 def _other_differences(settings: RunSettings, baseline: RunSettings) -> list[str]:
@@ -188,7 +188,7 @@ def step_parts(view: TuneView) -> tuple[tuple[StepPart, ...], str, str]:
     left, the head and the drafted tokens are shown together.
     """
     steps = _step_times(view)
-    draft_lengths = sorted(draft for draft in steps if drafter_of(draft).drafts)
+    draft_lengths = sorted(filter(None, steps))
     if 0 not in steps or len(draft_lengths) < 2:
         return (), "", ""
     base_ms = steps[0][0]
@@ -210,7 +210,7 @@ def step_parts(view: TuneView) -> tuple[tuple[StepPart, ...], str, str]:
         slope_text = tr("Each drafted token adds {slope:.2f} ms.", slope=slope)
     else:
         slope_text = tr("Time per drafted token: unknown yet.")
-    named = render(name_draft({**view.other_settings, DRAFT: draft}))
+    named = render(choice_in({**view.other_settings, DRAFT: draft}).number)
     about = tr("draft {draft}, {work}, {ms:.1f} ms per step", draft=named, work=view.workload, ms=step_ms)
     note = join_sentences(
         tr("{kept:.2f} tokens per step.", kept=tokens),
@@ -288,7 +288,7 @@ def _matches_other_settings(settings: RunSettings, view: TuneView) -> bool:
 def _key_for_draft(baseline: RunSettings, other_settings: RunSettings, draft: int) -> Key:
     """Return the key of the settings with a draft length. With MTP off, drafting settings stay as in the baseline."""
     drafting = {name for name, row in ROWS.items() if row.drafting}
-    used = {name: value for name, value in other_settings.items() if drafter_of(draft).drafts or name not in drafting}
+    used = {name: value for name, value in other_settings.items() if draft or name not in drafting}
     return settings_key({**baseline, **used, DRAFT: draft})
 
 

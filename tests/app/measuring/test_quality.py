@@ -45,7 +45,7 @@ async def test_kv_types_are_judged_against_f16_and_mtp_against_no_mtp(session: S
     report = await run_check(session, check, lambda *step: steps.append(step))
     assert session.is_idle
     assert report.errors == ()
-    rows: dict[tuple[str, int], QualityRow] = {(row.kv, row.draft): row for row in report.rows}
+    rows: dict[tuple[str, int], QualityRow] = {(row.kv, row.drafts.length): row for row in report.rows}
     assert set(rows) == {("q8_0", 0), ("q4_0", 0), ("f16", 2)}
     eight, four, drafted = rows["q8_0", 0], rows["q4_0", 0], rows["f16", 2]
     assert eight.kl is not None
@@ -84,7 +84,7 @@ async def test_weights_are_judged_against_the_largest_file_of_the_model(
     named = await prepare_check(options(four_bits), "toy", kv_types=("f16",), draft=0, against=demo_model, **SHORT)
     (row,) = (await run_check(session, named)).rows
     assert row.answer == "beyond"
-    assert (row.quant, row.kv, row.draft) == ("Q4_0", "f16", 0)
+    assert (row.quant, row.kv, row.drafts.length) == ("Q4_0", "f16", 0)
     larger = shutil.copy(demo_model, four_bits.with_name("toy-F16.gguf"))
     beside = await prepare_check(options(four_bits), "toy", **SHORT)
     assert (beside.reference.model, beside.reference_quant, beside.weights_judged) == (Path(larger), "F16", True)

@@ -190,7 +190,7 @@ async def test_the_effect_of_mtp_on_the_answers_is_shown_beside_the_verdict(
     judged = await judge_answers(SessionBench(session, options), prepared, verdict, recorder)
     assert session.is_idle
     assert judged.mtp_quality is not None
-    assert (judged.mtp_quality.draft, judged.mtp_quality.answer) == (2, "shown")
+    assert (judged.mtp_quality.drafts.length, judged.mtp_quality.answer) == (2, "shown")
     assert judged.quality is None  # the cache is f16
     assert judged.sentence == verdict.sentence
     assert judged.because == (

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from launcher.app.measuring import tuner_space
 from launcher.app.measuring.tuner_space import SpaceBuilder, prepare_tune
-from launcher.app.planning.preview import PreviewBasis
+from launcher.app.planning import preview
+from launcher.app.planning.preview import PreviewBasis, list_missing_drafts
 from launcher.base.codec import to_json
 from launcher.cli.tune import describe_missing
 from launcher.engine.arguments import LLAMA_SERVER, server_arguments
@@ -159,7 +159,9 @@ def described_drafts(*kinds: str, drafters: tuple[str, ...]) -> PreviewBasis:
     """A server of Qwen3.8's family with drafts beside the model, of unknown size."""
     basis = describe_server()
     files = tuple(DraftFile(kind, Path(f"{kind}.gguf")) for kind in kinds)
-    return replace(basis, options=replace(basis.options, other_drafts=files), drafters=drafters)
+    return replace(
+        basis, options=replace(basis.options, other_drafts=files), drafters=drafters, published_as="qwen3.8-27b"
+    )
 
 
 def test_the_drafters_whose_files_are_here_are_tried_in_the_order_of_published_runs() -> None:
@@ -167,7 +169,7 @@ def test_the_drafters_whose_files_are_here_are_tried_in_the_order_of_published_r
     basis = described_drafts(
         "dflash", "eagle3", drafters=("draft-mtp", "draft-eagle3", "draft-dflash2", "ngram-simple")
     )
-    builder = SpaceBuilder(basis, Goal(), [], on_cpu=False, family="qwen3.8-27b")
+    builder = SpaceBuilder(basis, Goal(), [], on_cpu=False)
     for vary in (None, [], ["kv"]):
         space = builder.build_space(vary)
         assert space.drafters == ("draft-dflash2", "draft-mtp", "draft-eagle3")
@@ -197,8 +199,8 @@ async def test_a_draft_that_is_not_here_is_named_with_what_is_known_of_it(
         repo="owner/name",
         drafts=(CompanionFile(file="eagle3.gguf", size_bytes=900_000_000, speculation="eagle3"),),
     )
-    monkeypatch.setattr(tuner_space, "load_catalogue", lambda: Catalogue((entry,)))
-    monkeypatch.setattr(tuner_space, "find_entry", lambda catalogue, _: (catalogue.models[0], entry.files[0]))
+    monkeypatch.setattr(preview, "load_catalogue", lambda: Catalogue((entry,)))
+    monkeypatch.setattr(preview, "find_entry", lambda catalogue, _: (catalogue.models[0], entry.files[0]))
     work = Workload("one", "One", 1, (Prompt("one", (("user", "Write."),), 24, {"temperature": 0.0}),), "these tests")
     options = ServeOptions(model=demo_model, built_in=True, threads=1, context=1_024)
     found = await prepare_tune("demo", options, work, Goal(), 600.0, vary=[])
@@ -219,14 +221,12 @@ async def test_a_draft_that_is_not_here_is_named_with_what_is_known_of_it(
 
 
 def test_what_a_missing_drafter_gave_in_published_runs_is_told() -> None:
-    newer = replace(LLAMA_SERVER, spec_types=frozenset(SPEC_TYPES))
-    found = tuner_space.find_missing_drafts(None, "qwen3.8-27b", described_drafts(drafters=("draft-mtp",)), newer)
+    found = list_missing_drafts(None, "qwen3.8-27b", ("draft-mtp",), SPEC_TYPES)
     assert [(each.row.title, each.length, each.file) for each in found] == [
         ("DFlash2", 7, None),
         ("DSpark", 2, None),
     ]
     assert found[0].tokens == pytest.approx(3.6, abs=0.1)
     assert "3.6 tokens a pass with draft 7" in describe_missing(found[0])
-    here = described_drafts("dflash", drafters=("draft-mtp", "draft-dflash2"))
-    (dspark,) = tuner_space.find_missing_drafts(None, "qwen3.8-27b", here, newer)
+    (dspark,) = list_missing_drafts(None, "qwen3.8-27b", ("draft-mtp", "draft-dflash2"), SPEC_TYPES)
     assert dspark.row.title == "DSpark"

@@ -108,7 +108,7 @@ async def test_an_engine_estimates_a_model_file_without_the_draft_settings(
         raise EngineFailed("Enough.")
 
     monkeypatch.setattr("launcher.app.planning.engine_answer.ask_engine", note_settings)
-    wanted = PlanSettings(context=4_096, draft=3, draft_model_bytes=GIB, backend="cpu")
+    wanted = PlanSettings(context=4_096, draft=3, draft_sizes=(("mtp-head", GIB),), backend="cpu")
     with pytest.raises(EngineFailed):
         await compare_with_engine(read_source(str(path)), wanted, None)
     assert settings == [replace(wanted, draft=0)]

@@ -18,7 +18,7 @@ from launcher.app.serving.session import ServerSession
 from launcher.app.serving.use_counting import DRAFTS_CHANGED, UseCounting
 from launcher.app.settings_declared import ADVICE, VALUE_AUTO, VALUE_OFF, VALUE_SUGGEST
 from launcher.base.action import Action, ActionKind
-from launcher.base.errors import Superseded
+from launcher.base.errors import ModelMissing, Superseded
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.start_request import StartRequest
 from launcher.engine.server.state import Notice
@@ -181,12 +181,25 @@ async def test_drafts_that_followed_the_traffic_are_not_kept_as_the_users_choice
     async with serve_demo(1, {}) as served:
         options = served.session.supervisor.options
         assert options is not None
-        chosen: dict[str, int] = {"ubatch": 256}
+        chosen: dict[str, int] = {"draft": 1, "ubatch": 256}
         await served.session.start(StartRequest(replace(options, ubatch=256), chosen=chosen))
         await served.session.start(StartRequest(replace(options, ubatch=256, draft=2), yields=True))
         await served.session.apply_fix(Action(ActionKind.MORE_SLOTS, "Add a slot", {"slots": 2}))
         assert served.draft == 2
         assert load_model_settings(options.model) == {**chosen, "slots": 2}
+
+
+async def test_a_change_of_drafts_is_told_once_it_was_made(home: object) -> None:
+    async with serve_demo(1, {}) as served:
+        options = served.session.supervisor.options
+        assert options is not None
+        notices = (Notice(DRAFTS_CHANGED, "Draft 2 from now on."),)
+        lost = replace(options, model=Path("lost.gguf"))
+        with pytest.raises(ModelMissing):
+            await served.session.start(StartRequest(lost, notices=notices, yields=True))
+        assert not served.notices
+        await served.session.start(StartRequest(replace(options, draft=2), notices=notices, yields=True))
+        assert served.notices == ["Draft 2 from now on."]
 
 
 async def test_a_draft_that_came_after_the_start_can_be_changed_to(
