@@ -10,7 +10,7 @@ from launcher.app.planning.planner import MachineDescription
 from launcher.base.errors import BadOption
 from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.serve_options import ServeOptions
-from launcher.models.drafters import find_drafter, with_usual_length
+from launcher.models.drafters import find_drafter, is_drafting, with_usual_length
 from launcher.models.plan import PlanCriteria
 from launcher.models.server_settings import ROWS, to_fields
 
@@ -41,7 +41,7 @@ def read_machine_description(options: argparse.Namespace) -> MachineDescription:
 
 def read_plan_criteria(options: argparse.Namespace) -> PlanCriteria:
     """Return the criteria for plans that the options give. Raises BadOption if they contradict each other."""
-    if options.no_mtp and options.draft:
+    if options.no_mtp and is_drafting(options.draft):
         raise BadOption("--no-mtp and --draft cannot be combined.", "Give one of them.")
     given = given_settings(options) | ({"draft": 0} if options.no_mtp else {})
     given = with_usual_length(given, find_drafter(str(given["drafter"])) if "drafter" in given else None)

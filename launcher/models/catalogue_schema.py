@@ -17,6 +17,7 @@ from typing import Any
 
 from launcher.base.validation import BaseModel, ConfigDict, ErrorDetails, ValidationError
 from launcher.models.catalogue import CatalogueProblem, ModelEntry
+from launcher.models.drafters import is_drafting
 from launcher.models.preset import Preset, Text
 
 Place = tuple[str | int, ...]
@@ -103,7 +104,7 @@ def find_preset_contradictions(preset: Preset, model: ModelEntry) -> Iterator[tu
         yield ("quant",), f'{model.id} has no "{preset.quant}"' + (f", but {near[0]}" if near else "")
     if model.native_context and preset.ctx > model.native_context:
         yield ("ctx",), f"is more than the {model.native_context:,} tokens that {model.id} was trained for"
-    if preset.draft and model.speculation is None:
+    if is_drafting(preset.draft) and model.speculation is None:
         yield ("draft",), f"should be 0: {model.id} cannot draft"
 
 

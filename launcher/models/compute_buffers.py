@@ -28,6 +28,7 @@ from launcher.models.compute_graph import (
     head_graph,
     trunk_graph,
 )
+from launcher.models.drafters import is_drafting
 from launcher.models.geometry import Geometry
 
 # Scheduler: cuts a graph into splits, each on one device, and copies tensors between them.
@@ -693,7 +694,7 @@ def draft_model_buffers(draft: Geometry, target: Geometry, setting: ComputeSetti
 def _estimate_buffers(
     geometry: Geometry, setting: ComputeSetting, *, target_hidden: int = 0, pipelined: bool = True
 ) -> ComputeBuffers:
-    layers, on_host, drafts = geometry.layers, setting.cpu_expert_layers, setting.draft > 0
+    layers, on_host, drafts = geometry.layers, setting.cpu_expert_layers, is_drafting(setting.draft)
     trunk_experts, head_experts = setting.expert_bytes[: min(on_host, layers)], setting.expert_bytes[layers:]
     # Layers that are alike, and those beyond the repeating pattern, need no sizes of their own.
     are_listed = len(trunk_experts) < blocks_until_repetition(geometry) and len(set(trunk_experts)) > 1

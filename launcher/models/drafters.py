@@ -241,9 +241,14 @@ NO_DRAFTS = DraftChoice()
 
 def choose_drafts(drafter: Drafter, length: int | None) -> DraftChoice:
     """Return a drafter with a draft length as a choice: no drafts if that is 0 or None."""
-    if not (drafter.drafts and length):
+    if not (drafter.drafts and is_drafting(length)):
         return NO_DRAFTS
     return DraftChoice(drafter, length if drafter.takes_length else drafter.usual_length)
+
+
+def is_drafting(length: int | None) -> bool:
+    """Return whether anything is drafted with a length, by whichever drafter."""
+    return bool(length)
 
 
 def choice_in(settings: Mapping[str, Any]) -> DraftChoice:

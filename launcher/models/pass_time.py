@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from launcher.machine.cards import Card
 from launcher.models.catalogue import ModelFile
-from launcher.models.drafters import MTP, Drafter
+from launcher.models.drafters import MTP, Drafter, is_drafting
 from launcher.models.evidence import accepted_shares, tokens_per_pass
 from launcher.models.file_size import usual_bits
 from launcher.models.geometry import Geometry
@@ -299,7 +299,7 @@ def _cache_seconds(cache: CacheWork, draft: int, card: Card, rate: float, common
     """
     if not (cache.quantised and card.multiprocessors):
         return cache.read / rate
-    if draft:
+    if is_drafting(draft):
         return (cache.read + common.converted * cache.as_f16) / rate
     return max(cache.read / rate, cache.operations / (card.tflops * 1e12 * common.attention))
 

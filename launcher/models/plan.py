@@ -381,7 +381,7 @@ def _make_model_plans(
     if not ranked:  # the smallest file is nearest to fitting
         smallest = min(known, key=lambda each: _size_bytes(*each[:2]), default=None)
         return [] if smallest is None else [_make_ranked_plan(smallest, None, situation, criteria)]
-    if criteria.quant is None and not ranked[0].draft:
+    if criteria.quant is None and not ranked[0].drafts:
         for sibling in _list_headless(entry, catalogue.models):
             more = _usable_files(sibling, _requested_files(sibling, criteria), criteria)
             known += more
@@ -516,7 +516,7 @@ def _make_ranked_plan(
     entry, file, weights = known
     preset = _ranked_preset(file, ranked, criteria)
     setting = _preset_settings(entry, file, preset, situation, criteria)
-    if ranked is not None and ranked.draft and ranked.drafter is not setting.drafter_if_on:
+    if ranked is not None and ranked.drafts and ranked.drafter is not setting.drafter_if_on:
         setting = replace(setting, chosen_drafter=ranked.drafter.spec_type, draft=ranked.draft)
         entry = entry.with_drafter(setting.chosen_drafter)  # with its file
     return _make_plan(entry, file, weights, setting, preset, situation, criteria, ranked)

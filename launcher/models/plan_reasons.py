@@ -19,7 +19,7 @@ from launcher.base.messages import (
     plural_message,
 )
 from launcher.models.catalogue import ModelEntry, ModelFile
-from launcher.models.drafters import MTP, NO_MTP, Drafter, find_drafter, usable_drafters
+from launcher.models.drafters import MTP, NO_MTP, Drafter, find_drafter, is_drafting, usable_drafters
 from launcher.models.evidence import accepted_shares
 from launcher.models.fitting import (
     CONTEXTS,
@@ -436,7 +436,7 @@ def _draft_reason(
     runs = {
         (result.gpu, result.quant, result.source, result.draft)
         for result in entry.measurements
-        if result.draft and result.tokens_per_second and result.trust == "good" and not result.speculation
+        if is_drafting(result.draft) and result.tokens_per_second and result.trust == "good" and not result.speculation
     }
     counts = Counter(draft for *_, draft in runs)
     usual, count = max(counts.items(), key=lambda one: one[1], default=(None, 0))

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from launcher.models.catalogue import ModelEntry, ModelFile
-from launcher.models.drafters import NONE, Drafter
+from launcher.models.drafters import NONE, Drafter, choose_drafts, is_drafting
 from launcher.models.evidence import accepted_shares
 from launcher.models.file_size import expect_size, usual_bits
 from launcher.models.fitting import (
@@ -227,9 +227,14 @@ class RankedFile(NamedTuple):
     drafter: Drafter
     ways: tuple[WayToDraft, ...] = ()
 
+    @property
+    def drafts(self) -> bool:
+        """Whether anything is drafted."""
+        return is_drafting(self.draft)
+
     def with_rate(self, rate: float) -> RankedFile:
         """Return the same where its own way brings `rate` tokens per second, and the others in proportion."""
-        own = self.drafter if self.draft else NONE
+        own = choose_drafts(self.drafter, self.draft).drafter
         ranked = next((way.rate for way in self.ways if way.drafter is own), None)
         times = rate / ranked if ranked else 1.0
         return self._replace(ways=tuple(way._replace(rate=way.rate and way.rate * times) for way in self.ways))
@@ -343,7 +348,7 @@ def rank_files(
         found = rank_all()
     found.sort(key=lambda each: each.loss.total)
     for place in range(min(verified, len(found))):
-        while found[place].drafter.uses_head and found[place].draft and "draft" not in fixed:
+        while found[place].drafter.uses_head and found[place].drafts and "draft" not in fixed:
             file, weights, alike = next(each for each in with_rankers if each[0] is found[place].file)
             ranker = next(each for each in alike if each.drafter.uses_head)
             without = (
@@ -468,7 +473,7 @@ class _Ranker:
         drafts = self._pick_drafts(file, weights, works[0]) if drafts is None else drafts
         for each in self._list_candidates(file, weights, loaded, drafts):
             draft, moved = each.draft, each.moved
-            if best is not None and not draft and self._keeps_mtp(best, moved):
+            if best is not None and not is_drafting(draft) and self._keeps_mtp(best, moved):
                 continue
             if moved not in works:
                 works[moved] = self._measure_work(file, weights, moved)
@@ -489,7 +494,7 @@ class _Ranker:
             # Settings of one file are compared by the full gain of speed, files by a smaller one. Giving up drafts is a
             # setting: no file is better because it leaves them no room.
             enough, gain = _FAST_RATE if best.n_cpu_moe else _ENOUGH_RATE, 1.0
-            if not best.draft and max(drafts):
+            if not best.drafts and max(drafts):
                 work, cache = works[best.n_cpu_moe], self._filled_cache(best.kv, best.context)
                 off, on = (self._forecast_rate(work, draft, cache) for draft in (0, drafts[0]))
                 gain = max(1.0, (on or 1.0) / (off or 1.0))
@@ -542,7 +547,7 @@ class _Ranker:
         return found
 
     def _loads_head(self, draft: int) -> bool:
-        return self.has_head and draft > 0
+        return self.has_head and is_drafting(draft)
 
     def _keeps_mtp(self, ranked: RankedFile, moved: int) -> bool:
         """Return whether settings with MTP have enough context, so that settings without MTP need not be considered.
@@ -551,7 +556,7 @@ class _Ranker:
         `ranked` does.
         """
         enough = ranked.context >= min(_ENOUGH_CONTEXT, self.base.context)
-        return ranked.draft > 0 and enough and (moved > 0 or not ranked.n_cpu_moe)
+        return ranked.drafts and enough and (moved > 0 or not ranked.n_cpu_moe)
 
     def is_slower_with_mtp(self, ranked: RankedFile) -> bool:
         """Return whether the nearest published run was slower with MTP than without."""
@@ -648,7 +653,7 @@ class _Ranker:
             host_gb_s=host_rate(situation.host_gb_s),
             accepted=self.accepted,
         )
-        return rate * self.correction if draft else rate
+        return rate * self.correction if is_drafting(draft) else rate
 
     def _assumed_rate(self, work: PassWork) -> float:
         """Return a rate to compare files by where the card is not known: the weights read at an assumed bandwidth."""

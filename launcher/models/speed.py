@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from launcher.base.messages import Message, join_messages, mark, message
 from launcher.machine.cards import Card, is_same_memory
 from launcher.models.catalogue import ModelEntry, ModelFile
-from launcher.models.drafters import SPEC_TYPES, Drafter, choose_drafts, find_drafter
+from launcher.models.drafters import SPEC_TYPES, Drafter, choose_drafts, find_drafter, is_drafting
 from launcher.models.evidence import accepted_shares, compare_drafters, has_spilled, is_other_engine
 from launcher.models.geometry import Geometry
 from launcher.models.memory import KV_TYPES, DraftModel, PlanSettings, kv_bytes, split_shares
@@ -411,7 +411,7 @@ def forecast_speed(
         )
 
     near = not setting.n_cpu_moe and len(cards) == 1
-    drafts = draft > 0
+    drafts = is_drafting(draft)
     near = near and cards[0].generation in (MEASURED_WITH_DRAFTS if drafts else MEASURED)
     near = near and (setting.drafter.uses_head or not drafts)
     group = range_group(cards[0], mixture=geometry.experts > 0, drafts=drafts)
@@ -464,7 +464,7 @@ def compare_with_run(
     """
     cards, rate, drafter = situation.cards, comparable_rate(run, setting), setting.drafter
     drafts = drafter.drafts and drafter.spec_type == run.spec_type
-    if not cards or not rate or run.expert_cache or (drafts and not run.draft):
+    if not cards or not rate or run.expert_cache or (drafts and not is_drafting(run.draft)):
         return None
     if setting.n_cpu_moe and run.n_cpu_moe is None:
         return None

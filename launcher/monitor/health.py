@@ -9,6 +9,7 @@ from launcher.base.action import Action, ActionKind
 from launcher.base.messages import enumerate_texts, join_messages, message, plural_message
 from launcher.engine.server.reread import Reread, RereadCause
 from launcher.machine.gpu import GpuProcess
+from launcher.models.drafters import is_drafting
 from launcher.monitor.failing_replies import FailingRepliesDetector
 from launcher.monitor.health_event import (
     CheckResult,
@@ -55,7 +56,7 @@ class LowAcceptanceDetector:
 
     def check(self, moment: Moment) -> CheckResult:
         """See `Detector.check` in health_event.py."""
-        if not self._setup.draft:
+        if not is_drafting(self._setup.draft):
             return None
         new_replies = [(each.drafted, each.accepted or 0) for each in moment.finished if each.drafted]
         self._last_replies.extend(new_replies)
@@ -123,7 +124,7 @@ class InertDraftsDetector:
 
     def check(self, moment: Moment) -> CheckResult:
         """See `Detector.check` in health_event.py."""
-        if not self._setup.draft:
+        if not is_drafting(self._setup.draft):
             return None
         for reply in moment.finished:
             if reply.drafted:

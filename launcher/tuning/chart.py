@@ -9,7 +9,7 @@ from typing import Any
 from launcher.base.errors import BadOption
 from launcher.base.messages import command_name, mark, message
 from launcher.base.text import one_line
-from launcher.models.drafters import MTP_OFF
+from launcher.models.drafters import MTP_OFF, is_drafting
 from launcher.tuning.history_records import Session
 from launcher.tuning.records import Run, RunSettings
 from launcher.tuning.report import Report, ReportRow, common_settings, settings_line
@@ -190,7 +190,7 @@ def _draft_panels(session: Session) -> _Panels:
         )
         panels.insert(0, ChartPanel(goal_title, session.result["unit"], (ChartSeries("", tuple(values), 1),)))
     numbers = sorted({*drafts, *forecasts})
-    ticks = tuple((float(draft), str(draft) if draft else MTP_OFF) for draft in numbers)
+    ticks = tuple((float(draft), str(draft) if is_drafting(draft) else MTP_OFF) for draft in numbers)
     return "draft length", ticks, panels
 
 

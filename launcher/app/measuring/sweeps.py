@@ -94,7 +94,7 @@ async def prepare_model(options: ServeOptions, model_name: str, drafts: Sequence
     header = await asyncio.to_thread(check_model, with_longest_draft)
     check_writes_text(header)
     can_draft = options.can_draft(head=header.has_mtp_head)
-    longest = options.draft or options.drafter_if_on.usual_length
+    longest = options.draft if options.drafter.drafts else options.drafter_if_on.usual_length
     series = tuple(drafts) or ((0, longest) if can_draft else (0,))
     context = options.context or fallback_context(header.trained_context)
     return SweepModel(

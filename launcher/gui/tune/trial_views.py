@@ -12,7 +12,7 @@ from typing import Any
 from launcher.gui.setting_text import setting_text
 from launcher.gui.translation import join_sentences, ntr, render, tr
 from launcher.gui.tune.view_data import Point, StepPart, TrialRow, WorkloadCurve
-from launcher.models.drafters import choice_in
+from launcher.models.drafters import choice_in, is_drafting
 from launcher.models.server_settings import ROWS
 from launcher.monitor.meter import sum_acceptance
 from launcher.tuning.goal import Aim, Goal
@@ -288,7 +288,7 @@ def _matches_other_settings(settings: RunSettings, view: TuneView) -> bool:
 def _key_for_draft(baseline: RunSettings, other_settings: RunSettings, draft: int) -> Key:
     """Return the key of the settings with a draft length. With MTP off, drafting settings stay as in the baseline."""
     drafting = {name for name, row in ROWS.items() if row.drafting}
-    used = {name: value for name, value in other_settings.items() if draft or name not in drafting}
+    used = {name: value for name, value in other_settings.items() if is_drafting(draft) or name not in drafting}
     return settings_key({**baseline, **used, DRAFT: draft})
 
 
