@@ -56,18 +56,17 @@ _USUAL_NOISE, _START_NOISE, _MOST_NOISE = 0.05, 0.005, 0.25
 """Standard deviations of the logarithm of a step's time: of a reply where it is not known, of a start, and that of
 replies from which they tell nothing."""
 _DRAWS = 256
-_REACH, _TINY = 1.96, 1e-9
-Choice = tuple[Drafter, int]
-choice_of = choice_in
-"""A DraftChoice, and what reads it, as draft_follower.py calls them."""
+_REACH, _TINY = 1.645, 1e-9
+"""Standard deviations by which a gain is at least above its bound, with 95 % confidence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
     """Other drafts than those in use: by `drafter`, of length `better` instead of `draft` by `used`; 0 is off.
 
-    `ratio` is how many times as fast they would have been over the last `tokens` reply tokens. Besides what is faster,
-    advice may be to undo a change that was slower, or to look how drafts that are off would do.
+    `ratio` is how many times as fast they would have been over the last `tokens` reply tokens, and at least how many
+    with 95 % confidence. Besides what is faster, advice may be to undo a change that was slower, or to look how drafts
+    that are off would do.
     """
 
     draft: int
@@ -94,12 +93,11 @@ class Advice:
     def sentence(self) -> str:
         """The advice as a sentence for users."""
         return message(
-            "{what} would have been about {percent:.0f} % faster ({low:.0f} to {high:.0f} %, with 95 % confidence) "
-            "than draft {draft} over your last {tokens_text} tokens.",
+            "{what} would have been about {percent:.0f} % faster, at least {low:.0f} % with 95 % confidence, than "
+            "draft {draft} over your last {tokens_text} tokens.",
             what=self.what,
             percent=100 * (self.ratio.estimate - 1),
             low=100 * (self.ratio.low - 1),
-            high=100 * (self.ratio.high - 1),
             draft=choose_drafts(self.used, self.draft).number,
             tokens_text=self.tokens_text,
         )
@@ -216,7 +214,7 @@ def advise_draft_length(used: UseCounts, runs: Sequence[Run]) -> Advice | None:
     return find_faster(used, Measured.from_runs(used.settings, runs))
 
 
-def find_faster(used: UseCounts, measured: Measured, *, barred: Collection[Choice] = ()) -> Advice | None:
+def find_faster(used: UseCounts, measured: Measured, *, barred: Collection[DraftChoice] = ()) -> Advice | None:
     """Return the same from what was `measured`. `barred` is not advised."""
     current = choice_in(used.settings)
     length = current.length
@@ -239,7 +237,7 @@ def find_faster(used: UseCounts, measured: Measured, *, barred: Collection[Choic
 
 
 def compare_choices(
-    used: UseCounts, other: Choice, rates: Mapping[Drafter, Sequence[float]], saved: float, saved_sd: float
+    used: UseCounts, other: DraftChoice, rates: Mapping[Drafter, Sequence[float]], saved: float, saved_sd: float
 ) -> Interval | None:
     """Return how many times as fast `other` would have been for the counted use; None if that is unknown.
 

@@ -5,7 +5,8 @@ from collections import deque
 from collections.abc import Sequence
 from functools import reduce
 
-from launcher.tuning.advice import Advice, Choice, Measured, choice_of, compare_choices, find_faster
+from launcher.models.drafters import DraftChoice, choice_in
+from launcher.tuning.advice import Advice, Measured, compare_choices, find_faster
 from launcher.tuning.report import welch_ratio
 from launcher.tuning.statistics import Interval
 from launcher.tuning.use_counts import FEWEST_STEPS, UseCounts
@@ -35,19 +36,19 @@ class DraftFollower:
         self._counts: deque[tuple[float, UseCounts]] = deque()
         """Of the settings in use."""
         self._began_s: float | None = None
-        self._before: tuple[Choice, list[UseCounts]] | None = None
+        self._before: tuple[DraftChoice, list[UseCounts]] | None = None
         """What was in use before the last change, and the counts that led to it."""
-        self._changed_to: Choice | None = None
+        self._changed_to: DraftChoice | None = None
         self._judge_s = HOUR_S
         """The time after a change at which it is judged, for the first time; then after twice the time."""
-        self._left: tuple[Choice, float] | None = None
+        self._left: tuple[DraftChoice, float] | None = None
         """What the last change left, and until when counts of it may still come."""
-        self._barred: dict[Choice, float] = {}
+        self._barred: dict[DraftChoice, float] = {}
         self._look_s, self._looks = _FIRST_LOOK_S, False
 
     def add_counts(self, at_s: float, counts: UseCounts) -> None:
         """Add the counts of an interval that ended at a time."""
-        choice = choice_of(counts.settings)
+        choice = choice_in(counts.settings)
         if self._left is not None and at_s < self._left[1] and choice == self._left[0]:
             return  # of requests before the change
         if self._before is not None and self._changed_to is not None and choice == self._before[0]:
@@ -68,7 +69,7 @@ class DraftFollower:
     def note_change(self, at_s: float, advice: Advice) -> None:
         """Note that advice was followed."""
         counts = [each for _, each in self._counts]
-        current = choice_of(counts[-1].settings)
+        current = choice_in(counts[-1].settings)
         self._forget(at_s)
         self._looks, self._left = advice.reason == "look", (current, at_s + _LATE_S)
         if advice.reason == "undo":
@@ -87,7 +88,7 @@ class DraftFollower:
         if advice.reason == "look":
             self._look_s = min(2 * self._look_s, _LONGEST_LOOK_S)
 
-    def bar_choice(self, at_s: float, choice: Choice) -> None:
+    def bar_choice(self, at_s: float, choice: DraftChoice) -> None:
         """Do not change to a choice again for a day: it was slower, or could not be started."""
         self._barred[choice] = at_s + _BARRED_S
 
@@ -99,13 +100,15 @@ class DraftFollower:
         if not self._counts or self._began_s is None:
             return None
         used = reduce(UseCounts.plus, [each for _, each in self._counts])
-        current, passed_s = choice_of(used.settings), at_s - self._began_s
+        current, passed_s = choice_in(used.settings), at_s - self._began_s
         least = (_LOOK_STEPS, 0.0) if self._looks else (FEWEST_STEPS, self._judge_s)
         if self._before is not None and used.steps >= least[0] and passed_s >= least[1]:
-            (drafter, length), earlier = self._before
-            ratio = self._compare_with((drafter, length), earlier, used, measured)
+            before, earlier = self._before
+            ratio = self._compare_with(before, earlier, used, measured)
             if ratio is not None and ratio.low > 1:
-                return Advice(current[1], length, ratio, used.tokens, drafter, current[0], "undo")
+                return Advice(
+                    current.length, before.length, ratio, used.tokens, before.drafter, current.drafter, "undo"
+                )
             self._judge_s *= 2
         if passed_s < _LEAST_S and not self._looks:
             return None
@@ -115,9 +118,9 @@ class DraftFollower:
         for counts in (self._last_counts(), used):
             if (advice := find_faster(counts, measured, barred=self._barred)) is not None:
                 return advice
-        if may_look and not current[1] and passed_s >= self._look_s and measured.rates:
+        if may_look and not current.drafter.drafts and passed_s >= self._look_s and measured.rates:
             unknown = Interval(1.0, 0.0, math.inf, 0)
-            return Advice(0, 1, unknown, used.tokens, next(iter(measured.rates)), current[0], "look")
+            return Advice(0, 1, unknown, used.tokens, next(iter(measured.rates)), current.drafter, "look")
         return None
 
     def _last_counts(self) -> UseCounts:
@@ -128,7 +131,7 @@ class DraftFollower:
         return counts
 
     def _compare_with(
-        self, before: Choice, earlier: Sequence[UseCounts], used: UseCounts, measured: Measured
+        self, before: DraftChoice, earlier: Sequence[UseCounts], used: UseCounts, measured: Measured
     ) -> Interval | None:
         """Return how many times as fast what was in use before would have been since, by the time of real steps."""
         times, earlier_times = map(_list_step_times, ([each for _, each in self._counts], earlier))
@@ -136,8 +139,8 @@ class DraftFollower:
             return None
         quicker = welch_ratio(earlier_times, times)  # the time now as a share of that before
         saved, sd = math.log(quicker.estimate), math.log(quicker.high / quicker.estimate) / 1.96
-        current = choice_of(used.settings)
-        if current[1]:
+        current = choice_in(used.settings)
+        if current.drafter.drafts:
             return compare_choices(used, before, measured.rates, saved, sd)
         ratio = compare_choices(reduce(UseCounts.plus, earlier), current, measured.rates, -saved, sd)
         return ratio and Interval(1 / ratio.estimate, 1 / ratio.high, 1 / ratio.low, ratio.n)

@@ -155,5 +155,7 @@ def test_another_build_is_counted_separately() -> None:
 def test_the_sentence_has_two_digits() -> None:
     result = advise_draft_length(use_counts(1, steps=6_789), runs_at((1, 4)))
     assert isinstance(result, Advice)
-    assert result.sentence.startswith(f"Draft 4 would have been about {100 * (true_ratio(4, 1) - 1):.0f} % faster (")
+    assert result.sentence.startswith(
+        f"Draft 4 would have been about {100 * (true_ratio(4, 1) - 1):.0f} % faster, at least "
+    )
     assert result.sentence.endswith(" than draft 1 over your last 12,000 tokens.")
