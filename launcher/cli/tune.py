@@ -207,7 +207,11 @@ def _make_ended_result(saved: SavedTune, options: argparse.Namespace) -> Result:
         save_winner(saved.options, verdict["settings"])
     trials = [_trial_json(trial, saved.goal) for trial in saved.state.trials]
     lines = [*describe_answers(verdict, saved.space.baseline), *_describe_confidence(verdict)]
-    lines.append(_describe_next_command(saved.model, applied=applied, recommends=recommends_settings(verdict)))
+    if recommends_settings(verdict):
+        what = describe_settings(verdict["settings"], saved.space.baseline)
+        lines.append(describe_saving(saved.model, what, applied=applied))
+    else:
+        lines.append(describe_more_time(saved.model))
     return Result({"verdict": verdict, "trials": trials, "applied": applied}, lines)
 
 
@@ -508,8 +512,10 @@ def _format_verdict(verdict: Verdict, prepared: PreparedTune, *, applied: bool) 
         yield wrap_text(f"Why: {verdict.because}")
     if changes_answers(judged):
         yield wrap_text("The answers change, so --apply alone does not save these settings.")
-    yield _describe_next_command(prepared.model, applied=applied, recommends=recommends_settings(judged))
-    if verdict.likely is not None:
+    if recommends_settings(judged):
+        what = describe_settings(verdict.settings, prepared.space.baseline)
+        yield describe_saving(prepared.model, what, applied=applied)
+    if verdict.likely is not None or not recommends_settings(judged):
         yield describe_more_time(prepared.model)
 
 
@@ -594,15 +600,11 @@ def describe_early_use(model: str, settings: RunSettings, baseline: Mapping[str,
     return f"To use what is likely the best now: `mtp-launcher serve {_quote_model(model)} {flags}`."
 
 
-def describe_saving(model: str, *, applied: bool) -> str:
+def describe_saving(model: str, what: str = "these settings", *, applied: bool) -> str:
     """Return a sentence on the recommended settings: how to save them, or that they were saved."""
     if applied:
-        return f"Saved: `mtp-launcher serve {_quote_model(model)}` uses these settings."
-    return f"Save these settings for the next start: `mtp-launcher tune {_quote_model(model)} --continue --apply`."
-
-
-def _describe_next_command(model: str, *, applied: bool, recommends: bool) -> str:
-    return describe_saving(model, applied=applied) if recommends else describe_more_time(model)
+        return f"Saved: `mtp-launcher serve {_quote_model(model)}` uses {what}."
+    return f"Save {what} for the next start: `mtp-launcher tune {_quote_model(model)} --continue --apply`."
 
 
 def _quote_model(model: str) -> str:

@@ -27,7 +27,8 @@ _LEAST_GB_BYTES = 10**8
 
 def draft_text(plan: Plan) -> str:
     """Return how a plan drafts, and its draft length, as text."""
-    return render(plan.setting.drafter.label(plan.setting.draft))
+    drafter = plan.setting.drafter
+    return render((drafter.short_label if drafter.drafts else drafter.label)(plan.setting.draft))
 
 
 def short_name(plan: Plan) -> str:
