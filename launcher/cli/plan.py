@@ -23,7 +23,7 @@ from launcher.cli.output import Note, Result, print_result, round_figure
 from launcher.cli.terminal import can_ask, confirm
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.drafters import with_usual_length
-from launcher.models.evidence import read_acceptance
+from launcher.models.evidence import accepted_shares, read_acceptance
 from launcher.models.file_size import expect_size
 from launcher.models.library import share_snapshot
 from launcher.models.plan import Status, estimate_argument, list_unplanned, make_plans
@@ -451,6 +451,8 @@ def _why_no_forecast(plan: Plan) -> str | None:
         return "Nothing is known of the processor's speed."
     if plan.entry.geometry is None:
         return "There is no formula for this model."
+    if plan.setting.drafter.drafts and not accepted_shares(plan.setting.drafter, plan.entry.published_as):
+        return f"Nobody published how many drafts of {plan.setting.drafter.title} are accepted with this model."
     return "The speed of this GPU is not known."
 
 
@@ -598,6 +600,8 @@ def _describe_plan(
         yield _format_row(
             "speed", describe_forecast(plan.forecast, drafts=setting.drafter.drafts, mtp=setting.drafter.uses_head)
         )
+    elif plan.forecast is None and setting.drafter.drafts and plan.entry.geometry:
+        yield _format_row("speed", f"unknown. {_why_no_forecast(plan)}")
     if plan.reading:
         yield _format_row("speed", describe_reading(plan.reading))
     measured = [describe_run(plan.entry, result) for result in plan.evidence]
