@@ -289,7 +289,7 @@ async def _make_plans(
     if model:
         from launcher.app.planning.named_plans import plan_named, select_named
 
-        selection = await select_named(model, catalogue, draft_model)
+        selection = await select_named(model, catalogue, draft_model, criteria.chosen_drafter)
         named = None if draft_model is None else selection.entry.drafter
         criteria = replace(criteria, **with_usual_length(to_fields(criteria.chosen()), named))
         return await plan_named(selection, situation, criteria, machine)
@@ -335,7 +335,7 @@ def _use_kept_settings(plan: Plan, kept_plans: Sequence[KeptPlan]) -> Plan:
     used = format_settings({name: value for name, value in kept.settings.items() if name not in kept.replaced})
     unused = format_settings({name: value for name, value in kept.settings.items() if name in kept.replaced})
     reasons = [f"As last served: {used}; --defaults ignores that."] if used else []
-    reasons += [f"Your last settings do not fit now: {unused}."] if unused else []
+    reasons += [f"Your last settings cannot be used now: {unused}."] if unused else []
     return replace(new_plan, reasons=(*reasons, *new_plan.reasons))
 
 

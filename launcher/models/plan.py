@@ -12,6 +12,7 @@ from typing import Any
 from launcher.base.errors import BadOption, ModelUnknown
 from launcher.base.messages import command_name, join_messages, mark, message, suggest_names
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
+from launcher.models.catalogue_load import load_catalogue
 from launcher.models.drafters import NO_MTP, drafter_of
 from launcher.models.evidence import accepted_shares
 from launcher.models.file_size import expect_size
@@ -540,7 +541,8 @@ def _check_drafts(entry: ModelEntry, file: ModelFile, criteria: PlanCriteria) ->
     is_possible = not criteria.drafter.drafts or entry.can_draft(file)
     if not is_possible and criteria.model:
         name = entry.name if entry.repo is None else f"{entry.id}:{file.quant}"
-        raise no_head_error(name, entry.drafter, file=file.file)
+        known = next((each for each in load_catalogue().models if each.id == entry.id), entry)
+        raise no_head_error(name, entry.drafter, listed=(known, file), file=file.file)
     return is_possible
 
 
