@@ -600,7 +600,7 @@ def _describe_plan(
         yield _format_row(
             "speed", describe_forecast(plan.forecast, drafts=setting.drafter.drafts, mtp=setting.drafter.uses_head)
         )
-    elif plan.forecast is None and setting.drafter.drafts and plan.entry.geometry:
+    elif setting.drafter.drafts and not accepted_shares(setting.drafter, plan.entry.published_as):
         yield _format_row("speed", f"unknown. {_why_no_forecast(plan)}")
     if plan.reading:
         yield _format_row("speed", describe_reading(plan.reading))

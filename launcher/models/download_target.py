@@ -12,7 +12,7 @@ from launcher.base.paths import expand_user, models_dir
 from launcher.fetch.file_names import local_name, local_path
 from launcher.fetch.hub import DEFAULT_ENDPOINT, HubFile, hub_endpoint, is_hub_file
 from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry, ModelFile
-from launcher.models.drafters import file_kinds_of, find_drafter
+from launcher.models.drafters import MTP, file_kinds_of, find_drafter
 from launcher.models.file_kinds import recognise_name, unusable_error
 from launcher.models.hub_files import read_repository
 from launcher.models.library import find_catalogue_draft, find_catalogue_file, parse_quant, split_names
@@ -132,13 +132,14 @@ def parse_target(
         items = [DownloadItem("model", (replace(items[0].files[0], sha256=sha256),))]
     if catalogue_file is None and (kind := recognise_name(file.path)) is not None:
         items = [replace(items[0], kind=kind.role)]
-    if drafter and entry:
-        items += _draft_items(_with_drafter(entry, catalogue_file, drafter), revision, file.revision)
-    elif drafter and items[0].kind == "model" and not (row := find_drafter(drafter, file_kinds_of(drafter))).uses_head:
+    draft = _with_drafter(entry, catalogue_file, drafter).draft_file if drafter and entry else None
+    row = find_drafter(drafter, file_kinds_of(drafter)) if drafter and not entry else MTP
+    if not row.uses_head and items[0].kind == "model":  # a head may be inside
         drafts = read_repository(file.repo, file.revision).list_drafts(row, parse_quant(file.path))
         if not drafts:
             raise no_head_error(file.repo, row)
-        items.append(_draft_item(replace(file, path=drafts[0].file), drafts[0]))
+        draft = drafts[0]
+    items += [_companion_item("draft", draft, file.repo, file.revision, revision)] if draft else []
     if vision and entry:
         items += _projector_items(entry, revision)
     elif vision:
@@ -189,7 +190,8 @@ def _from_catalogue(
     chosen = revision or entry.revision or "main"
     hub = HubFile(entry.repo, file.file, chosen)
     items = [DownloadItem("model", _model_files(hub, file, None if revision else file))]
-    items += _draft_items(entry, revision, chosen)
+    if draft := entry.draft_file:
+        items.append(_companion_item("draft", draft, entry.repo, chosen, revision))
     if vision:
         items += _projector_items(entry, revision)
     return DownloadTarget(
@@ -205,29 +207,18 @@ def _with_drafter(entry: ModelEntry, file: ModelFile | None, drafter: str | None
     return drafting
 
 
-def _draft_items(entry: ModelEntry, revision: str | None, chosen: str) -> list[DownloadItem]:
-    """Return the file of a model's drafter; of its own repository at the `chosen` revision."""
-    draft = entry.draft_file
-    if draft is None:
-        return []
-    own = draft.repo in (None, entry.repo)
-    hub = HubFile(draft.repo or entry.repo or "", draft.file, chosen if own else "main")
-    return [_draft_item(hub, None if revision else draft)]
-
-
-def _draft_item(hub: HubFile, figures: CompanionFile | None) -> DownloadItem:
-    return DownloadItem("draft", (DownloadFile(hub.path, hub, None, *_size_and_hash(figures)),))
+def _companion_item(kind: Kind, file: CompanionFile, repo: str, chosen: str, revision: str | None) -> DownloadItem:
+    """Return a file beside a model of `repo`; from there it is taken at the `chosen` revision, as the model is."""
+    hub = HubFile(file.repo or repo, file.file, chosen if file.repo in (None, repo) else "main")
+    return DownloadItem(kind, (DownloadFile(file.file, hub, None, *_size_and_hash(None if revision else file)),))
 
 
 def _projector_items(entry: ModelEntry, revision: str | None) -> list[DownloadItem]:
     projector = entry.projector
     if projector is None:
         raise BadOption(message("No vision projector of {id} is known.", id=entry.id), message("Omit --vision."))
-    own = projector.repo in (None, entry.repo)
     chosen = revision or entry.revision or "main"
-    hub_file = HubFile(projector.repo or entry.repo or "", projector.file, chosen if own else "main")
-    figures = _size_and_hash(None if revision else projector)
-    return [DownloadItem("mmproj", (DownloadFile(projector.file, hub_file, None, *figures),))]
+    return [_companion_item("mmproj", projector, entry.repo or "", chosen, revision)]
 
 
 def _model_files(first: HubFile, file: ModelFile | None, figures: ModelFile | None) -> tuple[DownloadFile, ...]:

@@ -177,12 +177,6 @@ def store_record(record: Record) -> None:
         index.records[:] = [*(each for each in index.records if each.path != record.path), record]
 
 
-def store_draft(model: Path, draft: Path) -> None:
-    """Store a file as the draft that the user has named for a model. Raises OSError."""
-    with edit_index() as index:
-        index.drafts[model.absolute()] = draft.absolute()
-
-
 def remove_from_index(paths: tuple[Path, ...]) -> None:
     """Remove the records and hashes of files. Raises OSError."""
     with edit_index() as index:

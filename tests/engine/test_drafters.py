@@ -438,7 +438,9 @@ async def test_a_chosen_drafter_whose_file_is_gone_is_no_longer_used(
     assert resolved.options.draft < 6
     notices = [f"{notice.text}" for notice in resolved.notices]
     (gone,) = [each for each in notices if "is gone" in each]
-    assert gone.startswith("DFlash is not used as before: its file is gone. Start it with another drafter or --draft 0")
+    assert gone.startswith(
+        "The file of DFlash is gone, so it is not used as before. Start it with another drafter or --draft 0"
+    )
     assert not any("draft 6" in each for each in notices)
     assert resolved.set_aside == {"drafter": "draft-dflash", "draft": 6}, "it is used again when the file is back"
     shown = start_planned(
@@ -497,7 +499,7 @@ async def test_a_draft_that_was_named_is_kept_with_its_length(demo_model: Path, 
     small.unlink()
     resolved = await resolve()
     assert resolved.options.draft != 3
-    assert any("the draft model is not used as before: its file is gone" in notice.text for notice in resolved.notices)
+    assert any("The file of the draft model is gone" in notice.text for notice in resolved.notices)
 
 
 @pytest.mark.parametrize("other", ["draft-eagle3", "draft-mtp", "ngram-simple"])

@@ -18,7 +18,6 @@ from launcher.engine.server.launch import Launch, read_draft_file
 from launcher.engine.server.load_times import LoadTime, expected_load_time
 from launcher.engine.server.own_memory import RunningEngine
 from launcher.engine.settings import change_settings, join_extra
-from launcher.models.catalogue_load import load_catalogue
 from launcher.models.compute_buffers import Backend
 from launcher.models.drafters import (
     SPEC_TYPES,
@@ -30,7 +29,6 @@ from launcher.models.drafters import (
 )
 from launcher.models.fitting import HOST_LIMITS, choose_host_limits
 from launcher.models.geometry import Geometry, read_geometry
-from launcher.models.library import find_entry
 from launcher.models.limits import no_head_error, training_warning
 from launcher.models.memory import KV_TYPES, DraftModel, MemoryEstimate, PlanSettings, estimate_memory
 from launcher.models.plan import Status, fit_status
@@ -328,8 +326,7 @@ class Previewer:
         options = change_settings(basis.options, server_changes)
         settings = self._make_plan_settings(options)
         if settings.drafter.drafts and settings.drafter.spec_type not in basis.drafters:
-            model = basis.options.model
-            raise no_head_error(model.name, settings.drafter, listed=find_entry(load_catalogue(), model))
+            raise no_head_error(basis.options.model.name, settings.drafter)
         before, after = self._estimate_memory(basis.plan_settings), self._estimate_memory(settings)
         described = [change for name in server_changes if (change := self._describe_change(name, options))]
         for name, value in request_changes.items():

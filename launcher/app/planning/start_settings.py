@@ -28,15 +28,7 @@ from launcher.engine.server.state import KEPT_REPLACED, NO_HEAD, Notice
 from launcher.engine.settings import Settings, change_settings, load_model_settings
 from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry, ModelFile
 from launcher.models.catalogue_load import load_catalogue
-from launcher.models.drafters import (
-    SPEC_TYPES_WITH_FILES,
-    Drafter,
-    drafter_in,
-    file_kinds_of,
-    find_drafter,
-    usable_drafters,
-    with_usual_length,
-)
+from launcher.models.drafters import SPEC_TYPES_WITH_FILES, Drafter, drafter_in, find_drafter, with_usual_length
 from launcher.models.evidence import accepted_shares
 from launcher.models.library import find_companion, find_entry
 from launcher.models.limits import advise_draft
@@ -599,8 +591,7 @@ async def _read_engine_and_memory(
 
 def _find_lost_drafter(settings: Settings, base: ServeOptions) -> dict[str, Value]:
     """Return the drafter in own settings, and its draft length, if its file is no longer there."""
-    drafter = find_drafter(str(settings.get("drafter")), base.draft_files)
-    if drafter.spec_type in usable_drafters(head=True, files=base.draft_files):
+    if change_settings(base, {"drafter": settings.get("drafter")}).can_draft(head=True):
         return {}
     return {name: settings[name] for name in ("drafter", "draft") if settings.get("drafter") and name in settings}
 
@@ -655,8 +646,8 @@ def _explain_unused(
     """Return notices on own settings that are not used: `lost` with a draft's file, `unusable`, or too large."""
     texts, unusable, replaced = [], _leave_out(unusable, lost), _leave_out(replaced, lost)
     if lost:
-        drafter = find_drafter(kind := str(lost["drafter"]), file_kinds_of(kind))
-        gone = message("{drafter} is not used as before: its file is gone.", drafter=as_message(drafter.title))
+        drafter = find_drafter(str(lost["drafter"]))
+        gone = message("The file of {drafter} is gone, so it is not used as before.", drafter=as_message(drafter.title))
         texts.append(join_messages(gone, advise_draft(drafter, find_entry(load_catalogue(), options.model))))
     if unusable:
         shown = format_settings(unusable)
