@@ -451,6 +451,12 @@ async def test_a_chosen_drafter_whose_file_is_gone_is_no_longer_used(
         make_options=lambda path: ServeOptions(path, built_in=True),
     )
     assert [f"{notice.text}" for notice in shown.notices] == [gone]
+    selection = select_file(model, Catalogue(()))
+    own = OwnSettings(kept={"ctx": 2_048, "draft": 6, "drafter": "draft-dflash"})
+    planned = resolve_plan(selection.catalogue, describe_machine(24), PlanCriteria(selection.entry.id), own)
+    assert (planned.kept, planned.replaced) == ({"ctx": 2_048}, {"draft": 6, "drafter": "draft-dflash"})
+    assert planned.plan is not None
+    assert planned.plan.setting.draft < 6, "a length of DFlash is none of the head's"
 
 
 def test_a_draft_that_was_deleted_is_named_with_what_to_do(demo_model: Path, home: Path, tmp_path: Path) -> None:

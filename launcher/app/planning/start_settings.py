@@ -45,7 +45,7 @@ from launcher.models.locate import (
 from launcher.models.memory import KV_TYPES, PlanSettings
 from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
 from launcher.models.preset import Intent
-from launcher.models.server_settings import ROWS, Value, format_settings, to_fields
+from launcher.models.server_settings import DRAFTING, ROWS, Value, format_settings, to_fields
 from launcher.models.situation import Situation
 
 
@@ -180,11 +180,11 @@ def _overfills_host(plan: Plan, kept: Settings) -> bool:
 
 
 def _reduce_settings(kept: dict[str, Value]) -> Iterator[dict[str, Value]]:
-    """Yield all settings, then all but one in turn, then none."""
+    """Yield all settings, then all but one in turn, then none. How to draft is one choice."""
     yield kept
     if len(kept) > 1:
         for each in kept:
-            yield _leave_out(kept, (each,))
+            yield _leave_out(kept, DRAFTING if each in DRAFTING else (each,))
     if kept:
         yield {}
 
