@@ -115,10 +115,7 @@ def says_draft(name: str) -> bool:
 
 
 def find_mismatch(side: GgufModel, trunk: GgufModel, spec_type: str | None = None) -> str:
-    """Return why a file cannot draft for a model, as a clause; "" if it can as far as headers tell.
-
-    `spec_type` is the drafter that is to use it, as --spec-type calls it; None for any.
-    """
+    """Return why a file cannot draft for a model, by `spec_type` if given; "" if it can as far as headers tell."""
     kind, drafter = recognise_file(side), recognise_drafter(side)
     if kind is not None and drafter is None:
         return message("it is {what}", what=kind.what)

@@ -46,8 +46,7 @@ _OTHER_BACKEND_DOUBT = 0.5
 async def select_named(
     name: str, catalogue: Catalogue, draft_model: Path | None = None, drafter: str | None = None
 ) -> ModelSelection:
-    """Return the model that a user names by id, path, store, or repository on the hub, with a `draft_model` if given,
-    which must be for `drafter`.
+    """Return the model that a user names by id, path, store, or repository, with a `draft_model`, for `drafter`.
 
     Raises what `select_model` and `select_hub_model` raise, and ModelBroken for a local file that is incomplete.
     """
