@@ -217,7 +217,7 @@ def true_scores(profile: Profile, costs: Mapping[Way, float], replies: Sequence[
 
     Engines draft nothing in a reply's first step, less at its end, and some drafters only what they are sure of.
     """
-    scores = {(None, 0): -math.log(costs[None, 0])}
+    scores: dict[Way, float] = {(None, 0): -math.log(costs[None, 0])}
     for name, rates in profile.rates.items():
         shares = accepted_shares(rates)
         for length in LENGTHS:

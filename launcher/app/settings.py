@@ -7,7 +7,7 @@ settings_file.py.
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -199,19 +199,25 @@ def read_cache_limits() -> tuple[int, float]:
     return int(values[CACHE_DISK]) << 30, float(values[CACHE_DAYS])
 
 
-def read_left_out(path: Path) -> frozenset[str]:
+def read_left_out(path: Path) -> frozenset[str] | None:
     """Return the names of API keys and aliases whose conversations are not kept on disk, in lower case.
 
-    It is asked with each request, so the settings file, at `path`, is read only after it has changed.
+    It is asked with each request, so the settings file, at `path`, is read only after it has changed. None, which
+    means all, if it cannot be read, or was set aside because of that.
     """
-    with suppress(OSError):
+    try:
         stat = path.stat()
         return _read_left_out(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
-    return frozenset()
+    except FileNotFoundError:
+        return None if path.with_name(f"{path.name}.bad").exists() else frozenset()
+    except OSError:
+        return None
 
 
 @lru_cache(maxsize=1)
-def _read_left_out(*_identity: object) -> frozenset[str]:
+def _read_left_out(*_identity: object) -> frozenset[str] | None:
+    if settings_file.read_settings_file().notices:
+        return None
     return frozenset(str(stored_value(LEAVE_OUT)).lower().split())
 
 

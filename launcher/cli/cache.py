@@ -85,12 +85,13 @@ def _delete_states(vault: StateVault, options: argparse.Namespace) -> Result:
         if left:
             lines.append(wrap_text(f"{left} files in {vault.folder} could not be deleted."))
         return Result({"deleted": [each.id for each in states], "left": left}, lines, exit_code=1 if left else 0)
-    known = {each.id: each for each in states}
-    if missing := [id_ for id_ in options.ids if id_ not in known]:
+    fitting = {given: [each for each in states if each.id.startswith(given or "-")] for given in options.ids}
+    if wrong := [given for given, found in fitting.items() if len(found) != 1]:
+        several = message("{id} is the beginning of {count} IDs.", id=wrong[0], count=len(fitting[wrong[0]]))
         raise BadOption(
-            message("Nothing is kept with the ID {id}.", id=missing[0]),
+            several if fitting[wrong[0]] else message("Nothing is kept with the ID {id}.", id=wrong[0]),
             message("{command} lists what is kept.", command=command_name("cache", None)),
         )
-    states = [known[id_] for id_ in dict.fromkeys(options.ids)]
+    states = [*{found.id: found for (found,) in fitting.values()}.values()]
     vault.forget(states)
     return Result({"deleted": [each.id for each in states]}, [f"Deleted {len(states)} of what was kept."])

@@ -33,6 +33,7 @@ from launcher.models.situation import MEMORY_VIEW
 if TYPE_CHECKING:
     from launcher.app.planning.model_source import ModelSource
     from launcher.app.planning.planner import MachineDescription
+    from launcher.models.catalogue import ModelEntry
     from launcher.models.fit_advice import FitAdvice
     from launcher.models.memory import MemoryEstimate, PlanSettings
     from launcher.models.plan import PlanCriteria
@@ -64,7 +65,8 @@ async def run(options: argparse.Namespace) -> Result:
     criteria, machine = read_plan_criteria(options), read_machine_description(options)
     situation = await planner.read_situation(machine)
     source = await asyncio.to_thread(model_source.read_source, options.model)
-    setting = await _settings_for_start(options.model, source, criteria, situation)
+    setting, entry = await _settings_for_start(options.model, source, criteria, situation)
+    source = replace(source, entry=entry)
     if options.mmproj:
         size_bytes = await asyncio.to_thread(model_source.projector_bytes, options.mmproj)
         setting = replace(setting, mmproj_bytes=size_bytes)
@@ -98,8 +100,8 @@ async def run(options: argparse.Namespace) -> Result:
 
 async def _settings_for_start(
     target: str, source: ModelSource, criteria: PlanCriteria, situation: Situation
-) -> PlanSettings:
-    """Return the server settings with which the model would start: those of its plan.
+) -> tuple[PlanSettings, ModelEntry | None]:
+    """Return the server settings with which the model would start, those of its plan, and its entry with its drafts.
 
     For a file that is not on this machine they are the defaults for its header.
     """
@@ -109,7 +111,7 @@ async def _settings_for_start(
     with suppress(LauncherError):  # a file on the hub cannot be selected; `source` has its header
         subject = await asyncio.to_thread(select_model, target, load_catalogue())
     plan = await plan_for_start(subject, situation, criteria) if subject else None
-    return plan.setting if plan else planner.settings_for_model(source.model, criteria, situation)
+    return (plan.setting, plan.entry) if plan else (planner.settings_for_model(source.model, criteria, situation), None)
 
 
 def _list_host_cautions(estimate: MemoryEstimate, criteria: PlanCriteria, situation: Situation) -> list[str]:

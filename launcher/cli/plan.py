@@ -23,7 +23,7 @@ from launcher.cli.output import Note, Result, print_result, round_figure
 from launcher.cli.terminal import can_ask, confirm
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.drafters import with_usual_length
-from launcher.models.evidence import read_acceptance
+from launcher.models.evidence import accepted_shares, read_acceptance
 from launcher.models.file_size import expect_size
 from launcher.models.library import share_snapshot
 from launcher.models.plan import Status, estimate_argument, list_unplanned, make_plans
@@ -289,7 +289,7 @@ async def _make_plans(
     if model:
         from launcher.app.planning.named_plans import plan_named, select_named
 
-        selection = await select_named(model, catalogue, draft_model)
+        selection = await select_named(model, catalogue, draft_model, criteria.chosen_drafter)
         named = None if draft_model is None else selection.entry.drafter
         criteria = replace(criteria, **with_usual_length(to_fields(criteria.chosen()), named))
         return await plan_named(selection, situation, criteria, machine)
@@ -335,7 +335,7 @@ def _use_kept_settings(plan: Plan, kept_plans: Sequence[KeptPlan]) -> Plan:
     used = format_settings({name: value for name, value in kept.settings.items() if name not in kept.replaced})
     unused = format_settings({name: value for name, value in kept.settings.items() if name in kept.replaced})
     reasons = [f"As last served: {used}; --defaults ignores that."] if used else []
-    reasons += [f"Your last settings do not fit now: {unused}."] if unused else []
+    reasons += [f"Your last settings cannot be used now: {unused}."] if unused else []
     return replace(new_plan, reasons=(*reasons, *new_plan.reasons))
 
 
@@ -451,6 +451,8 @@ def _why_no_forecast(plan: Plan) -> str | None:
         return "Nothing is known of the processor's speed."
     if plan.entry.geometry is None:
         return "There is no formula for this model."
+    if plan.setting.drafter.drafts and not accepted_shares(plan.setting.drafter, plan.entry.published_as):
+        return f"Nobody published how many drafts of {plan.setting.drafter.title} are accepted with this model."
     return "The speed of this GPU is not known."
 
 
@@ -596,6 +598,8 @@ def _describe_plan(
     yield from _format_rows("caution", [*plan.cautions, *lacks, *uncounted_arguments(extra)])
     if plan.forecast and plan.status is not Status.TOO_BIG:
         yield _format_row("speed", describe_forecast(plan.forecast, setting.drafter))
+    elif setting.drafter.drafts and not accepted_shares(setting.drafter, plan.entry.published_as):
+        yield _format_row("speed", f"unknown. {_why_no_forecast(plan)}")
     if plan.reading:
         yield _format_row("speed", describe_reading(plan.reading))
     measured = [describe_run(plan.entry, result) for result in plan.evidence]

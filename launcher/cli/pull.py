@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from launcher.app.planning.planner import choose_file
+from launcher.app.models.downloads import choose_download
 from launcher.app.settings import transfer_settings
 from launcher.base.codec import JsonView, to_json
 from launcher.base.progress import Phase
@@ -19,13 +19,13 @@ from launcher.cli.output import Note
 from launcher.cli.progress import Reporter, format_done_bytes, format_duration, format_size
 from launcher.fetch.retries import call_with_retries
 from launcher.models.catalogue_load import load_catalogue
-from launcher.models.download_target import find_catalogue_model, parse_target
+from launcher.models.download_target import parse_target
+from launcher.models.drafters import find_drafter
 from launcher.models.plan import Status
 from launcher.models.pull import pull_model, unfinished_bytes
 
 if TYPE_CHECKING:
     from launcher.base.progress import Progress
-    from launcher.models.catalogue import Catalogue
     from launcher.models.choice import FileChoice
     from launcher.models.download_target import DownloadTarget
     from launcher.models.pull import PullResult
@@ -44,7 +44,7 @@ _FILES = JsonView(
 async def run(options: argparse.Namespace) -> int:
     """Download the model. Raises an error if that fails, or if the file is not what was expected."""
     catalogue = load_catalogue()
-    model_name, choice = await _choose_file(options, catalogue)
+    model_name, choice = await choose_download(options.what, catalogue, vision=options.vision, drafter=options.drafter)
     settings = transfer_settings()
     if options.limit:
         settings = replace(settings, bytes_per_second=options.limit)
@@ -84,25 +84,10 @@ async def run(options: argparse.Namespace) -> int:
     finally:
         reporter.close()
     data = {"event": "done", **to_json(pulled, _RECEIVED), "what": target.label, **to_json(pulled, _FILES)}
-    reporter.show_event(data, _describe_result(pulled))
+    reporter.show_event(data, _describe_result(pulled, options.drafter))
     if pulled.checked.problem is not None:
         raise pulled.checked.problem
     return 0
-
-
-async def _choose_file(options: argparse.Namespace, catalogue: Catalogue) -> tuple[str, FileChoice | None]:
-    """Return the name of the download, and how its file was chosen; None for a model that is not on the hub.
-
-    A name of the catalogue without a quantisation gets the one that suits this machine.
-    """
-    found = find_catalogue_model(options.what, catalogue)
-    if found is None:
-        return options.what, None
-    entry, file = found
-    if entry.repo is None:  # not on the hub: `parse_target` refuses it, if a file is named
-        return options.what if file else f"{options.what}:{entry.files[0].quant}", None
-    choice = await choose_file(catalogue, entry, file.quant if file else None, vision=options.vision)
-    return choice.name, choice
 
 
 def _describe_target(target: DownloadTarget, choice: FileChoice | None, options: argparse.Namespace) -> Iterator[str]:
@@ -131,7 +116,7 @@ def _describe_pause(done_bytes: int, total_bytes: int | None) -> Note:
     return Note(f"Paused: {format_done_bytes(done_bytes, total_bytes)} are kept. The same command resumes.")
 
 
-def _describe_result(pulled: PullResult) -> Iterator[str]:
+def _describe_result(pulled: PullResult, drafter: str | None) -> Iterator[str]:
     origins = {file.origin for file in pulled.files}
     received = sum(file.received_bytes for file in pulled.files)
     if origins == {"here"}:
@@ -149,9 +134,11 @@ def _describe_result(pulled: PullResult) -> Iterator[str]:
         yield str(file.path)
     if pulled.checked.problem is None and pulled.record.kind == "model":
         beside = next((file.path.name for file in pulled.files if file.kind == "draft"), None)
-        head = "with an MTP head" if pulled.checked.head == "present" or beside else "without an MTP head"
-        head += f" ({beside})" if beside else ""
-        start = f"mtp-launcher serve {shlex.quote(pulled.record.label)}"
+        named = beside and not find_drafter(str(drafter)).uses_head
+        is_head = pulled.checked.head == "present" or (beside and not named)
+        head = "with an MTP head" if is_head else "without an MTP head"
+        head += f", with {beside} for {drafter}" if named else f" ({beside})" if beside else ""
+        start = f"mtp-launcher serve {shlex.quote(pulled.record.label)}{f' --drafter {drafter}' if named else ''}"
         yield Note(f"{pulled.checked.name}, {head}. Start it: {start}")
     elif pulled.checked.problem is None and pulled.checked.kind is not None:
         yield Note(pulled.checked.kind.sentence)

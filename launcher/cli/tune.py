@@ -34,7 +34,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
 from launcher.engine.server.last_start import require_last_model
 from launcher.engine.server.registry import find_server
-from launcher.models.drafters import choice_in, find_drafter
+from launcher.models.drafters import MTP_OFF, choice_in, find_drafter
 from launcher.monitor.meter import sum_acceptance
 from launcher.tuning.agent_tasks import (
     DEFAULT_AGENT,
@@ -208,7 +208,11 @@ def _make_ended_result(saved: SavedTune, options: argparse.Namespace) -> Result:
         save_winner(saved.options, verdict["settings"])
     trials = [_trial_json(trial, saved.goal) for trial in saved.state.trials]
     lines = [*describe_answers(verdict, saved.space.baseline), *_describe_confidence(verdict)]
-    lines.append(_describe_next_command(saved.model, applied=applied, recommends=recommends_settings(verdict)))
+    if recommends_settings(verdict):
+        what = describe_settings(verdict["settings"], saved.space.baseline, off=MTP_OFF)
+        lines.append(describe_saving(saved.model, what, applied=applied))
+    else:
+        lines.append(describe_more_time(saved.model))
     return Result({"verdict": verdict, "trials": trials, "applied": applied}, lines)
 
 
@@ -509,8 +513,10 @@ def _format_verdict(verdict: Verdict, prepared: PreparedTune, *, applied: bool) 
         yield wrap_text(f"Why: {verdict.because}")
     if changes_answers(judged):
         yield wrap_text("The answers change, so --apply alone does not save these settings.")
-    yield _describe_next_command(prepared.model, applied=applied, recommends=recommends_settings(judged))
-    if verdict.likely is not None:
+    if recommends_settings(judged):
+        what = describe_settings(verdict.settings, prepared.space.baseline, off=MTP_OFF)
+        yield describe_saving(prepared.model, what, applied=applied)
+    if verdict.likely is not None or not recommends_settings(judged):
         yield describe_more_time(prepared.model)
 
 
@@ -530,12 +536,12 @@ def _trial_json(trial: Trial, goal: Goal) -> dict[str, Any]:
     return {**to_json(trial, JsonView("number stage settings")), **figures, "error": trial.error}
 
 
-def describe_settings(settings: RunSettings, baseline: Mapping[str, object]) -> str:
+def describe_settings(settings: RunSettings, baseline: Mapping[str, object], off: str = "off") -> str:
     """Return settings as short text: how they draft, and what differs from the baseline."""
     drafts = (DRAFT, DRAFTER)
     changed = {name: value for name, value in settings.items() if name not in drafts and value != baseline.get(name)}
     others = [f"{_format_name(name)} {value}" for name, value in changed.items()]
-    return ", ".join([choice_in(settings).label(off="off"), *others])
+    return ", ".join([choice_in(settings).label(off=off), *others])
 
 
 def format_minutes(seconds: float) -> str:
@@ -595,15 +601,12 @@ def describe_early_use(model: str, settings: RunSettings, baseline: Mapping[str,
     return f"To use what is likely the best now: `mtp-launcher serve {_quote_model(model)} {flags}`."
 
 
-def describe_saving(model: str, *, applied: bool) -> str:
-    """Return a sentence on the recommended settings: how to save them, or that they were saved."""
+def describe_saving(model: str, what: str, *, applied: bool) -> str:
+    """Return a sentence on the recommended settings, `what`: how to save them, or that they were saved."""
+    name = _quote_model(model)
     if applied:
-        return f"Saved: `mtp-launcher serve {_quote_model(model)}` uses these settings."
-    return f"Save these settings for the next start: `mtp-launcher tune {_quote_model(model)} --continue --apply`."
-
-
-def _describe_next_command(model: str, *, applied: bool, recommends: bool) -> str:
-    return describe_saving(model, applied=applied) if recommends else describe_more_time(model)
+        return f"Saved: `mtp-launcher serve {name}` uses these settings ({what})."
+    return f"Save these settings ({what}) for the next start: `mtp-launcher tune {name} --continue --apply`."
 
 
 def _quote_model(model: str) -> str:

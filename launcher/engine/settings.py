@@ -17,6 +17,7 @@ from launcher.base.paths import state_dir
 from launcher.base.validation import BaseModel, ConfigDict, create_model
 from launcher.engine.serve_options import ServeOptions, check_options
 from launcher.engine.server.launch import Launch
+from launcher.models.library_index import edit_index
 from launcher.models.server_settings import LEFT_OPEN, ROWS, ServerSettings, Value, find_setting_name, to_fields
 
 # The user's extra arguments as one line of text, for an input field or an option.
@@ -165,6 +166,14 @@ def save_model_settings(model: Path, settings: Settings) -> None:
     except OSError as error:
         why = getattr(error, "strerror", None) or error
         _log.warning("The settings cannot be kept for the next time (%s): %s.", path, why)
+
+
+def keep_choices(options: ServeOptions, chosen: Settings) -> None:
+    """Save the settings that the user chose for a model, and the draft that was named with them."""
+    save_model_settings(options.model, chosen)
+    if options.draft_file is not None and chosen.get("drafter") == options.spec_type:
+        with suppress(OSError), edit_index() as index:  # else it must be named again
+            index.drafts[options.model.absolute()] = options.draft_file.absolute()
 
 
 def _settings_file() -> Path:

@@ -145,7 +145,7 @@ class GatewayAddress:
         encrypted: bool = False,
         read_allowed: Callable[[], Collection[str]] = tuple,
         open_vault: "Callable[[], StateVault | None]" = lambda: None,
-        read_left_out: Callable[[], Collection[str]] = tuple,
+        read_left_out: Callable[[], Collection[str] | None] = tuple,
     ) -> None:
         """Claim the address; `request_log` gets all requests. If `encrypted`, other computers must use TLS.
 

@@ -135,7 +135,7 @@ class StateKeeper:
     def __init__(
         self,
         vault: StateVault | None = None,
-        read_left_out: Callable[[], Collection[str]] = tuple,
+        read_left_out: Callable[[], Collection[str] | None] = tuple,
         *,
         least_tokens: int = _LEAST_TOKENS,
         least_gain_s: float = _LEAST_GAIN_S,
@@ -318,7 +318,7 @@ class StateKeeper:
         """Return whether the user wants nothing kept that comes with a request's key, or for its model."""
         left_out = self._read_left_out()
         names = exchange.key_name, exchange.model, exchange.served_by
-        return any(name.lower() in left_out for name in names if name)
+        return left_out is None or any(name.lower() in left_out for name in names if name)
 
     def _list_live(self, slots: Collection[dict[str, Any]]) -> list[AskedPrompt]:
         """Return the requests whose conversations are in these slots, as far as the numbers of tokens tell."""

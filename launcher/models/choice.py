@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from launcher.base.errors import BadOption, NothingFits
 from launcher.base.messages import as_message, command_name, join_messages, mark, message
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
+from launcher.models.drafters import find_drafter, with_usual_length
 from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
+from launcher.models.server_settings import to_fields
 from launcher.models.situation import Situation
 from launcher.models.smaller_model import describe_smaller, replace_misfits
 
@@ -30,14 +32,23 @@ class FileChoice:
 
 
 def choose_file(
-    catalogue: Catalogue, entry: ModelEntry, quant: str | None, situation: Situation | None, *, vision: bool = False
+    catalogue: Catalogue,
+    entry: ModelEntry,
+    quant: str | None,
+    situation: Situation | None,
+    *,
+    vision: bool = False,
+    drafter: str | None = None,
 ) -> FileChoice:
     """Return the file of a model that suits the machine best, or the file of `quant` with its plan.
 
-    `situation` is None if the machine is unknown. Raises NothingFits if no file fits, BadOption if there is no basis
-    for a choice, and ModelUnknown for a quantisation that the model does not have.
+    `situation` is None if the machine is unknown. `drafter` is what the user wants to draft with, as --spec-type calls
+    it. Raises NothingFits if no file fits, BadOption if there is no basis for a choice, ModelHasNoHead for a drafter
+    that the model lacks, and ModelUnknown for a quantisation that it does not have.
     """
-    criteria = PlanCriteria(model=entry.id, quant=quant, vision=vision and entry.projector is not None)
+    drafts = with_usual_length({"drafter": drafter}, find_drafter(drafter)) if drafter else {}
+    is_shown = vision and entry.projector is not None
+    criteria = PlanCriteria(model=entry.id, quant=quant, vision=is_shown, **to_fields(drafts))
     plans = make_plans(catalogue, situation, criteria) if situation else ()
     smaller: Plan | None = None
     if situation and quant is None:

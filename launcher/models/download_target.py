@@ -11,10 +11,11 @@ from launcher.base.messages import FaceName, command_name, join_messages, mark, 
 from launcher.base.paths import expand_user, models_dir
 from launcher.fetch.file_names import local_name, local_path
 from launcher.fetch.hub import DEFAULT_ENDPOINT, HubFile, hub_endpoint, is_hub_file
-from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
+from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry, ModelFile
+from launcher.models.drafters import MTP, file_kinds_of, find_drafter
 from launcher.models.file_kinds import recognise_name, unusable_error
 from launcher.models.hub_files import read_repository
-from launcher.models.library import find_catalogue_draft, find_catalogue_file, split_names
+from launcher.models.library import find_catalogue_draft, find_catalogue_file, parse_quant, split_names
 from launcher.models.library_index import Kind
 from launcher.models.limits import no_head_error
 
@@ -62,7 +63,6 @@ class DownloadTarget:
 
     With `pinned_by`, only files of the expected size and checksum are accepted: those of the revision in the catalogue
     ("catalogue"), or with the checksum that the user gave ("user"). Without, the hub's current files are accepted.
-    `drafter` is what the user wants to draft with, as --spec-type calls it; None for the model's own.
     """
 
     label: str
@@ -71,7 +71,6 @@ class DownloadTarget:
     entry: ModelEntry | None = None
     file: ModelFile | None = None
     pinned_by: Literal["catalogue", "user"] | None = None
-    drafter: str | None = None
 
     @property
     def bytes(self) -> int | None:
@@ -92,8 +91,8 @@ def parse_target(
     """Parse a download target: ID:QUANT, OWNER/NAME[@REVISION]:FILE or :QUANT, or a URL.
 
     A QUANT of a repository is looked up on the hub. The file of `drafter` is downloaded, too. Raises BadOption for
-    invalid targets, ModelUnknown and ModelMissing for models and files that do not exist, ModelHasNoHead for a model of
-    the catalogue without a file for the drafter, and the errors of requests to the hub.
+    invalid targets, ModelUnknown and ModelMissing for models and files that do not exist, ModelHasNoHead for a model
+    without a head or file for the drafter, and the errors of requests to the hub.
     """
     if sha256 is not None and not _SHA256.fullmatch(sha256):
         raise BadOption(
@@ -109,9 +108,7 @@ def parse_target(
     named = find_catalogue_model(text, catalogue)
     if named is not None:
         listed, catalogue_file = named
-        drafting = listed.with_drafter(drafter)
-        if drafting.drafter.source == "file" and drafting.draft is None:
-            raise no_head_error(listed.name, drafting.drafter)
+        drafting = _with_drafter(listed, catalogue_file, drafter)
         return _from_catalogue(text, drafting, catalogue_file, sha256, revision, vision=vision)
     if expand_user(text).exists():
         raise BadOption(
@@ -135,6 +132,14 @@ def parse_target(
         items = [DownloadItem("model", (replace(items[0].files[0], sha256=sha256),))]
     if catalogue_file is None and (kind := recognise_name(file.path)) is not None:
         items = [replace(items[0], kind=kind.role)]
+    draft = _with_drafter(entry, catalogue_file, drafter).draft_file if drafter and entry else None
+    row = find_drafter(drafter, file_kinds_of(drafter)) if drafter and not entry else MTP
+    if not row.uses_head and items[0].kind == "model":  # a head may be inside
+        drafts = read_repository(file.repo, file.revision).list_drafts(row, parse_quant(file.path))
+        if not drafts:
+            raise no_head_error(file.repo, row)
+        draft = drafts[0]
+    items += [_companion_item("draft", draft, file.repo, file.revision, revision)] if draft else []
     if vision and entry:
         items += _projector_items(entry, revision)
     elif vision:
@@ -142,9 +147,7 @@ def parse_target(
             message("--vision works only with models of the catalogue."),
             message("Download the projector as a file: OWNER/NAME:FILE."),
         )
-    return DownloadTarget(
-        str(file), tuple(items), models_dir(), entry, catalogue_file, "user" if sha256 else None, drafter
-    )
+    return DownloadTarget(str(file), tuple(items), models_dir(), entry, catalogue_file, "user" if sha256 else None)
 
 
 def find_catalogue_model(text: str, catalogue: Catalogue) -> tuple[ModelEntry, ModelFile | None] | None:
@@ -188,10 +191,7 @@ def _from_catalogue(
     hub = HubFile(entry.repo, file.file, chosen)
     items = [DownloadItem("model", _model_files(hub, file, None if revision else file))]
     if draft := entry.draft_file:
-        own = draft.repo in (None, entry.repo)
-        hub_file = HubFile(draft.repo or entry.repo, draft.file, chosen if own else "main")
-        figures = _size_and_hash(draft if own and not revision else None)
-        items.append(DownloadItem("draft", (DownloadFile(draft.file, hub_file, None, *figures),)))
+        items.append(_companion_item("draft", draft, entry.repo, chosen, revision))
     if vision:
         items += _projector_items(entry, revision)
     return DownloadTarget(
@@ -199,15 +199,26 @@ def _from_catalogue(
     )
 
 
+def _with_drafter(entry: ModelEntry, file: ModelFile | None, drafter: str | None) -> ModelEntry:
+    """Return a model with another drafter. Raises ModelHasNoHead if its `file` has not what that needs."""
+    drafting = entry.with_drafter(drafter)
+    if drafter and file and not drafting.can_draft(file):
+        raise no_head_error(entry.name, drafting.drafter, listed=(entry, file))
+    return drafting
+
+
+def _companion_item(kind: Kind, file: CompanionFile, repo: str, chosen: str, revision: str | None) -> DownloadItem:
+    """Return a file beside a model of `repo`; from there it is taken at the `chosen` revision, as the model is."""
+    hub = HubFile(file.repo or repo, file.file, chosen if file.repo in (None, repo) else "main")
+    return DownloadItem(kind, (DownloadFile(file.file, hub, None, *_size_and_hash(None if revision else file)),))
+
+
 def _projector_items(entry: ModelEntry, revision: str | None) -> list[DownloadItem]:
     projector = entry.projector
     if projector is None:
         raise BadOption(message("No vision projector of {id} is known.", id=entry.id), message("Omit --vision."))
-    own = projector.repo in (None, entry.repo)
     chosen = revision or entry.revision or "main"
-    hub_file = HubFile(projector.repo or entry.repo or "", projector.file, chosen if own else "main")
-    figures = _size_and_hash(None if revision else projector)
-    return [DownloadItem("mmproj", (DownloadFile(projector.file, hub_file, None, *figures),))]
+    return [_companion_item("mmproj", projector, entry.repo or "", chosen, revision)]
 
 
 def _model_files(first: HubFile, file: ModelFile | None, figures: ModelFile | None) -> tuple[DownloadFile, ...]:

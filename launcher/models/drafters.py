@@ -241,7 +241,7 @@ NO_DRAFTS = DraftChoice()
 
 def choose_drafts(drafter: Drafter, length: int | None) -> DraftChoice:
     """Return a drafter with a draft length as a choice: no drafts if that is 0 or None."""
-    if not (drafter.drafts and is_drafting(length)):
+    if not length or not drafter.drafts:
         return NO_DRAFTS
     return DraftChoice(drafter, length if drafter.takes_length else drafter.usual_length)
 

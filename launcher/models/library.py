@@ -413,13 +413,15 @@ def find_stored(text: str) -> tuple[LocalModel, ...]:
 
 
 def find_stored_side_files(path: Path) -> tuple[Path, ...]:
-    """Return the draft and the projector that a store lists for the model at `path`; () for all other models."""
+    """Return the draft that the user has named for the model at `path`, and what a store lists as its side files."""
+    named = read_index()[0].drafts.get(path)
+    listed = (named,) if named else ()
     places = _Places()
     text = _folder_text(path)
     if not any(text.startswith(folder) for folder, store in places.store_texts if store in _LISTS_SIDE_FILES):
-        return ()
+        return listed
     stored = places.stored.get(path)
-    return stored.side_files if stored else ()
+    return (*listed, *(stored.side_files if stored else ()))
 
 
 def stored_names(stored: StoredModel) -> tuple[str, ...]:

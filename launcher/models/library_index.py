@@ -79,10 +79,11 @@ class Record:
 
 @dataclass(slots=True)
 class Index:
-    """The content of the index file."""
+    """The content of the index file. `drafts` are the files that the user has named as drafts, by the model's path."""
 
     records: list[Record] = field(default_factory=list)
     hashes: list[FileHash] = field(default_factory=list)
+    drafts: dict[Path, Path] = field(default_factory=dict)
 
 
 def _parse_index(text: bytes) -> Index:
@@ -142,7 +143,7 @@ def edit_index() -> Iterator[Index]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with hold_file_lock(path, _LOCK_S):
         index = _FILE.load(path)
-        before = Index(list(index.records), list(index.hashes))
+        before = Index(list(index.records), list(index.hashes), dict(index.drafts))
         yield index
         if index != before:
             write_atomically(path, encode_json({"version": _VERSION, **to_json(index, sparse=True)}, indent=1))

@@ -4,13 +4,16 @@ import re
 from collections.abc import Collection
 
 from launcher.base.errors import BadOption, ModelHasNoHead, ModelWritesNoText
-from launcher.base.messages import FaceName, engine_arguments, message
+from launcher.base.messages import FaceName, Message, command_name, engine_arguments, mark, message
+from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.drafters import MTP, Drafter
 from launcher.models.gguf import GgufModel
 from launcher.models.server_settings import name_setting
 
 _RPC = re.compile(r"(?P<host>[A-Za-z0-9_.-]{1,253}):(?P<port>\d{1,5})", re.ASCII)
 """A worker as llama.cpp parses it: the host ends at the first colon, so there are no IPv6 addresses (ggml-rpc.cpp)."""
+Listed = tuple[ModelEntry, ModelFile] | None
+"""What the catalogue has of a model; None for one that it does not have."""
 
 
 def check_rpc(workers: Collection[str]) -> None:
@@ -25,16 +28,15 @@ def check_rpc(workers: Collection[str]) -> None:
             )
 
 
-def no_head_error(name: str, drafter: Drafter = MTP, *, why: str | None = None, **facts: object) -> ModelHasNoHead:
+def no_head_error(
+    name: str, drafter: Drafter = MTP, *, listed: Listed = None, why: str | None = None, **facts: object
+) -> ModelHasNoHead:
     """Return the error for a drafter that lacks the head or the file that it needs; `why` is added in parentheses."""
     if drafter.source == "file":
+        kind = drafter.spec_type
         return ModelHasNoHead(
-            message("{name} has no file for {drafter} beside it.", name=name, drafter=drafter.spec_type),
-            message(
-                "Start it with {mtp_off}, or put its file beside the model[, or name it with {option}].",
-                mtp_off=name_setting("draft", 0),
-                option=FaceName("--draft-model"),
-            ),
+            message("{name} has no file for {drafter} beside it[ ({why})].", name=name, drafter=kind, why=why),
+            advise_draft(drafter, listed),
             **facts,
         )
     return ModelHasNoHead(
@@ -45,6 +47,23 @@ def no_head_error(name: str, drafter: Drafter = MTP, *, why: str | None = None, 
             mtp_off=name_setting("draft", 0),
         ),
         **facts,
+    )
+
+
+def advise_draft(drafter: Drafter, listed: Listed) -> Message:
+    """Return what to do for a drafter whose file is not here."""
+    drafts = listed[0].all_drafts if listed else ()
+    kinds = {each.drafter.spec_type: None for each in drafts if not each.is_local}
+    kind = drafter.spec_type if drafter.spec_type in kinds else "KIND"
+    get = command_name(f"pull {listed[0].id}:{listed[1].quant} --drafter {kind}") if listed and kinds else None
+    return message(
+        "Start it with another drafter or {mtp_off}, or put its file beside the model[, or name it with {option}][, or "
+        "download one with {command}][, or download one on {page}][ (files are known for {kinds})].",
+        mtp_off=name_setting("draft", 0),
+        option=FaceName("--draft-model"),
+        command=get,
+        page=FaceName(None, mark("Models")) if get else None,
+        kinds=", ".join(kinds) or None,
     )
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.base.errors import ModelBroken, ModelMissing, ModelUnexpected, ModelUnknown
-from launcher.base.messages import FaceName, as_message, command_name, mark, message
+from launcher.base.messages import FaceName, Message, as_message, command_name, mark, message
 from launcher.base.paths import expand_user
 from launcher.fetch.hub import HubFile, is_hub_file
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
@@ -27,6 +27,7 @@ from launcher.models.library import (
     find_stored,
     is_ollamas_own,
 )
+from launcher.models.library_index import find_origin
 from launcher.models.side_files import (
     as_draft,
     find_drafts_beside,
@@ -62,7 +63,7 @@ class NamedModel:
         if it is known to be damaged.
         """
         if self.local is None:
-            what = self.command.removeprefix("mtp-launcher pull ")
+            what = self.command.removeprefix("mtp-launcher pull ").partition(" --")[0]
             if self.misnamed is not None:
                 other, differs = self.misnamed
                 raise ModelUnexpected(
@@ -75,17 +76,17 @@ class NamedModel:
                     wanted=what,
                 )
             raise ModelMissing(
-                message("{what} is not on this computer yet.", what=what),
-                message(
-                    "Download it first[: {command}][, on {page}].",
-                    command=FaceName(f"`{self.command}`"),
-                    page=FaceName(None, mark("Models")),
-                ),
-                wanted=what,
+                message("{what} is not on this computer yet.", what=what), download_first(self.command), wanted=what
             )
         if self.local.state is State.DAMAGED:
             raise _damage_error(self.local, self.command)
         return self.local.path
+
+
+def download_first(command: str) -> Message:
+    """Return the hint to download a file by a command."""
+    page = FaceName(None, mark("Models"))
+    return message("Download it first[: {command}][, on {page}].", command=FaceName(f"`{command}`"), page=page)
 
 
 def refuse_damaged(path: Path) -> None:
@@ -294,15 +295,15 @@ def refuse_unusable(model: GgufModel, name: str | None = None) -> None:
         raise unusable_error(kind, model.path, name, models=name_models_for(model) if kind.role == "draft" else ())
 
 
-def add_draft(selection: ModelSelection, path: Path) -> ModelSelection:
+def add_draft(selection: ModelSelection, path: Path, wanted: str | None = None) -> ModelSelection:
     """Return a model with a file that the user named as its own drafter's.
 
     Raises ModelMissing or ModelBroken for one that cannot be read, and ModelUnexpected for one that cannot draft for
-    the model, as far as their headers tell.
+    the model, as far as their headers tell, or is for another drafter than the `wanted` one.
     """
     side, entry = read_model(path), selection.entry
     trunk = read_model(selection.path) if selection.path is not None else None
-    why = find_mismatch(side, trunk) if trunk is not None else ""
+    why = find_mismatch(side, trunk, wanted) if trunk is not None else ""
     drafter = recognise_drafter(side)
     if why or drafter is None:
         raise ModelUnexpected(
@@ -323,14 +324,20 @@ def add_draft(selection: ModelSelection, path: Path) -> ModelSelection:
 def _add_drafts_beside(selection: ModelSelection) -> ModelSelection:
     """Return a model of the catalogue with the drafts that are here, by their paths: listed ones, and others beside it.
 
-    The first of them is its own if the file cannot draft without.
+    The first of them is its own if the file cannot draft without. By its SHA-256 the header of its file is found.
     """
-    listed, file = selection.entry, selection.file
-    if selection.path is None:
+    listed, file, model = selection.entry, selection.file, selection.path
+    if model is None:
         return selection
+    record = find_origin(model)
+    if file is not None and record is not None and not file.sha256 and len(record.sha256) == 1:
+        hashed = replace(file, sha256=record.sha256[0])
+        listed = replace(listed, files=tuple(hashed if each is file else each for each in listed.files))
+        selection, file = replace(selection.with_entry(listed), file=hashed), hashed
     here = [(each, find_companion(listed, each)) for each in listed.drafts]
-    entry = replace(listed, drafts=tuple(replace(each, repo=None, file=str(path)) for each, path in here if path))
-    new = (each for each in find_drafts_beside(selection.path) if not set(each.kinds) & {*entry.draft_kinds})
+    known = (replace(each, repo=None, file=str(path), size_bytes=path.stat().st_size) for each, path in here if path)
+    entry = replace(listed, drafts=tuple(known))
+    new = (each for each in find_drafts_beside(model) if not set(each.kinds) & {*entry.draft_kinds})
     entry = replace(entry, drafts=(*entry.drafts, *new))
     if entry.drafts and file is not None and not entry.can_draft(file):
         entry = entry.with_drafter(entry.drafts[0].drafter.spec_type)
@@ -360,10 +367,6 @@ def find_projector(selection: ModelSelection) -> Path:
     quant = f":{selection.file.quant}" if selection.file else ""
     raise ModelMissing(
         message("The vision projector of {name} is not on this computer yet.", name=entry.name),
-        message(
-            "Download it first[: {command}][, on {page}].",
-            command=command_name(f"pull {entry.id}{quant} --vision"),
-            page=FaceName(None, mark("Models")),
-        ),
+        download_first(f"mtp-launcher pull {entry.id}{quant} --vision"),
         wanted=entry.projector.file,
     )

@@ -276,8 +276,8 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """Estimate the memory of `setting`, with flash attention on and all layers on the GPUs.
 
-    `draft` is the separate draft model if its header was read; otherwise its file size counts as its weights, and its
-    KV cache and buffers are not counted. Raises BadOption for an unknown KV cache type.
+    `draft` is the separate draft model if its header was read; otherwise its file size counts as its weights, and of
+    its KV cache and buffers only logits. Raises BadOption for an unknown KV cache type.
     """
     if setting.kv not in KV_TYPES:
         check_kv(setting.kv)
@@ -315,6 +315,9 @@ def estimate_memory(
     compute = find_compute_buffers(geometry, compute_setting)
     draft_model = draft if setting.draft_bytes else None
     draft_buffers = draft_model_buffers(draft_model.geometry, geometry, compute_setting) if draft_model else None
+    if draft_model is None and setting.draft_bytes and drafter.reads_layers:  # its largest buffers: logits, twice
+        logits = _F32 * compute_setting.tokens * geometry.vocabulary
+        draft_buffers = ComputeBuffers(0, 2 * logits, 0, 0 if on_cpu else logits, exact=False)
     head_staging = 0
     if compute.staging:  # the target's compute buffer may shrink, where copies replace larger results
         head_staging = min(sum(share for _, share in compute.by_device) - compute.draft, compute.staging)
@@ -365,7 +368,7 @@ def estimate_memory(
         by_gpu = _split_layers(geometry, weights, setting, parts, pools, compute, host_expert_layers)
     else:  # only the first GPU is used, and others stay empty
         by_gpu = (parts.total, *(0,) * (setting.gpus - 1 if setting.split_mode == "none" else 0))
-    is_similar = draft_model is None or is_graph_known(draft_model.geometry)
+    is_similar = is_graph_known(draft_model.geometry) if draft_model else draft_buffers is None
     doubted = [] if target_known else [(parts.compute, is_graph_known(geometry))]
     doubted += [] if buffers_known else [(parts.draft_compute, is_similar and is_graph_known(geometry))]
     low, high = _range_of_total(geometry, parts, weights, pools, doubted, draft_known=caches_known)
@@ -376,7 +379,7 @@ def estimate_memory(
         by_gpu,
         weights.exact,
         buffers_known,
-        drafts_counted=draft_buffers is not None,
+        drafts_counted=draft_model is not None,
         low=low,
         high=high,
     )

@@ -12,6 +12,7 @@ from typing import Any
 from launcher.base.errors import BadOption, ModelUnknown
 from launcher.base.messages import command_name, join_messages, mark, message, suggest_names
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
+from launcher.models.catalogue_load import load_catalogue
 from launcher.models.drafters import NO_MTP
 from launcher.models.evidence import accepted_shares
 from launcher.models.file_size import expect_size
@@ -107,7 +108,7 @@ class Plan:
     """One way to run a model on a machine. Memory is in MiB.
 
     `limit_t_s` and `limit_full_t_s` are the upper limits without drafts, in tokens per second, at an empty and at a
-    full context; `forecast` is the expected speed, None if the GPU is not known. For an embedding model all three are
+    full context; `forecast` is the expected speed, None if it is not known. For an embedding model all three are
     None, and `reading` is the speed at which it reads. `engine` is the name of the engine that computed the estimate,
     "" for the formula. `reasons` explain the choices, `cautions` name costs and risks, `evidence` has the nearest
     published measurements. `host_short`: host memory is known to be too small for the part that stays there.
@@ -540,7 +541,8 @@ def _check_drafts(entry: ModelEntry, file: ModelFile, criteria: PlanCriteria) ->
     is_possible = not criteria.drafter.drafts or entry.can_draft(file)
     if not is_possible and criteria.model:
         name = entry.name if entry.repo is None else f"{entry.id}:{file.quant}"
-        raise no_head_error(name, entry.drafter, file=file.file)
+        known = next((each for each in load_catalogue().models if each.id == entry.id), entry)
+        raise no_head_error(name, entry.drafter, listed=(known, file), file=file.file)
     return is_possible
 
 
@@ -669,7 +671,9 @@ def _make_plan(
         )
     if situation.has_expert_cache:
         fitted = cached
-    evidence = nearest_runs(entry, file.quant, fitted.setting, situation)
+    runs, drafter = nearest_runs(entry, file.quant, fitted.setting, situation), fitted.setting.drafter
+    # Runs with another drafter tell only its speed without drafts.
+    evidence = tuple(run for run in runs if not drafter.drafts or run.spec_type == drafter.spec_type)
     loss = None if preset in entry.presets else inf
     if ranked is not None:
         loss = ranked.loss.without_gain
@@ -695,9 +699,10 @@ def _make_plan(
     else:
         limit = bandwidth_limit(geometry, weights, fitted.setting, situation)
         full_limit = bandwidth_limit(geometry, weights, fitted.setting, situation, full=True)
-        expected = forecast(fitted.setting)
+        if not drafter.drafts or accepted_shares(drafter, entry.published_as):
+            expected = forecast(fitted.setting)
         if expected is not None:
-            ratios = _compare_with_runs(entry, evidence, fitted.setting, situation, draft_model)
+            ratios = _compare_with_runs(entry, runs, fitted.setting, situation, draft_model)
             expected = correct_forecast(expected, ratios)
             ranked = ranked and ranked.with_rate(expected.tokens_per_second)
     return Plan(

@@ -721,8 +721,9 @@ def list_cautions(
     if setting.draft_bytes and not fitted.estimate.drafts_counted:
         found.append(
             message(
-                "The estimate counts the draft's file size but not its cache and buffers, because its header is "
-                "not read."
+                "The estimate counts the draft's file size but not its cache and buffers[ besides {guess}], because "
+                "its header is not read.",
+                guess=message("the logits of its batches") if setting.drafter.reads_layers else None,
             )
         )
     if setting.draft_bytes and setting.drafter.reads_layers and not fitted.estimate.compute_exact:

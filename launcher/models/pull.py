@@ -21,7 +21,7 @@ from launcher.fetch.partial_file import count_unfinished_bytes
 from launcher.fetch.retries import call_with_retries
 from launcher.fetch.transfer import DownloadSource, TransferSettings, download_file
 from launcher.models.download_target import DownloadFile, DownloadItem, DownloadTarget, local_target
-from launcher.models.drafters import MTP, file_kinds_of, find_drafter
+from launcher.models.drafters import HEAD_FILE, MTP, find_drafter
 from launcher.models.file_kinds import recognise_file, unusable_error
 from launcher.models.folders import make_download_folder
 from launcher.models.gguf import read_model
@@ -136,15 +136,16 @@ async def pull_model(
         await asyncio.to_thread(_add_to_library, download.make_record(item, files), wanted)
         for item, files in zip(wanted.items, files_by_item, strict=True)
     ]
-    if draft := await _find_draft(wanted, *checks[0]):
+    if draft := await _find_head(wanted, *checks[0]):
         resolved += await _resolve_all(replace(wanted, items=(draft,)), settings, on_progress)
         download.add_files(resolved[-1:])
         files_by_item.append(await download.get_files(draft))
         checks.append(await asyncio.to_thread(_add_to_library, download.make_record(draft, files_by_item[-1]), wanted))
-        trunk, draft_path = checks[0][0], files_by_item[-1][0].path
-        if why := await asyncio.to_thread(_explain_mismatch, draft_path, trunk.path):
-            notes.append(message("{name} cannot draft for this model: {why}.", name=draft_path.name, why=why))
-        else:
+    trunk = checks[0][0]
+    for path in (files[0].path for files in files_by_item[1:] if files[0].kind == "draft" and not wanted.entry):
+        if why := await asyncio.to_thread(_explain_mismatch, path, trunk.path):
+            notes.append(message("{name} cannot draft for this model: {why}.", name=path.name, why=why))
+        elif draft:
             checks[0] = await asyncio.to_thread(partial(_add_to_library, trunk, wanted, has_head_beside=True))
     notes += [str(checked.problem) for _, checked in checks[1:] if checked.problem]
     files = tuple(file for each in files_by_item for file in each)
@@ -236,7 +237,7 @@ def _check_differences(resolved: _ResolvedFile, wanted: DownloadTarget) -> Itera
         differences=enumerate_texts(differences),
     )
     facts = {"file": file.label, "bytes": resolved.bytes, "sha256": resolved.sha256}
-    if wanted.pinned_by == "catalogue":
+    if wanted.pinned_by == "catalogue" and wanted.entry and file.hub and file.hub.repo == wanted.entry.repo:
         hint = message(
             "It may have been uploaded again.[ {option} downloads the newest file unchecked.]",
             option=FaceName("`--revision main`"),
@@ -284,15 +285,15 @@ def _redact_url(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-async def _find_draft(wanted: DownloadTarget, record: Record, checked: HeaderCheck) -> DownloadItem | None:
-    """Return the file of the wanted drafter in the repository, by default the MTP head of a model without one.
+async def _find_head(wanted: DownloadTarget, record: Record, checked: HeaderCheck) -> DownloadItem | None:
+    """Return the MTP head in the repository of a model without one.
 
     It is told by its name; its header is checked once it is here. None for a model of the catalogue, which knows its
-    drafts, for a file with a given checksum, and if the hub cannot be asked.
+    drafts, for one with another draft or a given checksum, and if the hub cannot be asked.
     """
     hub = wanted.items[0].files[0].hub
-    has_own = wanted.drafter is None and checked.head == "present"
-    if record.kind != "model" or has_own or hub is None or wanted.entry or wanted.pinned_by:
+    is_known = checked.head == "present" or wanted.entry or wanted.pinned_by or len(wanted.items) > 1
+    if record.kind != "model" or is_known or hub is None:
         return None
     try:
         repository = await asyncio.to_thread(
@@ -300,8 +301,7 @@ async def _find_draft(wanted: DownloadTarget, record: Record, checked: HeaderChe
         )
     except LauncherError:
         return None
-    spec_type = wanted.drafter or MTP.spec_type
-    for draft in repository.list_drafts(find_drafter(spec_type, file_kinds_of(spec_type)), record.quant):
+    for draft in repository.list_drafts(find_drafter(MTP.spec_type, (HEAD_FILE,)), record.quant):
         file = DownloadFile(draft.file, replace(hub, path=draft.file), None, draft.size_bytes, draft.sha256)
         return DownloadItem("draft", (file,))
     return None

@@ -19,7 +19,7 @@ from launcher.base.errors import LauncherError
 from launcher.base.messages import message
 from launcher.base.paths import models_dir
 from launcher.models.catalogue import CompanionFile
-from launcher.models.drafters import DRAFTERS, HEAD_FILE, MODEL_FILE, Drafter, drafter_with
+from launcher.models.drafters import DRAFTERS, HEAD_FILE, MODEL_FILE, Drafter, drafter_with, find_drafter
 from launcher.models.file_kinds import is_head_alone, recognise_file, recognise_name
 from launcher.models.geometry import read_target_layers
 from launcher.models.gguf import GgufModel, MtpHead, part_names, read_model
@@ -67,6 +67,7 @@ def find_side_files(trunk: GgufModel) -> SideFiles:
     # Sibling models of one size and vocabulary are told by names alone.
     found.sort(
         key=lambda each: (
+            each[1].path not in listed,
             _compare_names(each[1].path.name, path.name),
             *draft_preference(each[1].path.name, each[1].file_bytes, quant),
         )
@@ -113,11 +114,13 @@ def says_draft(name: str) -> bool:
     return bool(_DRAFT.search(name))
 
 
-def find_mismatch(side: GgufModel, trunk: GgufModel) -> str:
-    """Return why a file cannot draft for a model, as a clause; "" if it can as far as headers tell."""
-    kind = recognise_file(side)
-    if kind is not None and drafter_with(kind.name) is None:
+def find_mismatch(side: GgufModel, trunk: GgufModel, spec_type: str | None = None) -> str:
+    """Return why a file cannot draft for a model, by `spec_type` if given; "" if it can as far as headers tell."""
+    kind, drafter = recognise_file(side), recognise_drafter(side)
+    if kind is not None and drafter is None:
         return message("it is {what}", what=kind.what)
+    if spec_type and drafter is not None and not find_drafter(spec_type, drafter.files).uses_any(drafter.files):
+        return message("it is for {drafter}, not for {wanted}", drafter=drafter.spec_type, wanted=spec_type)
     if kind is None:
         return _compare_vocabularies(side, trunk)
     if kind.name == HEAD_FILE:

@@ -47,17 +47,18 @@ def nearest_runs(
 ) -> tuple[PublishedRun, ...]:
     """Return the published runs of the same model that are nearest to a plan, nearest first; () if all are far.
 
-    Runs on this GPU model come first. Near means: similar GPU memory and file size, experts on the host in both or
-    in neither, and a rate with MTP for a plan with MTP, without it for one without. Of several runs of one source on
-    one file and GPU only the nearest is returned.
+    Runs on this GPU model come first, then those with the plan's drafter. Near means: similar GPU memory and file size,
+    experts on the host in both or in neither, and a rate with MTP for a plan with MTP, without it for one without. Of
+    several runs of one source on one file and GPU only the nearest is returned.
     """
+    own = setting.drafter
     scored = [
-        (not _same_gpu(result, situation), distance, index, result)
+        (not _same_gpu(result, situation), own.drafts and result.spec_type != own.spec_type, distance, index, result)
         for index, result in enumerate(entry.measurements)
         if (distance := _distance(entry, result, quant, setting, situation)) < _FAR
     ]
     found: dict[tuple[str, str | None, str], PublishedRun] = {}
-    for _, _, _, result in sorted(scored, key=lambda one: one[:3]):
+    for *_, result in sorted(scored, key=lambda one: one[:4]):
         found.setdefault((result.gpu, result.quant, result.source), result)
     return tuple(found.values())[:_SHOWN]
 

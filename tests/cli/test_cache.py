@@ -58,6 +58,17 @@ def test_one_or_all_are_deleted(kept: tuple[Path, Path]) -> None:
     assert not any(each.exists() for each in kept)
 
 
+def test_the_beginning_of_an_id_is_enough_if_it_is_of_one(kept: tuple[Path, Path], tmp_path: Path) -> None:
+    path = tmp_path / "slot"
+    with closing(open_vault()) as vault:
+        assert vault.keep_file(path, fill_state(make_state("aaab3333dddd", b"third" * 4096), write_slot(path)))
+    several = forked.run("cache", "delete", "aaa", "--yes")
+    assert (several.returncode, len(list_ids())) == (1, 3)
+    assert "aaa is the beginning of 2 IDs." in several.stderr
+    forked.run("cache", "delete", "aaaa", "aaaa1111", "cc", "--yes")
+    assert list_ids() == ["aaab3333"]
+
+
 def test_all_is_deleted_when_nothing_is_to_be_kept(kept: tuple[Path, Path]) -> None:
     forked.run("settings", "set", "cache.disk", "0")
     assert not any(each.exists() for each in kept)

@@ -13,6 +13,7 @@ from launcher.cli.tune import (
     describe_early_use,
     describe_more_time,
     describe_saving,
+    describe_settings,
 )
 
 
@@ -32,12 +33,17 @@ def test_printed_commands_quote_their_paths_for_a_shell() -> None:
     path = "/home/jane/My models/a.gguf"
     for each in (
         describe_more_time(path),
-        describe_saving(path, applied=False),
-        describe_saving(path, applied=True),
+        describe_saving(path, "draft 3", applied=False),
+        describe_saving(path, "draft 3", applied=True),
     ):
         verb = shlex.split(each.split("`")[1])
         assert path in verb
-    assert describe_saving("demo", applied=True) == "Saved: `mtp-launcher serve demo` uses these settings."
+
+
+def test_the_end_of_a_tune_names_the_drafter_that_it_keeps() -> None:
+    what = describe_settings({"draft": 4, "drafter": "draft-dflash", "kv": "f16"}, {"kv": "f16"})
+    assert describe_saving("demo", what, applied=True).endswith("serve demo` uses these settings (draft 4 by DFlash).")
+    assert describe_saving("demo", what, applied=False).startswith("Save these settings (draft 4 by DFlash) for ")
 
 
 def test_the_command_of_an_early_verdict_can_be_typed() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from launcher.app.planning.model_source import ModelSource, estimate_by_formula
+from launcher.app.planning.named_plans import select_named
 from launcher.app.planning.planner import options_for_plan, settings_for_model
 from launcher.app.planning.preview import Previewer, read_basis
 from launcher.app.planning.start_settings import (
@@ -21,8 +22,10 @@ from launcher.app.planning.start_settings import (
     start_planned,
 )
 from launcher.app.serving.session import ServerSession
+from launcher.base.action import ActionKind
 from launcher.base.errors import ModelHasNoHead, ModelUnexpected
 from launcher.base.paths import shipped_file
+from launcher.engine.diagnosis.fixes import attach_fixes
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.endpoint import Endpoint
@@ -37,7 +40,7 @@ from launcher.models.drafters import DRAFTERS, SPEC_TYPES, choice_in, find_draft
 from launcher.models.geometry import read_geometry
 from launcher.models.gguf import read_model
 from launcher.models.locate import add_draft, select_file
-from launcher.models.memory import MemoryEstimate, estimate_memory
+from launcher.models.memory import MemoryEstimate, PlanSettings, estimate_memory
 from launcher.models.plan import PlanCriteria, make_plans
 from launcher.models.situation import describe_machine
 from launcher.models.weights import read_weights
@@ -434,7 +437,87 @@ async def test_a_chosen_drafter_whose_file_is_gone_is_no_longer_used(
     assert resolved.options.drafter.name in ("mtp", "none")
     assert resolved.options.draft < 6
     notices = [f"{notice.text}" for notice in resolved.notices]
-    assert "Your last settings do not work with this file and engine: drafter draft-dflash, draft 6." in notices
+    (gone,) = [each for each in notices if "is gone" in each]
+    assert gone.startswith(
+        "The file of DFlash is gone, so it is not used as before. Start it with another drafter or --draft 0"
+    )
+    assert not any("draft 6" in each for each in notices)
+    assert resolved.set_aside == {"drafter": "draft-dflash", "draft": 6}, "it is used again when the file is back"
+    shown = start_planned(
+        *(str(model), PlanSettings(context=4_096)),
+        kept={},
+        replaced={"drafter": "draft-dflash", "draft": 6},
+        same_as_tuned={},
+        make_options=lambda path: ServeOptions(path, built_in=True),
+    )
+    assert [f"{notice.text}" for notice in shown.notices] == [gone]
+    selection = select_file(model, Catalogue(()))
+    own = OwnSettings(kept={"ctx": 2_048, "draft": 6, "drafter": "draft-dflash"})
+    planned = resolve_plan(selection.catalogue, describe_machine(24), PlanCriteria(selection.entry.id), own)
+    assert (planned.kept, planned.replaced) == ({"ctx": 2_048}, {"draft": 6, "drafter": "draft-dflash"})
+    assert planned.plan is not None
+    assert planned.plan.setting.draft < 6, "a length of DFlash is none of the head's"
+
+
+def test_a_draft_that_was_deleted_is_named_with_what_to_do(demo_model: Path, home: Path, tmp_path: Path) -> None:
+    """A server that is started again as before, or with other settings, still has it in its options."""
+    model, draft = tmp_path / "demo.gguf", tmp_path / "dflash-demo.gguf"
+    shutil.copy(demo_model, model)
+    write_draft(draft, "dflash", demo_model)
+    options = replace(start(model, "draft-dflash"), draft=4)
+    check_model(options)
+    draft.unlink()
+    with pytest.raises(
+        ModelHasNoHead, match=r"no file for draft-dflash beside it \(.*dflash-demo\.gguf is gone\)"
+    ) as caught:
+        check_model(options)
+    assert "another drafter or --draft 0, or put its file beside the model" in caught.value.hint
+    check_model(replace(options, draft=0))
+    attach_fixes(caught.value, options)
+    assert [each.kind for each in caught.value.actions] == [ActionKind.DRAFT_OFF]
+
+
+async def test_a_draft_that_was_named_is_kept_with_its_length(demo_model: Path, home: Path, tmp_path: Path) -> None:
+    """Wherever it lies: else the next start would give its length to the head."""
+    model, small = tmp_path / "demo.gguf", tmp_path / "elsewhere" / "small.gguf"
+    shutil.copy(demo_model, model)
+    small.parent.mkdir()
+    write_draft(small, "model", demo_model)
+
+    async def resolve(named: Path | None = None) -> ResolvedStart:
+        def make_options(path: Path) -> ServeOptions:
+            return ServeOptions(path, built_in=True, threads=1, draft_file=named)
+
+        return await resolve_start(str(model), {"ctx": 4_096, "draft": 3} if named else None, make_options)
+
+    session = ServerSession()
+    try:
+        await session.start((await resolve(small)).request)
+    finally:
+        await session.stop()
+    assert load_model_settings(model) == {"drafter": "draft-simple", "draft": 3, "ctx": 4_096}
+    options = (await resolve()).options
+    assert (options.drafter.name, options.draft, options.used_draft_file) == ("draft-model", 3, small)
+    assert [each.file for each in select_file(model, Catalogue(())).entry.drafts] == [str(small)], "plans have it, too"
+    write_draft(tmp_path / "demo-draft.gguf", "model", demo_model)
+    assert (await resolve()).options.used_draft_file == small, "the named one, not the one beside the model"
+    (tmp_path / "demo-draft.gguf").unlink()
+    small.unlink()
+    resolved = await resolve()
+    assert resolved.options.draft != 3
+    assert any("The file of the draft model is gone" in notice.text for notice in resolved.notices)
+
+
+@pytest.mark.parametrize("other", ["draft-eagle3", "draft-mtp", "ngram-simple"])
+async def test_a_drafter_of_another_kind_than_the_named_file_is_refused(drafted: Path, home: Path, other: str) -> None:
+    named = drafted.with_name("dflash-demo.gguf")
+    why = f"dflash-demo.gguf cannot draft for MTP demo: it is for draft-dflash, not for {other}"
+    with pytest.raises(ModelUnexpected, match=why):
+        await resolve_start(str(drafted), {"drafter": other}, lambda path: ServeOptions(path, draft_file=named))
+    with pytest.raises(ModelUnexpected, match=why):
+        await select_named(str(drafted), Catalogue(()), named, other)
+    same = await select_named(str(drafted), Catalogue(()), named, "draft-dflash2")  # its files are of that kind
+    assert same.entry.drafter is DRAFTERS["dflash"]
 
 
 def test_a_draft_beside_a_model_without_a_head_is_not_used_unasked(

@@ -13,6 +13,7 @@ import pytest
 
 from launcher.app.serving.session import ServerSession
 from launcher.app.settings import change_setting, forget_conversations, open_vault
+from launcher.app.settings_file import settings_path
 from launcher.base.paths import cache_dir
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest
@@ -164,6 +165,19 @@ async def test_a_key_or_a_name_of_a_model_can_be_left_out(options: ServeOptions,
         )
         assert reply.is_success
     assert len(list_kept()) == ("other" in left_out)
+
+
+async def test_nothing_is_kept_while_nobody_knows_what_is_to_be_left_out(options: ServeOptions) -> None:
+    change_setting("cache.leave_out", "default")
+    settings_path().write_bytes(b"[cache\nleave_out = ")
+    async with serve_model(options) as (_, client):
+        for _ in range(2):  # the second finds that the file was set aside
+            await ask(client, QUESTION)
+    assert not list_kept()
+    change_setting("cache.leave_out", "other")  # the user has chosen anew
+    async with serve_model(options) as (_, client):
+        await ask(client, QUESTION)
+    assert len(list_kept()) == 1
 
 
 def spoil_file(_: pytest.MonkeyPatch) -> None:

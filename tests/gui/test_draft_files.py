@@ -11,6 +11,7 @@ from pytestqt.qtbot import QtBot
 
 from launcher.app.models.downloads import add_pull, download_queue
 from launcher.app.models.model_library import LibraryFile
+from launcher.base.paths import models_dir
 from launcher.engine.server.state import ServerState
 from launcher.gui.cockpit.page import CockpitPage
 from launcher.gui.models.page import ModelsPage
@@ -136,6 +137,30 @@ def test_a_draft_is_listed_beside_its_model_and_can_be_deleted(window: Window, q
     assert not page.details.start.isVisible()
     page.delete_selected()
     qtbot.waitUntil(lambda: list_here() == [MODEL])
+
+
+def test_a_draft_that_was_deleted_outside_can_be_downloaded_again(
+    window: Window, qtbot: QtBot, catalogue: Path
+) -> None:
+    page = read_models(window, qtbot)
+    page.queue.add_download("drafted:F16")
+    page.queue.add_download(f"window/Drafts-GGUF:{DRAFT}")
+
+    def list_rows() -> list[tuple[bool, bool]]:
+        rows = page.details.draft_rows.values() if page.list.choose("drafted") else ()
+        return [(row.download.isHidden(), "missing" in row.title.text()) for row in rows]
+
+    qtbot.waitUntil(lambda: list_rows() == [(True, False)])
+    qtbot.waitUntil(lambda: not page.details.measure.isHidden())
+    (path,) = (models_dir() / "window" / "Drafts-GGUF").glob("*.gguf")
+    path.unlink()
+    page.refresh()
+    qtbot.waitUntil(lambda: list_rows() == [(False, True)])
+    assert page.details.measure.isHidden()
+    (row,) = page.details.draft_rows.values()
+    qtbot.mouseClick(row.download, Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(lambda: list_rows() == [(True, False)])
+    assert path.exists()
 
 
 @pytest.mark.parametrize(

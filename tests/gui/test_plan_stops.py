@@ -95,7 +95,7 @@ def test_the_running_plan_is_checked_and_no_plan_is_checked_after_a_change(
 ) -> None:
     page: CockpitPage = demo.page("cockpit")
     assert checked_buttons(demo_stops) == ["recommended"]
-    assert demo_stops.line.text().startswith("F16, 8K context, KV f16, draft 2.")
+    assert demo_stops.line.text().startswith("F16, 8K context, KV f16, MTP 2.")
     page.controls.restart.fields["draft"].slider.setValue(3)
     qtbot.waitUntil(lambda: page.state.change_count == 1)
     assert checked_buttons(demo_stops) == []

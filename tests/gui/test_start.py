@@ -220,7 +220,7 @@ def test_another_plan_says_that_it_replaces_the_served_model(
     click(planned_page, qtbot, "Download and start")
     qtbot.waitUntil(lambda: assert_done(planned_page))
     assert window.controller.served_name.startswith("mine")
-    assert "draft 2" in planned_page.card.accessibleName()
+    assert "MTP 2" in planned_page.card.accessibleName()
 
 
 @pytest.fixture
@@ -258,7 +258,7 @@ def test_a_plan_is_downloaded_and_served_as_shown(
     own_hub_model: None, planned_page: StartPage, window: Window, qtbot: QtBot
 ) -> None:
     choose(planned_page, qtbot, "mine")
-    assert "Recommended · balanced. FITS. Mine, F16, 4K context, draft 2" in planned_page.card.accessibleName()
+    assert "Recommended · balanced. FITS. Mine, F16, 4K context, MTP 2" in planned_page.card.accessibleName()
     assert planned_page.card.bar.accessibleName().startswith("Memory: weights ")
     click(planned_page, qtbot, "Download and start")
     assert planned_page.card.pause.isVisible()
@@ -296,7 +296,7 @@ def test_settings_of_the_user_go_before_the_plan_until_the_user_chooses_the_plan
     assert "Mine, F16, 2K context, draft 3" in planned_page.card.accessibleName()
     assert planned_page.card.switch_button.text() == "Use recommended"
     qtbot.mouseClick(planned_page.card.switch_button, Qt.MouseButton.LeftButton)
-    assert "Recommended · balanced. FITS. Mine, F16, 4K context, draft 2" in planned_page.card.accessibleName()
+    assert "Recommended · balanced. FITS. Mine, F16, 4K context, MTP 2" in planned_page.card.accessibleName()
     assert planned_page.table.model().rowCount() == 1
     qtbot.mouseClick(planned_page.card.switch_button, Qt.MouseButton.LeftButton)
     wait_until_settled(planned_page, qtbot)
@@ -382,7 +382,7 @@ def test_plans_for_a_described_computer_are_chosen_by_keyboard(planned_page: Sta
     wait_until_settled(planned_page, qtbot)
     assert planned_page.plan is not None
     first = planned_page.card.accessibleName()
-    assert first.startswith("Recommended · balanced. FITS. Qwen3.6-35B-A3B, UD-IQ4_NL, 128K context, draft 2")
+    assert first.startswith("Recommended · balanced. FITS. Qwen3.6-35B-A3B, UD-IQ4_NL, 128K context, MTP 2")
     assert planned_page.card.primary.text() == "Download and start"
     assert planned_page.table.model().rowCount() > 3
     planned_page.table.setFocus()

@@ -2,12 +2,21 @@
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from launcher.base.messages import join_messages, message
 from launcher.gui import translation as words
-from launcher.gui.tune.card_text import answer_label, keep_label, verdict_card, verdict_sentence, workload_title
+from launcher.gui.tune.card_text import (
+    answer_label,
+    keep_label,
+    plan_hint,
+    verdict_card,
+    verdict_sentence,
+    workload_title,
+)
 from launcher.gui.tune.trial_views import (
     TuneView,
     describe_settings,
@@ -24,6 +33,18 @@ from launcher.tuning.records import RunSettings
 from launcher.tuning.tune_state import Fault, Stage, Trial
 from launcher.tuning.verdict import Forecast, chance_text, name_workload
 from tests.gui.trials import HOME, OFF, run, trial, tune_view, with_draft
+
+
+def test_the_hint_of_a_tune_names_the_drafters_that_it_will_measure() -> None:
+    plan = SimpleNamespace(seconds=240.0, starts=7)
+    prepared: Any = SimpleNamespace(
+        plan=plan, tokens=9_000, model="/models/a.gguf", drafters=("draft-mtp", "draft-dflash", "ngram-simple")
+    )
+    assert plan_hint(prepared).startswith("a.gguf: about 4 min")
+    assert plan_hint(prepared).endswith("9,000 tokens · MTP, DFlash, repeats")
+    assert keep_label(tune_view({"settings": {"draft": 4, "drafter": "draft-dflash"}, "mtp": "on"})) == (
+        "Use draft 4 by DFlash on this computer"
+    )
 
 
 def test_each_setting_and_each_prediction_has_a_row() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,8 +16,10 @@ from launcher.app.planning.start_settings import with_drafts_here
 from launcher.base.errors import ModelHasNoHead
 from launcher.base.paths import models_dir
 from launcher.engine.serve_options import DraftFile, ServeOptions
+from launcher.engine.server.launch import check_model
 from launcher.models.catalogue import Catalogue, CompanionFile
 from launcher.models.catalogue_load import load_catalogue
+from launcher.models.choice import choose_file
 from launcher.models.download_target import parse_target
 from launcher.models.drafters import DRAFTERS, usable_drafters
 from launcher.models.gguf import read_model
@@ -80,6 +83,88 @@ async def test_the_wanted_draft_is_downloaded_with_its_model_and_verified(folder
     pulled = await pull_model(other, settings=QUICK)
     why = "it is for models that are 512 wide, and this one is 384"
     assert f"dflash-demo-F16.gguf cannot draft for this model: {why}." in pulled.notes
+
+
+async def test_a_drafter_without_a_file_in_the_repository_is_refused_before_the_download(folder: Path) -> None:
+    with pytest.raises(ModelHasNoHead, match="someone/Drafted-GGUF has no file for draft-dspark beside it"):
+        await asyncio.to_thread(parse_target, f"{REPO}:demo-F16.gguf", load_catalogue(), drafter="draft-dspark")
+    with_head = await asyncio.to_thread(parse_target, f"{REPO}:demo-F16.gguf", load_catalogue(), drafter="draft-mtp")
+    assert [item.kind for item in with_head.items] == ["model"], "its header will tell whether the head is inside"
+    both = await asyncio.to_thread(parse_target, f"{REPO}:demo-F16.gguf", load_catalogue(), drafter="draft-eagle3")
+    assert [item.kind for item in both.items] == ["model", "draft"]
+    assert both.items[1].files[0].bytes == (folder / "eagle3-demo-F16.gguf").stat().st_size, "the plan says its size"
+
+
+def test_a_file_of_the_catalogue_is_downloaded_with_the_wanted_draft_and_its_size_is_counted() -> None:
+    listed = load_catalogue().find("qwen3.6-27b-mtp")
+    draft = CompanionFile(file="eagle3.gguf", repo="someone/Eagle3-GGUF", speculation="eagle3", size_bytes=7)
+    file = next(each for each in listed.files if each.size_bytes and not each.parts)
+    entry = replace(listed, drafts=(draft,))
+    for name in (f"{entry.id}:{file.quant}", f"{entry.repo}:{file.file}"):
+        target = parse_target(name, Catalogue((entry,)), drafter="draft-eagle3")
+        assert [item.kind for item in target.items] == ["model", "draft"]
+        assert target.bytes == (file.size_bytes or 0) + 7
+        with pytest.raises(ModelHasNoHead, match="no file for draft-dflash") as caught:
+            parse_target(name, Catalogue((entry,)), drafter="draft-dflash")
+        assert f"`mtp-launcher pull {entry.id}:{file.quant} --drafter KIND` (files are known for draft-eagle3)" in (
+            caught.value.hint
+        )
+    headless = replace(entry, speculation=None, drafts=())
+    with pytest.raises(ModelHasNoHead, match="has no MTP head"):
+        parse_target(f"{entry.id}:{file.quant}", Catalogue((headless,)), drafter="draft-mtp")
+
+
+def test_pull_judges_counts_and_starts_the_wanted_draft(folder: Path, home: Path) -> None:
+    own = home / "config" / "models" / "own.toml"
+    own.parent.mkdir(parents=True)
+    sizes = [(folder / name).stat().st_size for name in ("demo-F16.gguf", "eagle3-demo-F16.gguf")]
+    own.write_text(
+        f"""
+[[models]]
+id = "drafted"
+name = "Drafted"
+repo = "{REPO}"
+speculation = "mtp"
+files = [{{ quant = "F16", file = "demo-F16.gguf", size_bytes = {sizes[0]} }}]
+drafts = [{{ file = "eagle3-demo-F16.gguf", speculation = "eagle3", size_bytes = {sizes[1]} }}]
+"""
+    )
+    for name in ("drafted", f"{REPO}:demo-F16.gguf"):
+        events = forked.run("pull", name, "--drafter", "draft-eagle3", "--json").stdout.splitlines()
+        assert json.loads(events[0])["bytes"] == sum(sizes)
+        shown = forked.run("pull", name, "--drafter", "draft-eagle3")
+        said = " ".join(shown.stderr.split())
+        assert "with an MTP head, with eagle3-demo-F16.gguf for draft-eagle3. Start it:" in said
+        assert "Start it: mtp-launcher serve drafted:F16 --drafter draft-eagle3" in said
+    catalogue = load_catalogue()
+    choice = choose_file(catalogue, catalogue.find("qwen3.6-27b"), None, describe_machine(24), drafter="draft-dflash")
+    assert choice.plan is not None
+    assert choice.plan.setting.drafter is DRAFTERS["dflash"]
+    assert choice.why.endswith("draft 4 by DFlash")
+    with pytest.raises(ModelHasNoHead, match="no file for draft-dspark"):
+        choose_file(catalogue, catalogue.find("qwen3.6-27b"), None, describe_machine(24), drafter="draft-dspark")
+
+
+async def test_a_draft_that_was_replaced_in_another_repository_is_taken_with_a_note(
+    hub: Hub, demo_model: Path, home: Path
+) -> None:
+    """What the catalogue pins is the model's repository; the size of a draft elsewhere is only counted."""
+    models, drafts = (hub.folder / "someone" / name for name in ("Model-GGUF", "Eagle3-GGUF"))
+    for each in (models, drafts):
+        each.mkdir(parents=True)
+    try:
+        shutil.copy(demo_model, models / "demo-F16.gguf")
+        write_draft(drafts / "eagle3.gguf", "eagle3", demo_model)
+        file = replace(load_catalogue().find("demo").files[0], file="demo-F16.gguf", quant="F16", sha256=None)
+        draft = CompanionFile(file="eagle3.gguf", repo="someone/Eagle3-GGUF", speculation="eagle3", size_bytes=7)
+        demo = load_catalogue().find("demo")
+        entry = replace(demo, id="mine", repo="someone/Model-GGUF", files=(file,), drafts=(draft,))
+        pulled = await pull_model(parse_target("mine:F16", Catalogue((entry,)), drafter="draft-eagle3"), settings=QUICK)
+        assert any("differs from the file in the catalogue" in note for note in pulled.notes)
+        assert pulled.files[1].bytes == (drafts / "eagle3.gguf").stat().st_size
+    finally:
+        shutil.rmtree(models)
+        shutil.rmtree(drafts)
 
 
 def test_a_model_of_the_catalogue_is_downloaded_with_the_wanted_draft() -> None:
@@ -150,6 +235,64 @@ drafts = [{ repo = "other/Drafts-GGUF", file = "dflash.gguf", speculation = "dfl
     assert options.other_drafts == (DraftFile("dflash", beside),)
     here = usable_drafters(head=True, files=options.draft_files)
     assert list_missing_drafts(entry, entry.published_as, here, ()) == ()
+
+
+@pytest.fixture
+def drafted(hub: Hub, home: Path, demo_model: Path) -> Iterator[Path]:
+    """A model of the user's catalogue that was pulled, and the listed draft in another repository of the hub."""
+    models, drafts = (hub.folder / name for name in ("someone/Drafted-GGUF", "other/Drafts-GGUF"))
+    for each in (models, drafts):
+        each.mkdir(parents=True)
+    shutil.copy(demo_model, models / "demo-F16.gguf")
+    write_draft(drafts / "dflash.gguf", "dflash", demo_model)
+    own = home / "config" / "models" / "own.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text(
+        """
+[[models]]
+id = "drafted"
+name = "Drafted"
+repo = "someone/Drafted-GGUF"
+speculation = "mtp"
+files = [{ quant = "F16", file = "demo-F16.gguf" }]
+drafts = [{ repo = "other/Drafts-GGUF", file = "dflash.gguf", speculation = "dflash" }]
+"""
+    )
+    assert forked.run("pull", "drafted:F16").returncode == 0
+    yield models_dir() / "other" / "Drafts-GGUF" / "dflash.gguf"
+    for each in (models, drafts):
+        shutil.rmtree(each)
+
+
+def test_a_listed_draft_in_another_repository_is_planned_as_it_is_served(drafted: Path) -> None:
+    forked.run("pull", "other/Drafts-GGUF:dflash.gguf")
+    given = ("--drafter", "draft-dflash", "--gpu-memory", "24", "--json")
+    planned = json.loads(forked.run("plan", "drafted", *given).stdout)
+    assert not planned["unplanned"]
+    (plan,) = planned["plans"]
+    assert (plan["drafter"], plan["draft"]) == ("draft-dflash", 4)
+    assert str(drafted) in plan["argv"]
+    estimate = json.loads(forked.run("estimate", "drafted", *given).stdout)
+    assert estimate["draft"] == 4
+    assert estimate["parts"]["draft_kv"] > 0
+    assert estimate["total_mib"] == pytest.approx(sum(plan["parts"].values()), abs=0.5)
+
+
+def test_what_a_start_lacks_is_named_with_its_drafter(drafted: Path) -> None:
+    model = models_dir() / "someone" / "Drafted-GGUF" / "demo-F16.gguf"
+    command = "`mtp-launcher pull drafted:F16 --drafter draft-dflash`"
+    planned = forked.run("plan", "drafted", "--drafter", "draft-dflash", "--gpu-memory", "24")
+    assert command in " ".join(planned.stderr.split())
+    with pytest.raises(ModelHasNoHead, match="no file for draft-dflash") as caught:
+        check_model(ServeOptions(model, chosen_drafter="draft-dflash", draft=4))
+    assert command in caught.value.hint
+    with pytest.raises(ModelHasNoHead) as caught:
+        check_model(ServeOptions(model, chosen_drafter="draft-eagle3", draft=4))
+    assert "pull drafted:F16 --drafter KIND` (files are known for draft-dflash)" in caught.value.hint
+    model.unlink()
+    served = forked.run("serve", "drafted", "--drafter", "draft-dflash")
+    assert "`mtp-launcher pull drafted --drafter draft-dflash`" in served.stderr
+    assert "drafted is not on this computer yet." in served.stderr
 
 
 def test_a_draft_of_the_catalogue_names_its_drafter(home: Path) -> None:

@@ -209,3 +209,30 @@ def test_the_states_that_drafts_keep_are_counted_before_the_drafts_header_is_rea
         for each in ("draft-mtp", "draft-dflash")
     ]
     assert recurrent[0] == recurrent[1] > 0
+
+
+def test_the_speed_with_a_drafter_of_which_nobody_published_runs_is_unknown() -> None:
+    card = find_card("RTX 4090", None)
+    situation = describe_machine(24, card=card)
+    for drafter, is_known in (("draft-eagle3", False), ("ngram-mod", False), ("draft-dflash", True)):
+        criteria = PlanCriteria("qwen3.6-27b", chosen_drafter=drafter, draft=3)
+        plan = make_plans(CATALOGUE, situation, criteria)[0]
+        assert plan.setting.drafter.spec_type == drafter
+        assert (plan.forecast is not None) == is_known
+        assert all(run.spec_type == drafter for run in plan.evidence), "a run with MTP is none of this plan"
+    plan = make_plans(CATALOGUE, situation, PlanCriteria("qwen3.6-27b-mtp", draft=3))[0]
+    assert plan.forecast
+    assert plan.evidence
+
+
+def test_the_logits_of_a_draft_count_before_its_header_is_read() -> None:
+    """llama.cpp keeps them for each token of a batch, twice: for a large vocabulary that is 1 GiB."""
+    entry = CATALOGUE.find("qwen3.6-27b")
+    assert entry.geometry is not None
+    for drafter, is_counted in (("draft-dflash", True), ("draft-eagle3", True), ("ngram-mod", False)):
+        plan = make_plans(CATALOGUE, describe_machine(48), PlanCriteria(entry.id, chosen_drafter=drafter, draft=3))[0]
+        logits = 4 * plan.setting.ubatch * entry.geometry.vocabulary
+        assert (plan.estimate.parts.draft_compute == 2 * logits) == is_counted
+        if is_counted:
+            assert plan.estimate.high - plan.estimate.parts.total >= 0.3 * 2 * logits
+            assert any("not its cache and buffers besides the logits of its batches" in each for each in plan.cautions)

@@ -15,7 +15,9 @@ from launcher.fetch.jobs import AddedJob
 from launcher.fetch.queue import DownloadQueue, JobKind, ReportProgress
 from launcher.fetch.retries import call_with_retries
 from launcher.fetch.transfer import discard_download
+from launcher.models.catalogue import Catalogue
 from launcher.models.catalogue_load import load_catalogue
+from launcher.models.choice import FileChoice
 from launcher.models.download_target import DownloadTarget, find_catalogue_model, local_target, parse_target
 from launcher.models.pull import pull_model
 
@@ -41,12 +43,7 @@ async def add_pull(
     For a model of the catalogue without a quantisation, the file is chosen for this machine: see `choose_file`.
     """
     catalogue = await asyncio.to_thread(load_catalogue)
-    named = find_catalogue_model(text, catalogue)
-    if named is not None:
-        entry, file = named
-        if file is None and entry.repo is not None:
-            choice = await choose_file(catalogue, entry, vision=vision)
-            text = choice.name
+    text, _ = await choose_download(text, catalogue, vision=vision, drafter=drafter)
     details: dict[str, Any] = {"sha256": sha256, "revision": revision, "vision": vision}
     details |= {"drafter": drafter} if drafter else {}  # else it is the same job as one of an earlier version
     target = await asyncio.to_thread(parse_target, text, catalogue, **details)
@@ -58,6 +55,23 @@ async def add_pull(
         "targets": [[str(path) for path in paths] for paths in _target_paths(target, folder)],
     }
     return await asyncio.to_thread(download_queue().add_job, PULL, arguments, target.label, size_bytes=target.bytes)
+
+
+async def choose_download(
+    text: str, catalogue: Catalogue, *, vision: bool, drafter: str | None
+) -> tuple[str, FileChoice | None]:
+    """Return the name of the download, and how its file was chosen; None for a model that is not on the hub.
+
+    A name of the catalogue without a quantisation gets the one that suits this machine.
+    """
+    found = find_catalogue_model(text, catalogue)
+    if found is None:
+        return text, None
+    entry, file = found
+    if entry.repo is None:  # not on the hub: `parse_target` refuses it, if a file is named
+        return text if file else f"{text}:{entry.files[0].quant}", None
+    choice = await choose_file(catalogue, entry, file.quant if file else None, vision=vision, drafter=drafter)
+    return choice.name, choice
 
 
 async def add_engine(tag: str | None = None, backend: str | None = None) -> AddedJob:

@@ -111,6 +111,11 @@ class LibraryFile:
         return self.local is not None and self.local.state.value not in ("damaged", "incomplete", "missing")
 
     @property
+    def is_absent(self) -> bool:
+        """Whether it is not on this computer, or not any more."""
+        return self.local is None or self.local.state.value == "missing"
+
+    @property
     def is_too_big(self) -> bool:
         """Whether it is known not to fit."""
         return self.plan is not None and self.plan.group == 2

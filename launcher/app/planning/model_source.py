@@ -33,6 +33,7 @@ from launcher.models.weights import read_weights
 
 if TYPE_CHECKING:
     from launcher.engine.engine_estimate import TwinPart
+    from launcher.models.catalogue import ModelEntry
     from launcher.models.fit_advice import FitAdvice
     from launcher.models.gguf import GgufModel
     from launcher.models.memory import MemoryEstimate
@@ -40,10 +41,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A model whose header was read, from this disk or from the hub."""
+    """A model whose header was read, from this disk or from the hub. `entry` has its drafts; None: those beside it."""
 
     model: GgufModel
     parts: tuple[TwinPart, ...]
+    entry: ModelEntry | None = None
 
 
 def read_source(target: str) -> ModelSource:
@@ -143,8 +145,8 @@ def estimate_by_formula(source: ModelSource, settings: PlanSettings) -> MemoryEs
     """
 
     geometry = read_geometry(source.model)
-    drafting = describe_file(source.model).with_drafter(settings.drafter.spec_type) if settings.draft_bytes else None
-    draft_model = read_draft_model(drafting) if drafting else None
+    entry = (source.entry or describe_file(source.model)) if settings.draft_bytes else None
+    draft_model = read_draft_model(entry.with_drafter(settings.drafter.spec_type)) if entry else None
     return estimate_memory(geometry, read_weights(source.model, geometry), settings, draft_model)
 
 

@@ -43,8 +43,10 @@ _OTHER_BACKEND_DOUBT = 0.5
 """Share by which the compute buffers of another backend may differ from the estimated ones."""
 
 
-async def select_named(name: str, catalogue: Catalogue, draft_model: Path | None = None) -> ModelSelection:
-    """Return the model that a user names by id, path, store, or repository on the hub, with a `draft_model` if given.
+async def select_named(
+    name: str, catalogue: Catalogue, draft_model: Path | None = None, drafter: str | None = None
+) -> ModelSelection:
+    """Return the model that a user names by id, path, store, or repository, with a `draft_model`, for `drafter`.
 
     Raises what `select_model` and `select_hub_model` raise, and ModelBroken for a local file that is incomplete.
     """
@@ -65,7 +67,7 @@ async def select_named(name: str, catalogue: Catalogue, draft_model: Path | None
         selection = await asyncio.to_thread(select_model, name, catalogue)
     if selection.path is not None:
         check_complete(*(await asyncio.to_thread(read_model, selection.path)).parts)
-    return await asyncio.to_thread(add_draft, selection, draft_model) if draft_model else selection
+    return await asyncio.to_thread(add_draft, selection, draft_model, drafter) if draft_model else selection
 
 
 async def plan_named(

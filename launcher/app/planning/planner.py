@@ -440,7 +440,7 @@ class PlannedModels:
 
 
 async def choose_file(
-    catalogue: Catalogue, entry: ModelEntry, quant: str | None = None, *, vision: bool = False
+    catalogue: Catalogue, entry: ModelEntry, quant: str | None, *, vision: bool = False, drafter: str | None = None
 ) -> FileChoice:
     """Return the file of a model that suits this machine best, or with `quant` how well that file suits it.
 
@@ -452,7 +452,7 @@ async def choose_file(
         situation = await read_situation(MachineDescription())
     except GpuAsleep:
         situation = None
-    return choice.choose_file(catalogue, entry, quant, situation, vision=vision)
+    return choice.choose_file(catalogue, entry, quant, situation, vision=vision, drafter=drafter)
 
 
 def settings_for_model(model: GgufModel, criteria: PlanCriteria, situation: Situation) -> PlanSettings:

@@ -16,7 +16,7 @@ from typing import Any
 from launcher.app.planning.planner import MachineDescription, downloaded_file, read_situation
 from launcher.app.planning.tuned_match import TunedMatch, find_tuned_match
 from launcher.base.errors import BadOption, LauncherError, ModelBroken, ModelHasNoHead, ModelMissing
-from launcher.base.messages import FaceName, command_name, mark, message
+from launcher.base.messages import as_message, join_messages, message
 from launcher.base.paths import expand_user
 from launcher.engine.arguments import planned_options
 from launcher.engine.builds.build import BUILT_IN, EngineBuild
@@ -28,13 +28,14 @@ from launcher.engine.server.state import KEPT_REPLACED, NO_HEAD, Notice
 from launcher.engine.settings import Settings, change_settings, load_model_settings
 from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry, ModelFile
 from launcher.models.catalogue_load import load_catalogue
-from launcher.models.drafters import drafter_in, with_usual_length
+from launcher.models.drafters import SPEC_TYPES_WITH_FILES, drafter_in, find_drafter, with_usual_length
 from launcher.models.evidence import accepted_shares
-from launcher.models.gguf import GgufModel
-from launcher.models.library import find_companion
+from launcher.models.library import find_companion, find_entry
+from launcher.models.limits import advise_draft
 from launcher.models.locate import (
     ModelSelection,
     add_draft,
+    download_first,
     find_named,
     find_projector,
     refuse_damaged,
@@ -44,7 +45,7 @@ from launcher.models.locate import (
 from launcher.models.memory import KV_TYPES, PlanSettings
 from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
 from launcher.models.preset import Intent
-from launcher.models.server_settings import ROWS, Value, format_settings, to_fields
+from launcher.models.server_settings import DRAFTING, ROWS, Value, format_settings, to_fields
 from launcher.models.situation import Situation
 
 
@@ -179,11 +180,11 @@ def _overfills_host(plan: Plan, kept: Settings) -> bool:
 
 
 def _reduce_settings(kept: dict[str, Value]) -> Iterator[dict[str, Value]]:
-    """Yield all settings, then all but one in turn, then none."""
+    """Yield all settings, then all but one in turn, then none. How to draft is one choice."""
     yield kept
     if len(kept) > 1:
         for each in kept:
-            yield _leave_out(kept, (each,))
+            yield _leave_out(kept, DRAFTING if each in DRAFTING else (each,))
     if kept:
         yield {}
 
@@ -361,12 +362,12 @@ async def resolve_start(
     without a head, are not raised here: the start reports them with possible fixes.
     """
     asked = {name: value for name, value in (asked or {}).items() if value is not None}
-    selection, base = await asyncio.to_thread(_select_named_model, model, make_options)
+    selection, base = await asyncio.to_thread(_select_named_model, model, make_options, asked.get("drafter"))
     if vision and selection is not None:
         base = replace(base, mmproj=await asyncio.to_thread(find_projector, selection))
-    names_draft = make_options(base.model).draft_file is not None
-    is_named = names_draft or bool(asked.get("drafter"))
-    asked = with_usual_length(asked, change_settings(base, asked).drafter_if_on if is_named else None)
+    if make_options(base.model).draft_file is not None:  # later starts find it among the model's drafts
+        asked = {"drafter": base.spec_type, **asked}
+    asked = with_usual_length(asked, change_settings(base, asked).drafter_if_on if "drafter" in asked else None)
     asked_options = change_settings(base, asked)
     # Without drafts, because a missing head is no problem unless the user asked for drafts.
     checked_options = asked_options if "draft" in asked else replace(asked_options, draft=0)
@@ -377,12 +378,10 @@ async def resolve_start(
     if selection is None:  # the start reports the file's problem, with possible fixes
         return ResolvedStart(model, asked_options)
     own = await read_own_settings(base, use_kept=use_kept, use_tuned=use_tuned)
-    if names_draft:  # the user's last choice was another one
-        own = replace(own, kept=_leave_out(own.kept, ("drafter",)), tuned=_leave_out(own.tuned, ("drafter",)))
     unused_kept = {} if use_kept else await asyncio.to_thread(load_model_settings, base.model)
     build, situation = await _read_engine_and_memory(base, ending)
-    lost = {} if "drafter" in asked else _find_lost_drafter(own.kept, base, header)
-    lost_tuned = _find_lost_drafter(own.tuned, base, header)
+    lost = {} if "drafter" in asked else _find_lost_drafter(own.kept, base)
+    lost_tuned = {} if "drafter" in asked else _find_lost_drafter(own.tuned, base)
     own = replace(own, kept=_leave_out(own.kept, lost), tuned=_leave_out(own.tuned, lost_tuned))
     drafting = change_settings(base, {"drafter": asked.get("drafter", own.kept.get("drafter"))})
     can_draft = drafting.can_draft(head=header.has_mtp_head) and not header.is_embedding
@@ -411,10 +410,7 @@ async def resolve_start(
     notices = []
     if not can_draft and not header.is_embedding and "draft" not in chosen:
         notices.append(Notice(NO_HEAD, message("{name} has no MTP head, so MTP is off.", name=base.model.name)))
-    if unusable:
-        notices.append(_unusable_notice(unusable))
-    if replaced:
-        notices.append(_replaced_notice(replaced, options))
+    notices += await asyncio.to_thread(_explain_unused, options, lost or lost_tuned, unusable, replaced)
     return ResolvedStart(
         model_name=model,
         options=options,
@@ -450,7 +446,7 @@ def start_planned(
         origins=_find_origins(options, {}, kept, {}),
         chosen=kept,
         set_aside={**same_as_tuned, **replaced},
-        notices=(_replaced_notice(replaced, options),) if replaced else (),
+        notices=_explain_unused(options, _find_lost_drafter(replaced, base), {}, replaced),
     )
 
 
@@ -473,20 +469,16 @@ def make_unresolved_options(model: str, make_options: Callable[[Path], ServeOpti
 
 
 def _select_named_model(
-    model: str, make_options: Callable[[Path], ServeOptions]
+    model: str, make_options: Callable[[Path], ServeOptions], drafter: Value = None
 ) -> tuple[ModelSelection | None, ServeOptions]:
     """Return the named model (None if its file cannot be read) and the options for its file.
 
-    The options include its separate draft model if that is downloaded.
+    The options include its separate draft model if that is downloaded. `drafter` is what the user asked for.
     """
     if "://" in model:  # a Path would merge the two slashes
         raise ModelMissing(
             message("{model} is an address, not a model on this computer.", model=model),
-            message(
-                "Download it first[: {command}][, on {page}].",
-                command=command_name(f"pull {model}"),
-                page=FaceName(None, mark("Models")),
-            ),
+            download_first(f"mtp-launcher pull {model}"),
             wanted=model,
         )
     catalogue = load_catalogue()
@@ -502,11 +494,14 @@ def _select_named_model(
             return None, make_options(expand_user(model))
     else:
         selection = select_model(model, catalogue)
+    if selection.named is not None and drafter in SPEC_TYPES_WITH_FILES:
+        named = replace(selection.named, command=f"{selection.named.command} --drafter {drafter}")
+        selection = replace(selection, named=named)
     options = make_options(selection.local_path)
     if selection.stored_name and options.alias is None:  # the file itself may be called by its SHA-256
         options = replace(options, alias=selection.stored_name)
     if options.draft_file is not None:
-        selection = add_draft(selection, options.draft_file)
+        selection = add_draft(selection, options.draft_file, str(drafter) if drafter else None)
     if selection.file is not None:
         options = _choose_drafting(options, selection.entry, selection.file)
     return selection, options
@@ -580,10 +575,9 @@ async def _read_engine_and_memory(
         return build, None
 
 
-def _find_lost_drafter(settings: Settings, base: ServeOptions, header: GgufModel) -> dict[str, Value]:
+def _find_lost_drafter(settings: Settings, base: ServeOptions) -> dict[str, Value]:
     """Return the drafter in own settings, and its draft length, if its file is no longer there."""
-    chosen = change_settings(base, {"drafter": settings.get("drafter")})
-    if chosen.can_draft(head=header.has_mtp_head):
+    if change_settings(base, {"drafter": settings.get("drafter")}).can_draft(head=True):
         return {}
     return {name: settings[name] for name in ("drafter", "draft") if settings.get("drafter") and name in settings}
 
@@ -632,18 +626,23 @@ def _find_origins(options: ServeOptions, asked: Settings, kept: Settings, tuned:
     return origins
 
 
-def _unusable_notice(unusable: Settings) -> Notice:
-    text = message(
-        "Your last settings do not work with this file and engine: {settings}.",
-        settings=format_settings(unusable),
-    )
-    return Notice(KEPT_REPLACED, text)
-
-
-def _replaced_notice(replaced: Settings, options: ServeOptions) -> Notice:
-    text = message(
-        "Your last settings do not fit into memory now: {settings}. Used instead: {others}.",
-        settings=format_settings(replaced),
-        others=format_settings({name: ROWS[name].value_in(options) for name in replaced}),
-    )
-    return Notice(KEPT_REPLACED, text)
+def _explain_unused(
+    options: ServeOptions, lost: Settings, unusable: Settings, replaced: Settings
+) -> tuple[Notice, ...]:
+    """Return notices on own settings that are not used: `lost` with a draft's file, `unusable`, or too large."""
+    texts, unusable, replaced = [], _leave_out(unusable, lost), _leave_out(replaced, lost)
+    if lost:
+        drafter = find_drafter(str(lost["drafter"]))
+        gone = message("The file of {drafter} is gone, so it is not used as before.", drafter=as_message(drafter.title))
+        texts.append(join_messages(gone, advise_draft(drafter, find_entry(load_catalogue(), options.model))))
+    if unusable:
+        shown = format_settings(unusable)
+        texts.append(message("Your last settings do not work with this file and engine: {settings}.", settings=shown))
+    if replaced:
+        fits = message(
+            "Your last settings do not fit into memory now: {settings}. Used instead: {others}.",
+            settings=format_settings(replaced),
+            others=format_settings({name: ROWS[name].value_in(options) for name in replaced}),
+        )
+        texts.append(fits)
+    return tuple(Notice(KEPT_REPLACED, text) for text in texts)

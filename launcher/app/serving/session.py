@@ -5,7 +5,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.app import settings
@@ -51,7 +50,7 @@ from launcher.engine.server.state import (
     StreamsContinued,
 )
 from launcher.engine.server.supervisor import Supervisor
-from launcher.engine.settings import load_model_settings, save_model_settings
+from launcher.engine.settings import keep_choices, load_model_settings
 from launcher.gateway.client_side import GatewayAddress
 from launcher.gateway.exchange import HandoverOutlook
 from launcher.gateway.request_log import RequestLog, RequestRecord
@@ -226,7 +225,7 @@ class ServerSession(ServingSession):
             self._chosen = all_chosen
             self._served_start = _ServedStart(self._newest_start, all_chosen, set_aside)
         if chosen is not None:
-            await asyncio.to_thread(_remember_choices, options.model, set_aside, all_chosen)
+            await asyncio.to_thread(_remember_choices, options, set_aside, all_chosen)
 
     async def apply_fix(self, action: Action, *, drain_s: float = 0.0) -> None:
         """Apply a fix of an error or a finding, and start again: with other settings, on another port, or unchanged.
@@ -695,7 +694,9 @@ class ServerSession(ServingSession):
             await self.monitor.end()
 
 
-def _remember_choices(model: Path, set_aside: Mapping[str, Value] | None, chosen: Mapping[str, Value]) -> None:
+def _remember_choices(
+    options: ServeOptions, set_aside: Mapping[str, Value] | None, chosen: Mapping[str, Value]
+) -> None:
     """Keep the chosen settings for the model's next start, with the earlier ones that were set aside (None: all)."""
-    earlier = load_model_settings(model) if set_aside is None else set_aside
-    save_model_settings(model, {**earlier, **chosen})
+    earlier = load_model_settings(options.model) if set_aside is None else set_aside
+    keep_choices(options, {**earlier, **chosen})

@@ -30,9 +30,9 @@ from launcher.engine.settings import (
     Settings,
     change_settings,
     changes_between,
+    keep_choices,
     launched_settings,
     parse_settings,
-    save_model_settings,
 )
 from launcher.gateway.request_log import RequestRecord
 from launcher.models.server_settings import ROWS, Value, format_settings
@@ -411,7 +411,7 @@ class SessionControl:
                 start = replace(start, notices=(*start.notices, Notice("model_shared", text)))
             elif not is_loaded and start.chosen is not None:
                 chosen = {**start.set_aside, **start.chosen}
-                await asyncio.to_thread(save_model_settings, start.options.model, chosen)
+                await asyncio.to_thread(keep_choices, start.options, chosen)
             yield {"ready": _describe_joined(model, start)}
             await ended
             error = model.supervisor.status.error

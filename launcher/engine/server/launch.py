@@ -30,15 +30,17 @@ from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.process import EngineCommand
 from launcher.machine.engine_devices import is_gpu
 from launcher.machine.machine import Machine, read_machine
+from launcher.models.catalogue_load import load_catalogue
 from launcher.models.compute_buffers import Backend
 from launcher.models.fitting import choose_host_limits
 from launcher.models.geometry import read_geometry
 from launcher.models.gguf import GgufModel, check_complete, isolate_head, read_model
+from launcher.models.library import find_entry
 from launcher.models.limits import no_head_error, training_warning
 from launcher.models.memory import KV_TYPES, DraftModel, PlanSettings, check_kv, estimate_memory
 from launcher.models.read_situation import ServerMemory, make_situation
 from launcher.models.server_settings import ROWS, Value, name_setting, to_fields
-from launcher.models.side_files import find_mismatch, recognise_drafter
+from launcher.models.side_files import find_mismatch
 from launcher.models.situation import Situation
 from launcher.models.weights import read_weights
 
@@ -104,15 +106,18 @@ def check_model(options: ServeOptions) -> GgufModel:
             message("Start it with {mtp_off}.", mtp_off=name_setting("draft", 0)),
             path=str(options.model),
         )
-    if options.used_draft_file is not None and not options.drafter.uses_head:
-        _check_draft(options, options.used_draft_file, header)
-    if options.drafter.drafts and not options.can_draft(head=header.has_mtp_head):
-        why = (
-            message("its metadata lists one, but the tensors are missing")
-            if header.promised_heads
-            else message("no MTP tensors")
-        )
-        raise no_head_error(options.model.name, options.drafter, why=why, path=str(options.model))
+    draft, why = options.used_draft_file, None
+    if draft is not None and not draft.exists():
+        why = message("{file} is gone", file=draft)
+    elif draft is not None and not options.drafter.uses_head:
+        _check_draft(options, draft, header)
+    if why or (options.drafter.drafts and not options.can_draft(head=header.has_mtp_head)):
+        if options.drafter.source == "head" and header.promised_heads:
+            why = message("its metadata lists one, but the tensors are missing")
+        elif options.drafter.source == "head":
+            why = message("no MTP tensors")
+        listed, path = find_entry(load_catalogue(), options.model), str(options.model)
+        raise no_head_error(options.model.name, options.drafter, listed=listed, why=why, path=path)
     return header
 
 
@@ -123,10 +128,7 @@ def _check_draft(options: ServeOptions, path: Path, header: GgufModel) -> None:
     """
     side = _read_header(path)
     check_complete(*side.parts)
-    drafter = options.drafter
-    why = find_mismatch(side, header)
-    if not why and (found := recognise_drafter(side)) is not None and not drafter.uses_any(found.files):
-        why = message("it is for {drafter}", drafter=found.spec_type)
+    why = find_mismatch(side, header, options.drafter.spec_type)
     # llama.cpp (b11549) says so and serves without drafts.
     if not why and options.p_min and side.metadata.get(f"{side.architecture}.has_confidence_head") is False:
         why = message("it has no confidence head, so that {p_min} must be 0", p_min=name_setting("p_min"))

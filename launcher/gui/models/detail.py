@@ -429,7 +429,7 @@ class DetailPanel(Card):
         local = file.local if file is not None else None
         is_here = model.is_built_in or (local is not None and file is not None and file.is_model)
         is_active = download is not None and download.is_active
-        can_download = file is not None and bool(file.download_id) and local is None and not is_active
+        can_download = file is not None and bool(file.download_id) and file.is_absent and not is_active
         self.start.setVisible(is_here)
         self.start.setEnabled(model.is_built_in or (file is not None and file.is_usable))
         status = serving.find_status(model, file)
@@ -519,7 +519,7 @@ class DetailPanel(Card):
                 self._draft_column.addWidget(row)
         for row, (draft, download) in zip(self.draft_rows.values(), drafts, strict=True):
             row.show_draft(draft, download)
-        has_draft = any(each.local is not None for each, _ in drafts)
+        has_draft = any(each.is_usable for each, _ in drafts)
         self.drafts_intro.setText(
             tr("Which way is fastest depends on this computer and on your texts: measure them.")
             if has_draft
@@ -585,8 +585,8 @@ class DraftRow(QWidget):
         self.title.setText(" · ".join(filter(None, (name, size_text(file), state))))
         set_tooltip(self.title, file.download_id)
         self.gain.setText(draft_gain_text(file))
-        is_getting = file.local is None and download is not None and download.is_active
-        self.download.setVisible(file.local is None and bool(file.download_id) and not is_getting)
+        is_getting = file.is_absent and download is not None and download.is_active
+        self.download.setVisible(file.is_absent and bool(file.download_id) and not is_getting)
         self.download.setAccessibleName(tr("Download {name}", name=name))
         tip = tr("Add {what} to the download queue: {size}", what=file.download_id, size=size_text(file))
         set_tooltip(self.download, tip)

@@ -662,7 +662,7 @@ class ModelsPage(QWidget):
             self.details.show_nothing()
             return
         model, file = selected
-        download = self._downloads.get(file.download_id) if file is not None and file.local is None else None
+        download = self._downloads.get(file.download_id) if file is not None and file.is_absent else None
         situation = self.shelf.situation if self.shelf is not None else None
         beside = self._plan_beside(model, file, situation)
         drafts = [(each, self._downloads.get(each.download_id)) for each in model.drafts]

@@ -115,7 +115,7 @@ def describe_model(
     if model.is_pending and not model.is_here:
         return Row(render(model.name), tr("Checking whether it fits ..."), tip=model.repo)
     downloading = _find_download(model, downloads)
-    row = _describe(model, first, downloads.get(first.download_id) if first.local is None else None)
+    row = _describe(model, first, downloads.get(first.download_id) if first.is_absent else None)
     note = _model_note(model, first)
     tag = tr("recommended") if recommended and first is model.best else ""
     tile = store_tile(first.local) if first.local is not None else ("M" if model.is_built_in else "")
@@ -133,7 +133,7 @@ def describe_file(
     model: LibraryModel, file: LibraryFile, downloads: Mapping[str, Download], *, serving: Serving | None = None
 ) -> Row:
     """Return the row of one file of a model."""
-    row = _describe(model, file, downloads.get(file.download_id) if file.local is None else None)
+    row = _describe(model, file, downloads.get(file.download_id) if file.is_absent else None)
     if serving is not None:
         row = _with_status(row, serving.find_status(model, file))
     tile = store_tile(file.local) if file.local is not None else ""
@@ -260,7 +260,7 @@ def _describe(model: LibraryModel, file: LibraryFile, download: Download | None)
         "",
         fit=plan.status.value if plan is not None else "",
         quant=quant_text(local) if local is not None and local.kind is not None else file.quant or UNKNOWN,
-        action="download" if local is None and file.download_id else "",
+        action="download" if file.is_absent and file.download_id else "",
         size=size_text(file) if file.size_bytes else UNKNOWN,
         tip=render(file.lack) or file.download_id or (str(local.path) if local is not None else ""),
     )

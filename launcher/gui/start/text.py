@@ -28,7 +28,8 @@ _LEAST_GB_BYTES = 10**8
 
 def draft_text(plan: Plan) -> str:
     """Return how a plan drafts, and its draft length, as text."""
-    return render(plan.setting.draft_choice.label())
+    choice = plan.setting.draft_choice
+    return render(choice.short_label if choice.drafter.drafts else choice.label())
 
 
 def short_name(plan: Plan) -> str:
@@ -71,21 +72,12 @@ def settings_origin_text(own_settings: KeptPlan, plan: Plan) -> str:
             {name: value for name, value in own_settings.settings.items() if name in own_settings.replaced}
         )
         if not used:
-            return tr(
-                "Your last settings do not fit into the free memory: {mine}. Using the recommended settings.",
-                mine=dropped,
-            )
-        return tr(
-            "Your last settings: {mine}. Not used because they do not fit into the free memory: {gone}.",
-            mine=_settings_text(used),
-            gone=dropped,
-        )
+            return tr("Your last settings cannot be used now: {mine}. Using the recommended settings.", mine=dropped)
+        return tr("Your last settings: {mine}. Not used now: {gone}.", mine=_settings_text(used), gone=dropped)
     if own_settings.is_kept_plan(plan):
         return tr("Your last settings: {mine}. Recommended: {theirs}.", mine=own_text, theirs=recommended_text)
     if own_settings.kept_plan is None:
-        return tr(
-            "Your last settings do not fit into the free memory: {mine}. Using the recommended settings.", mine=own_text
-        )
+        return tr("Your last settings cannot be used now: {mine}. Using the recommended settings.", mine=own_text)
     return tr("Recommended settings: {theirs}. Your last settings: {mine}.", mine=own_text, theirs=recommended_text)
 
 

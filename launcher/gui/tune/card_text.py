@@ -13,7 +13,7 @@ from launcher.gui.late import measured_tunes, trial_views
 from launcher.gui.translation import chosen_language, join_sentences, ntr, render, tr
 from launcher.gui.tune.cards import WORKLOADS
 from launcher.gui.tune.view_data import VerdictText, WorkloadAnswer
-from launcher.models.drafters import choice_in, drafter_in
+from launcher.models.drafters import choice_in, drafter_in, find_drafter
 
 if TYPE_CHECKING:
     from launcher.app.measuring.tuner_space import PreparedTune
@@ -24,14 +24,16 @@ if TYPE_CHECKING:
 
 
 def plan_hint(prepared: "PreparedTune") -> str:
-    """Return the hint below the budget: the model, and a tune's expected duration, starts and tokens."""
-    return tr(
+    """Return the hint below the budget: the model, a tune's expected duration, starts and tokens, and its drafters."""
+    names = ", ".join(render(find_drafter(each).name_short) for each in prepared.drafters)
+    hint = tr(
         "{model}: about {time}, {starts}, {tokens:,} tokens",
         time=format_duration(prepared.plan.seconds),
         starts=ntr("1 start", "{n} starts", prepared.plan.starts),
         tokens=prepared.tokens,
         model=file_name(prepared.model),
     )
+    return f"{hint} · {names}" if names else hint
 
 
 def starting_card(buttons: "Sequence[ButtonAction]") -> VerdictText:
