@@ -139,7 +139,7 @@ def parse_target(
         if not drafts:
             raise no_head_error(file.repo, row)
         draft = drafts[0]
-    items += [_companion_item("draft", draft, file.repo, file.revision, revision)] if draft else []
+    items += [_companion_item("draft", draft, file.repo, file.revision, revision)] if draft is not None else []
     if vision and entry:
         items += _projector_items(entry, revision)
     elif vision:

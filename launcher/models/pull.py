@@ -145,7 +145,7 @@ async def pull_model(
     for path in (files[0].path for files in files_by_item[1:] if files[0].kind == "draft" and not wanted.entry):
         if why := await asyncio.to_thread(_explain_mismatch, path, trunk.path):
             notes.append(message("{name} cannot draft for this model: {why}.", name=path.name, why=why))
-        elif draft:
+        elif draft is not None:
             checks[0] = await asyncio.to_thread(partial(_add_to_library, trunk, wanted, has_head_beside=True))
     notes += [str(checked.problem) for _, checked in checks[1:] if checked.problem]
     files = tuple(file for each in files_by_item for file in each)
