@@ -8,8 +8,9 @@ and replies are real; a step takes the seconds that were measured, with the nois
 a processor that is shared vary by a tenth from one minute to the next, which no tune of minutes could see through. So
 tunes run on the model as it is, which is quicker, and do not depend on other programs.
 
-The truth of a drafter and a length is the tokens per step that its rates promise for drafts as long as they were, by
-the seconds of a step. A recommendation is right if it is the fastest of all, or as fast within MARGIN.
+The truth of a drafter and a length is the tokens per step that its rates promise, times the share of such tokens that
+came in all replies with it, by the seconds of a step. A recommendation is right if it is the fastest of all, or as fast
+within MARGIN.
 """
 
 import argparse
@@ -112,7 +113,7 @@ class ProfileBench(SessionBench):
         super().__init__(session, options)
         self._options, self._profile, self._costs = options, profile, costs
         self._dice, self._start_effect = random.Random(f"noise of {profile}"), 0.0
-        self.replies: list[Run] = []
+        self.replies: list[tuple[Profile, Run]] = []
         self.used_s = 0.0
 
     def now_s(self) -> float:
@@ -156,7 +157,7 @@ class ProfileBench(SessionBench):
         rate = run.reply_tokens / (step_s * run.steps)
         run = replace(run, decode_rate=rate, wall_s=spent_s, began_s=self.used_s, spoilt=None)
         if run.reply_tokens == prompt.tokens:  # not the reply that warms the server up
-            self.replies.append(run)
+            self.replies.append((self._profile, run))
         return run
 
 
@@ -171,7 +172,7 @@ def write_models(folder: Path, slow: int) -> Path:
     return model
 
 
-async def measure_steps(session: ServerSession, options: ServeOptions, rounds: int) -> list[Run]:
+async def measure_steps(session: ServerSession, options: ServeOptions, rounds: int) -> list[tuple[Profile, Run]]:
     """Return replies with each drafter and length, in some rounds of random order."""
     ways: list[Way] = [(None, 0), *((name, length) for name in KINDS for length in LENGTHS)]
     bench = ProfileBench(session, options, Profile({name: (0.6,) * len(LENGTHS) for name in KINDS}))
@@ -184,14 +185,14 @@ async def measure_steps(session: ServerSession, options: ServeOptions, rounds: i
     return bench.replies
 
 
-def find_costs(replies: Sequence[Run]) -> tuple[dict[Way, float], float]:
+def find_costs(replies: Sequence[tuple[Profile, Run]]) -> tuple[dict[Way, float], float]:
     """Return the seconds of a step with each drafter and length, and by what share the measured ones differ from them.
 
     The verification of so many tokens costs the same whoever drafts, and each drafter has its own cost of a step and of
     a token: fitted to the medians of the measured replies, because single ones differ by a tenth.
     """
     found: dict[Way, list[float]] = {}
-    for run in replies:
+    for _, run in replies:
         if cost := Goal().step_cost(run):
             found.setdefault(way_of(run.settings), []).append(cost)
     ways = sorted((way for way in found if way[1]), key=str)
@@ -212,23 +213,29 @@ def accepted_shares(rates: Sequence[float]) -> list[float]:
     return [math.prod(rates[: i + 1]) for i in range(len(rates))]
 
 
-def true_scores(profile: Profile, costs: Mapping[Way, float], replies: Sequence[Run]) -> dict[Way, float]:
-    """Return the true logarithm of the tokens/s of each way to draft: drafts are as long as they were in all replies.
+def expected_tokens(profile: Profile, run: Run) -> float:
+    """Return the tokens that a profile's rates promise for the drafts of a reply, which are shorter at its ends."""
+    name, length = way_of(run.settings)
+    drafted = run.acceptance.drafted_by_position if run.acceptance else ()
+    shares = accepted_shares(profile.rates[str(name)][:length]) if length else []
+    return (run.steps or 0) + sum(count * share for count, share in zip(drafted, shares, strict=False))
 
-    Engines draft nothing in a reply's first step, less at its end, and some drafters only what they are sure of.
+
+def true_scores(
+    profile: Profile, costs: Mapping[Way, float], replies: Sequence[tuple[Profile, Run]]
+) -> dict[Way, float]:
+    """Return the true logarithm of the tokens/s of each way to draft.
+
+    Drafts are as long as in all replies with it, and as many of the promised tokens are accepted: an engine may do with
+    fewer than it drafted.
     """
     scores: dict[Way, float] = {(None, 0): -math.log(costs[None, 0])}
-    for name, rates in profile.rates.items():
-        shares = accepted_shares(rates)
-        for length in LENGTHS:
-            own = [run for run in replies if way_of(run.settings) == (name, length) and run.acceptance]
-            steps = sum(run.steps or 0 for run in own)
-            drafted = [0] * length
-            for run in own:
-                positions = run.acceptance.drafted_by_position if run.acceptance else ()
-                drafted = [sum(each) for each in zip(drafted, (*positions, *[0] * length), strict=False)]
-            tokens = 1 + sum(count / steps * share for count, share in zip(drafted, shares, strict=False))
-            scores[name, length] = math.log(tokens / costs[name, length])
+    for way in ((name, length) for name in profile.rates for length in LENGTHS):
+        own = [(other, run) for other, run in replies if way_of(run.settings) == way]
+        steps = sum(run.steps or 0 for _, run in own)
+        kept = sum(run.reply_tokens for _, run in own) / sum(expected_tokens(other, run) for other, run in own)
+        tokens = kept * sum(expected_tokens(profile, run) for _, run in own) / steps
+        scores[way] = math.log(tokens / costs[way])
     return scores
 
 
