@@ -90,7 +90,8 @@ class SessionState:
         if changes.get("launch"):
             values["launch"] = None
             with suppress(LauncherError):  # its model file is gone, of which the supervisor gives notice
-                header = check_model(from_json(ServeOptions, changes["launch"]["options"]))
+                options = from_json(ServeOptions, changes["launch"]["options"])
+                header = check_model(replace(options, draft=0))  # a draft's file may be deleted once it is loaded
                 values["launch"] = from_json(Launch, {**changes["launch"], "header": header})
         return replace(before, **values)
 

@@ -573,7 +573,7 @@ def test_every_field_of_a_launch_is_transmitted(demo_model: Path) -> None:
     build = EngineBuild(
         "name", ("/engine",), "1", frozenset({"--x"}), frozenset({"f16"}), {"C": "d"}, frozenset({"draft-mtp"})
     )
-    launch = Launch(command, build, check_model(options), 512, options, "A note.", {"cache_ram": 5})
+    launch = Launch(command, build, check_model(ServeOptions(demo_model)), 512, options, "A note.", {"cache_ram": 5})
     before, after = SessionState(), SessionState(2, server=1, options=options, launch=launch)
     changes = json.loads(json.dumps(after.changes_since(before)))
     assert changes.keys() == {"change_count", "server", "options", "launch"}
