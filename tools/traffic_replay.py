@@ -1,6 +1,6 @@
 """Replays simulated weeks of traffic whose kind changes: drafts that follow it, against fixed ones and an oracle.
 
-    python -m tools.traffic_replay [--first 70000] [--weeks 60] [--load-s 20] [--write docs/tuning.md]
+    python -m tools.traffic_replay [--first 72000] [--weeks 60] [--load-s 20] [--write docs/tuning.md]
 
 Each week is one machine of tools/tuner_simulation with a tune of ten minutes, whose replies are all that is known of
 other lengths. In the week clients ask during 8 to 14 hours a day. What they ask has four kinds in turn, so it changes
@@ -42,7 +42,7 @@ from tools.tuner_simulation.bench import SimulatedBench
 from tools.tuner_simulation.machine import DRAFTS, Machine, Surroundings, draw_machine
 from tools.tuner_simulation.run import WORK
 
-COMMAND = "python -m tools.traffic_replay --first 70000 --weeks 60 --write docs/tuning.md"
+COMMAND = "python -m tools.traffic_replay --first 72000 --weeks 60 --write docs/tuning.md"
 BEGIN, END = f"<!-- this table is made by `{COMMAND}` -->\n", "<!-- end of the replayed weeks -->\n"
 _EVIDENCE = Path(__file__).parent.parent / "presets" / "evidence" / "acceptance.csv"
 _TUNED_FOR = "coding"
@@ -244,7 +244,7 @@ def follow_traffic(
 def main() -> int:
     """Replay weeks, and print or write the table."""
     parser = argparse.ArgumentParser(prog="python -m tools.traffic_replay", description="Judge drafts that follow.")
-    parser.add_argument("--first", type=int, default=70_000, metavar="N", help="number of the first week (70,000)")
+    parser.add_argument("--first", type=int, default=72_000, metavar="N", help="number of the first week (72,000)")
     parser.add_argument("--weeks", type=int, default=60, metavar="N", help="weeks to replay (60)")
     parser.add_argument("--load-s", type=float, default=20.0, metavar="S", help="seconds of a start (20)")
     parser.add_argument("--budget", type=float, default=10.0, metavar="MIN", help="minutes of the tune before it (10)")
