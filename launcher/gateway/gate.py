@@ -671,6 +671,7 @@ class Gate:
                 if not await forwarder.forward(link):
                     return
             except EngineUnreached:
+                self._keeper.note_loss(exchange)
                 if self._link is link:
                     self.lose_engine()
             except RepeatDiffers:
@@ -707,6 +708,7 @@ class Gate:
         if exchange.sent_again or (has_ended and not forwarder.has_begun):
             return False
         exchange.sent_again = True
+        self._keeper.note_loss(exchange)
         return True
 
     async def _wait_for_engine(

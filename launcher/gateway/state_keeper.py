@@ -212,6 +212,13 @@ class StateKeeper:
             )
         )
 
+    def note_loss(self, exchange: Exchange) -> None:
+        """Record that the engine of a request has ended before it answered, perhaps because of what was restored."""
+        restored = self._restored.pop(exchange.number, None)
+        if restored is not None and self._vault is not None:
+            self._missed.add(restored.name)
+            self._run_in_background(self._vault.drop_state, restored)
+
     async def restore_for(
         self, link: EngineLink, exchange: Exchange, count_in_engine: Callable[[], int] = int
     ) -> int | None:
@@ -231,9 +238,7 @@ class StateKeeper:
             or self._is_left_out(exchange)
         ):
             return None
-        suspect = self._restored.pop(exchange.number, None)
-        if suspect is not None and exchange.sent_again:  # the engine has ended, perhaps because of it
-            await asyncio.to_thread(vault.drop_state, suspect)
+        self._restored.pop(exchange.number, None)  # into an engine that was replaced before it had the request
         texts, opening, opening_size = encode_prompt(body)
         chain, size = hash_request(texts)
         self._hashed[exchange.number] = _HashedPrompt(chain, opening, opening_size, size)
