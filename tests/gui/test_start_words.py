@@ -165,7 +165,7 @@ def test_the_report_has_the_warnings_and_the_plan() -> None:
 def test_a_plan_is_described_in_words_and_parts() -> None:
     about = plans_for(card())
     plan = about.plans[0]
-    assert plan_title(plan) == "Qwen3.8-27B, UD-Q5_K_S, 96K context, draft 3"
+    assert plan_title(plan) == "Qwen3.8-27B, UD-Q5_K_S, 96K context, MTP 3"
     assert "of 22.4 GiB free GPU memory" in memory_needs_text(plan, None)
     assert "the header is not read yet" in memory_needs_text(plan, None)
     assert sum(size for _, _, size in memory_parts(plan)) == plan.estimate.parts.total

@@ -163,9 +163,11 @@ def test_another_drafter_is_used_where_a_run_with_the_head_was_slower() -> None:
     file = CompanionFile(file=str(Path("dflash.gguf").absolute()), size_bytes=1_000_000_000, speculation="dflash")
     situation = describe_machine(card.memory_gb, card=card)
 
+    criteria = PlanCriteria(model=entry.id, quant="IQ4_XS")  # it leaves room for both
+
     def plan_with(*measurements: PublishedRun) -> Plan:
         listed = replace(entry, drafts=(file,), measurements=measurements)
-        return make_plans(replace(CATALOGUE, models=(listed,)), situation, PlanCriteria(model=entry.id))[0]
+        return make_plans(replace(CATALOGUE, models=(listed,)), situation, criteria)[0]
 
     usual = plan_with(*entry.measurements)
     assert usual.setting.drafter.name == "mtp"
