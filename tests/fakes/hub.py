@@ -25,7 +25,7 @@ consent (`hf_consent` has given it), `secret/...` any valid token (`hf_...`), `o
     no-hash         a GGUF file kept in git, without sha256
     odd-hash        a sha256 that is none                        odd-refs        a commit that is none
     mirror          a permanent redirect to the hub (on the other server's address)
-    swaps           other bytes than those of the sha256         stalls          half of the bytes, then nothing
+    swaps           other bytes than those of the sha256         stalls          half of a MiB or more, then nothing
     STATUS          that HTTP status for everything, with a Retry-After of 7
     STATUS*N        that one for the first N requests for an address, with a Retry-After of 1
 """
@@ -242,9 +242,10 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
-            half = bool({"breaks-off", "stalls"} & faults) and status in (200, 206)
+            stalls = "stalls" in faults and len(body) >= 2**20  # headers, which are read first, still come
+            half = ("breaks-off" in faults or stalls) and status in (200, 206)
             self.wfile.write(body[: len(body) // 2] if half else body)
-            if half and "stalls" in faults:
+            if half and stalls:
                 self.rfile.read(1)  # returns when the client leaves
             self.close_connection = self.close_connection or half
 
