@@ -162,6 +162,23 @@ async def change_settings(session: ServerSession, **changes: Any) -> None:  # no
     await session.start(StartRequest(replace(options, **changes)))
 
 
+async def read_through_change(
+    session: ServerSession, client: httpx.AsyncClient, path: str = "/v1/chat/completions", **fields: object
+) -> tuple[ReadReply, int]:
+    """Read a reply during which settings change, to its end; return it and its tokens: what outlasts a change here."""
+    for draft, tokens in ((3, 900), (4, 3_600), (3, 14_400)):
+        reply = ReadReply()
+        reading = asyncio.create_task(read_stream(client, reply, path=path, max_tokens=tokens, **fields))
+        await reply.wait_for_parts(9)
+        await change_settings(session, draft=draft)
+        await reading
+        assert session.last_handover is not None
+        if session.last_handover.continued:
+            assert len(session.last_handover.continued) == 1
+            return reply, tokens
+    raise AssertionError("No reply lasted until the settings had changed.")
+
+
 def check_same_words(cut: ReadReply, whole: ReadReply) -> None:
     """Check that a stream that was cut has the words of one that was not, as far as both were read."""
     assert cut.error is None
@@ -191,14 +208,10 @@ async def test_a_stream_is_continued_word_for_word_while_settings_change(options
 @pytest.mark.parametrize("path", CHAT_FIRST)
 async def test_token_counts_after_a_handover_include_the_whole_reply(options: ServeOptions, path: str) -> None:
     async with serve_model(options) as (session, client):
-        cut = ReadReply()
-        reading = asyncio.create_task(read_stream(client, cut, path=path, max_tokens=1_500))
-        await cut.wait_for_parts(9)
-        await change_settings(session, draft=3)
-        await reading
+        cut, tokens = await read_through_change(session, client, path)
         short = await read_whole(client, path=path, max_tokens=100)
         assert short.counts is not None
-        assert (cut.counts, cut.finish_reason) == ((short.counts[0], 1_500), short.finish_reason)
+        assert (cut.counts, cut.finish_reason) == ((short.counts[0], tokens), short.finish_reason)
         check_same_words(cut, short)
 
 
@@ -437,7 +450,7 @@ async def test_a_restart_that_replaces_another_has_the_settings_of_both(options:
 async def test_two_restarts_wait_for_a_reply_that_cannot_go_on(options: ServeOptions) -> None:
     async with serve_model(options) as (session, client):
         reply, url = ReadReply(), session.supervisor.endpoint.url
-        fields = {"seed": 1, "temperature": 0.8, "max_tokens": 400}
+        fields = {"seed": 1, "temperature": 0.8, "max_tokens": 2_000}
         reading = asyncio.create_task(read_stream(client, reply, **fields))
         await reply.wait_for_parts(8)
         change_count = session.change_count
@@ -446,12 +459,13 @@ async def test_two_restarts_wait_for_a_reply_that_cannot_go_on(options: ServeOpt
             await asyncio.sleep(0.01)
         assert session.pool is not None
         while session.pool.main.gate._pausing is None:  # the reply is drained now
+            assert not reading.done()
             await asyncio.sleep(0.01)
         await restart_server(url, {"ubatch": "256"}, drain_s=60)
         await asyncio.gather(earlier, reading, return_exceptions=True)
         assert (reply.error, reply.finish_reason) == (None, "length")
         assert reply.counts is not None
-        assert reply.counts[1] == 400
+        assert reply.counts[1] == 2_000
 
 
 @pytest.mark.parametrize(

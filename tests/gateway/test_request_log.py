@@ -24,13 +24,12 @@ from launcher.base.codec import to_json
 from launcher.base.control import send_request
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
-from launcher.engine.server.start_request import StartRequest
 from launcher.gateway.exchange import Exchange, ExchangeState, ReplyFigures
 from launcher.gateway.frames import find_object
 from launcher.gateway.request_log import MOST_REMEMBERED, RequestLog, RequestRecord
 from launcher.tuning import kept_requests
 from launcher.tuning.history import History, history_file
-from tests.gateway.test_handover import ReadReply, read_stream, serve_model
+from tests.gateway.test_handover import ReadReply, read_stream, read_through_change, serve_model
 
 MESSAGES = [{"role": "user", "content": "Explain why a bicycle stays upright, and how bread rises. " * 4}]
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -169,15 +168,10 @@ def test_token_counts_of_all_api_formats_are_read() -> None:
 
 
 async def test_a_handover_is_recorded_as_a_gap_with_unknown_drafts(options: ServeOptions) -> None:
-    async with logging_requests(replace(options, context=4_096)) as (session, client):
-        reply = ReadReply()
-        reading = asyncio.create_task(read_stream(client, reply, max_tokens=1_500))
-        await reply.wait_for_parts(9)
-        assert session.supervisor.options is not None
-        await session.start(StartRequest(replace(session.supervisor.options, draft=3)))
-        await reading
+    async with logging_requests(replace(options, context=16_384)) as (session, client):
+        _, tokens = await read_through_change(session, client)
         record = await last_record(session)
-        assert (record.handovers, record.end, record.reply_tokens) == (1, "complete", 1_500)
+        assert (record.handovers, record.end, record.reply_tokens) == (1, "complete", tokens)
         (gap_s,) = record.gaps_s
         assert 0 < gap_s < 60
         assert (record.drafted, record.accepted) == (None, None)
