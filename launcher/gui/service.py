@@ -235,7 +235,7 @@ class ServerService:
             raise ServerNotFound(
                 message("The server was never started, so there are no settings to change."), message("Start it first.")
             )
-        options = session.supervisor.options or launch.options
+        request_number, options = self._request_count, session.supervisor.options or launch.options
         options = await asyncio.to_thread(start_settings.with_drafts_here, options)
         options = engine_settings.change_settings(options, changes)
         if extra is not None:
@@ -243,6 +243,8 @@ class ServerService:
         answer = await self._wait_for_replies(session) if drain_s else None
         if answer is DrainAnswer.CANCEL:
             return
+        if self._request_count != request_number:  # the session's count comes from another process, perhaps later
+            raise Superseded(message("A newer request replaced this one."))
         drain_s = 0.0 if answer is DrainAnswer.CUT else drain_s
         await session.start(StartRequest(options, again=True, settles=True, drain_s=drain_s, chosen=changes))
 
