@@ -186,7 +186,7 @@ class StateKeeper:
             figures.unused_state = Reread(figures.restored_tokens or 0, None, RereadCause.KEPT_REFUSED)
             # The engine found other tokens in it, or ended, perhaps because of it.
             if has_ended or hashed.chain.startswith(restored.chain):
-                asyncio.get_running_loop().run_in_executor(None, self._vault.drop_state, restored)
+                self._run_in_background(self._vault.drop_state, restored)
         if exchange.path not in GENERATING_PATHS or not exchange.heard_s:
             return  # no slot was used
         refused = exchange.failure is not None and exchange.failure.status in _REFUSED

@@ -21,7 +21,7 @@ from launcher.app.serving.session import ServerSession
 from launcher.app.settings import open_vault
 from launcher.engine.serve_options import ServeOptions
 from launcher.gateway import gate, state_keeper
-from launcher.gateway.engine_connection import EngineLost, EngineReply
+from launcher.gateway.engine_connection import EngineLost, EngineReply, EngineUnreached
 from launcher.gateway.engine_link import EngineLink
 from launcher.gateway.exchange import Exchange
 from launcher.gateway.forwarder import Forwarder
@@ -147,6 +147,26 @@ async def test_an_engine_that_ends_at_a_state_gets_it_no_more_and_the_request_go
         assert made.count(RESTORE) == 1
         assert list_kept() == []
         assert list_left(session) == []
+
+
+async def test_a_state_after_which_the_engine_cannot_be_reached_is_not_used_again(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = await keep_one(options)
+    async with serve_model(options) as (session, client):
+        open_reply, ended = EngineLink.open_reply, []
+
+        async def end_first(self: EngineLink, method: str, path: str, *given: Any, **named: Any) -> EngineReply:  # noqa: ANN401
+            if path == "/v1/chat/completions" and not ended:
+                ended.append(path)
+                kill_engine(session)
+                raise EngineUnreached
+            return await open_reply(self, method, path, *given, **named)
+
+        monkeypatch.setattr(EngineLink, "open_reply", end_first)
+        assert (await ask(client, *turn))["cache_n"] == 0
+        assert ended
+        assert list_kept() == []
 
 
 async def test_an_engine_that_takes_its_time_to_end_at_a_state_gets_it_no_more(
