@@ -51,7 +51,8 @@ class UseCounting:
         self._session = session
         self._clock = clock
         self._due_s = clock() + _PERIOD_S
-        self._counts: dict[str, tuple[Launch, UseCounts]] = {}
+        self._counts: dict[str, tuple[Launch, float, UseCounts]] = {}
+        """Counts that are not saved yet, and when the last of them came."""
         self._writing: asyncio.Task[None] | None = None
         self._unread: list[tuple[float, UseCounts]] = []
         """Counts that the follower does not have yet."""
@@ -71,8 +72,8 @@ class UseCounting:
             return
         key = repr((launch.build.version, launch.options.model, counts.settings))
         if key in self._counts:
-            counts = self._counts[key][1].plus(counts)
-        self._counts[key] = launch, counts
+            counts = self._counts[key][-1].plus(counts)
+        self._counts[key] = launch, self._clock(), counts
         if self._clock() >= self._due_s and (self._writing is None or self._writing.done()):
             self._writing = asyncio.create_task(self._save_and_follow(launch))
 
@@ -81,8 +82,8 @@ class UseCounting:
         self._due_s = self._clock() + _PERIOD_S
         counts, self._counts = self._counts, {}
         if counts:
-            self._unread += [(self._clock(), each) for _, each in counts.values()]
-            await asyncio.to_thread(_save_counts, list(counts.values()))
+            self._unread += [(at_s, each) for _, at_s, each in counts.values()]
+            await asyncio.to_thread(_save_counts, [(launch, each) for launch, _, each in counts.values()])
 
     async def close(self) -> None:
         """Stop counting, and save the rest."""

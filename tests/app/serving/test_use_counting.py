@@ -2,28 +2,30 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 
 import pytest
 
 from launcher.app import settings
 from launcher.app.planning.start_settings import make_unresolved_options
+from launcher.app.serving import use_counting
 from launcher.app.serving.session import ServerSession
 from launcher.app.serving.use_counting import UseCounting, find_advice, settings_for_history
-from launcher.app.settings_declared import ADVICE
+from launcher.app.settings_declared import ADVICE, VALUE_AUTO
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import Launch, prepare_launch
 from launcher.engine.server.start_request import StartRequest
+from launcher.engine.server.state import ReplyProgress
 from launcher.monitor.meter import Acceptance
 from launcher.monitor.monitor import MonitorPeriods
 from launcher.monitor.traffic import Counters, Traffic, parse_counters
 from launcher.tuning.history import History, history_file
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.use_counts import UseCounts, use_counts_key
-from tests.tuning.test_advice import runs_at, use_counts
+from tests.tuning.test_advice import accepted_by_position, runs_at, use_counts
 
 PATIENCE_S = 30.0
 
@@ -96,6 +98,70 @@ class SessionWithLaunch:
 @pytest.fixture
 async def launch() -> Launch:
     return await prepare_launch(demo(), Endpoint(0, ""))
+
+
+class SessionThatStarts(SessionWithLaunch):
+    """A session whose server starts at once with what it is told. Nobody waits; `on_quiet` is called once before."""
+
+    held_requests = 0
+    chosen: Mapping[str, object] = {}
+
+    def __init__(self, launch: Launch, on_quiet: Callable[[], None]) -> None:
+        super().__init__(launch)
+        self.health_watch, self.notices, self._on_quiet = self, list[str](), on_quiet
+        self.advice = None
+
+    @property
+    def reply_progress(self) -> ReplyProgress:
+        self._on_quiet()
+        self._on_quiet = lambda: None
+        return ReplyProgress()
+
+    async def start(self, request: StartRequest) -> None:
+        self.launch = replace(self.launch, options=request.options)
+        self.notices += [notice.text for notice in request.notices]
+
+
+def traffic_at(draft: int, step_s: float) -> Traffic:
+    """Return the traffic of 300 steps with this draft length."""
+    accepted = accepted_by_position(300, draft)
+    tokens = 300 + sum(accepted)
+    return Traffic(tokens, tokens / (300 * step_s), Acceptance(300 * draft, sum(accepted), (300,) * draft, accepted))
+
+
+async def test_a_slower_change_is_undone_though_a_reply_ended_just_before_it_and_long_after_nobody_asked(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(use_counting, "_QUIET_S", 0.0)
+    settings.change_setting(ADVICE, VALUE_AUTO)
+    launch = replace(launch, options=replace(launch.options, draft=1))
+    with History() as history:
+        times = {1: 0.02, 2: 0.0201, 4: 0.0202}
+        history.add_runs(
+            history.begin_session("tune", Environment.for_launch(launch), {"draft": 0}),
+            runs_at((1, 2, 4), times=times, kv=None),
+        )
+    now_s, step_s = 0.0, 0.02
+    session = SessionThatStarts(launch, lambda: counting.add_traffic(traffic_at(1, 0.02)))
+    counting = UseCounting(session, clock=lambda: now_s)  # type: ignore[arg-type]
+
+    async def pass_minutes(minutes: int, notices: int) -> None:
+        nonlocal now_s
+        for _ in range(minutes):
+            if len(session.notices) == notices:
+                return
+            now_s += 60.1
+            counting.add_traffic(traffic_at(session.launch.options.draft, step_s))
+            assert counting._writing is not None
+            await counting._writing
+
+    await pass_minutes(15, 1)
+    assert session.launch.options.draft == 4
+    now_s, step_s = now_s + 600.0, 0.06
+    await pass_minutes(70, 2)
+    assert session.launch.options.draft == 1
+    assert [notice.split(".")[0] for notice in session.notices] == ["Draft 4 from now on", "Draft 1 again"]
+    await counting.close()
 
 
 TRAFFIC = Traffic(100, 50.0, Acceptance(80, 60, (40, 40), (35, 25)))
