@@ -103,6 +103,12 @@ def parse_target(
     if "://" in text:
         page = parse_hub_url(text)
         if page is None:
+            for option, value in (("--vision", vision), ("--drafter", drafter), ("--revision", revision)):
+                if value:
+                    raise BadOption(
+                        message("{option} does not work with an address: it names one file.", option=option),
+                        message("Omit {option}, and download the other file by its own address.", option=option),
+                    )
             return _from_url(text, sha256)
         text = page
     named = find_catalogue_model(text, catalogue)

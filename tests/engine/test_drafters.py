@@ -474,7 +474,9 @@ def test_a_draft_that_was_deleted_is_named_with_what_to_do(demo_model: Path, hom
     assert "another drafter or --draft 0, or put its file beside the model" in caught.value.hint
     check_model(replace(options, draft=0))
     attach_fixes(caught.value, options)
-    assert [each.kind for each in caught.value.actions] == [ActionKind.DRAFT_OFF]
+    assert [(each.kind, each.label) for each in caught.value.actions] == [
+        (ActionKind.DRAFT_OFF, "Start without drafts"),
+    ]
 
 
 async def test_a_draft_that_was_named_is_kept_with_its_length(demo_model: Path, home: Path, tmp_path: Path) -> None:

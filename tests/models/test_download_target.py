@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -152,6 +153,11 @@ class TestAddress:
         file = only_file(target)
         assert (file.name, file.url) == ("x_y.gguf", "https://models.example/a/x%3Ay.gguf?sig=1")
         assert local_target(file, target.folder, to=None) == models_dir() / "models.example" / "x_y.gguf"
+
+    @pytest.mark.parametrize("given", [{"vision": True}, {"drafter": "draft-dflash"}, {"revision": "v1"}])
+    def test_what_needs_a_repository_is_refused(self, given: dict[str, Any]) -> None:
+        with pytest.raises(BadOption, match=rf"--{next(iter(given))} does not work with an address"):
+            parse_target("https://models.example/a/x.gguf", CATALOGUE, sha256=SHA256, **given)
 
     @pytest.mark.parametrize(
         "url", ["ftp://a/x.gguf", "https:///x.gguf", "https://a/", "https://a/..", "https://a/x.zip"]

@@ -101,6 +101,8 @@ def _fixes_of_class(error: LauncherError, options: ServeOptions) -> Iterator[Act
                     "version" in error.facts or find_origin(options.model) is None
                 ):
                     continue  # a new download would give the same file, or its source is unknown
+                if action.kind is ActionKind.DRAFT_OFF and options.drafter.drafts and not options.drafter.uses_head:
+                    action = replace(action, label=message("Start without drafts"))
                 if not changes_settings(action) or _changes_options(action, options):
                     yield action
             return

@@ -364,7 +364,7 @@ class NoticeArea(QWidget):
     def _show_error(self, text: str, error: LauncherError, *, without_mtp: bool) -> None:
         self._shown_error = error
         buttons = [button for action in error.actions if (button := self._make_fix_button(action))]
-        if without_mtp:
+        if without_mtp and all(action.kind is not ActionKind.DRAFT_OFF for action in error.actions):
             buttons.insert(0, (tr("Start without MTP"), lambda: self._controller.start(draft=0)))
         self.problem_banner.show_message(text, "bad", buttons[:1])
 
