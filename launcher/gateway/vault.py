@@ -203,7 +203,6 @@ class StateVault:
         state = replace(state, uses=max((each.uses for each in earlier), default=0))
         try:
             path.replace(target)
-            target.chmod(0o600)
             with transaction(db):
                 names = ", ".join(_COLUMNS)
                 marks = ", ".join("?" * len(_COLUMNS))

@@ -225,13 +225,13 @@ async def judge_answers(bench: SessionBench, prepared: PreparedTune, verdict: Ve
     model, options, settings = prepared.model, prepared.options, verdict.settings
     if _changes_kv(settings):
         report = await _run_quality_check(bench, await _prepare_kv_check(model, options, settings), on_event)
-        sentences = [describe_row(row) for row in report.rows] or report.errors
+        sentences = [*map(describe_row, report.rows), *report.errors]
         quality = report.rows[0] if report.rows else None
         verdict = replace(verdict, quality=quality, sentence=join_messages(verdict.sentence, *sentences))
     if draft_length(settings):
         check = await _prepare_mtp_check(model, options, verdict)
         report = await _run_quality_check(bench, check, on_event)
-        sentences = [describe_mtp(row, check.needle) for row in report.rows] or report.errors
+        sentences = [*(describe_mtp(row, check.needle) for row in report.rows), *report.errors]
         quality = report.rows[0] if report.rows else None
         verdict = replace(verdict, mtp_quality=quality, because=join_messages(verdict.because, *sentences))
     return verdict

@@ -343,3 +343,14 @@ async def test_the_memory_of_a_load_is_read_again_after_its_first_full_ubatch(
             assert mine.pool is not None
             await asyncio.gather(*mine.pool._tasks)
         assert readings == [(pid, False, False), (pid, True, True)]
+
+
+async def test_work_that_goes_on_without_its_client_is_known_until_its_end() -> None:
+    control, may_end, known = ServerSession().control, asyncio.Event(), list[bool]()
+    control.on_work = lambda: known.append(control.is_working)
+    work = control.run_to_end(may_end.wait())
+    assert control.is_working  # or the server process would end meanwhile
+    may_end.set()
+    await work
+    await asyncio.sleep(0)
+    assert known == [False]
