@@ -131,6 +131,15 @@ def test_experts_on_the_host_are_copied_matrix_by_matrix(model: Model) -> None:
     assert sum(moved.by_device[0]) == plain.target + plain.draft + moved.staging
 
 
+def test_with_experts_on_the_host_several_cards_do_not_work_on_successive_batches(model: Model) -> None:
+    """Then llama.cpp keeps one copy of each input, not four: what the experts add is told from that."""
+    geometry, experts = model(MOE)
+    setting = compute_setting("cuda", devices=2)
+    moved = compute_buffers(geometry, setting._replace(cpu_expert_layers=20, expert_bytes=experts[:20]))
+    assert moved.target < compute_buffers(geometry, setting).target
+    assert moved.staging > min(experts[0])
+
+
 def test_few_tokens_are_computed_on_the_device_of_the_experts(model: Model) -> None:
     """Below 32 tokens no weight is copied: b11669 prints 4.28 MiB for the host's buffer, 2.77 with all on the card."""
     geometry, experts = model(MOE)

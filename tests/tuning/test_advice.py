@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from launcher.models.drafters import MTP
 from launcher.monitor.meter import Acceptance
 from launcher.monitor.traffic import Traffic
 from launcher.tuning.advice import Advice, advise_draft_length
@@ -71,6 +72,17 @@ def test_a_shorter_draft_and_none_are_advised_for_text_that_drafts_badly() -> No
     assert result.better == 0
     assert result.sentence.startswith("No MTP would have been about ")
     assert result.sentence.endswith(" than draft 3 over your last 24,000 tokens.")
+
+
+@pytest.mark.parametrize("share", [1.0, 0.75])
+def test_another_drafter_is_advised_by_its_own_rates_lowered_as_real_use_accepts_less(share: float) -> None:
+    measured = runs_at((0, 1, 2)) + runs_at((4,), times={4: 0.021}, drafter="draft-dflash")
+    result = advise_draft_length(use_counts(2, rates=(RATES[0] * share, *RATES[1:])), measured)
+    assert result is not None
+    assert (result.used, result.drafter.name, result.better) == (MTP, "dflash", 4)
+    lowered = [rate * share for rate in RATES]
+    now = tokens_per_step((lowered[0], RATES[1]), 2) / TIMES[2]
+    assert result.ratio.estimate == pytest.approx(tokens_per_step(lowered, 4) / 0.021 / now, rel=0.005)
 
 
 def test_further_positions_are_lowered_where_real_use_accepts_less() -> None:
