@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from launcher.gateway.access import Refusal
-from launcher.gateway.turns import Turns
+from launcher.gateway.turns import TurnRecalled, Turns
 
 
 async def settle() -> None:
@@ -77,6 +77,19 @@ async def test_those_that_wait_are_refused_and_others_served_again() -> None:
         await turns.take_turn()
     turns.set_limit(2)
     await take_all(turns, 2)
+    assert not turns.take_free_turn()
+
+
+async def test_those_that_wait_are_recalled_once_and_a_client_that_left_is_no_hindrance() -> None:
+    turns = Turns()
+    left, waiting = [asyncio.ensure_future(turns.take_turn()) for _ in range(2)]
+    await settle()
+    left.cancel()
+    turns.recall_waiting()
+    with pytest.raises(TurnRecalled):
+        await asyncio.wait_for(waiting, 10)
+    turns.set_limit(1)
+    await take_all(turns, 1)
     assert not turns.take_free_turn()
 
 

@@ -1,9 +1,17 @@
 """Which measured speeds `prove` calls good evidence."""
 
+import asyncio
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from launcher.app.measuring.machine_proof import _with_length, check_nothing_runs, find_doubts
+from launcher.app.measuring.machine_proof import _with_length, check_nothing_runs, find_doubts, measure_reply_rate
 from launcher.app.measuring.saved_tunes import TuneUnderWay, hold_tune_lock
+from launcher.app.serving.session import ServerSession
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.start_request import StartRequest
+from launcher.monitor.reply import Reply
 from launcher.tuning.records import Prompt, Run
 from launcher.tuning.statistics import Pair
 from launcher.tuning.timed_request import build_request
@@ -49,3 +57,30 @@ def test_replies_of_a_load_do_not_end_before_their_length() -> None:
     asked = build_request(_with_length(prompt, 700), seed=1).body()
     wanted = {"max_tokens": 700, "ignore_eos": True, "temperature": 0, "top_p": 0.9}
     assert {name: asked[name] for name in wanted} == wanted
+
+
+async def test_a_reply_is_timed_with_and_without_the_monitor(
+    demo_model: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = ServerSession()
+    monitor, send, taken = session.monitor, session.send_request, list[int]()
+
+    async def send_and_wait(*given: Any, **named: Any) -> Reply:  # noqa: ANN401
+        before = monitor.snapshot_count
+        reply = await send(*given, **named)
+        async with asyncio.timeout(60):
+            while taken and monitor.snapshot_count == before:
+                await asyncio.sleep(0.01)
+        taken.append(monitor.snapshot_count - before)
+        return reply
+
+    monkeypatch.setattr(session, "send_request", send_and_wait)
+    try:
+        await session.start(StartRequest(ServeOptions(demo_model, built_in=True, threads=1, context=2_048)))
+        await monitor.end()
+        request = build_request(Prompt("code", (("user", "Write a parser."),), 32), seed=1)
+        for monitored in (False, True):
+            assert await measure_reply_rate(session, request, monitored=monitored) > 0
+    finally:
+        await session.stop()
+    assert taken[0] == 0 < taken[1]
