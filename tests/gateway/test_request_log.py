@@ -24,12 +24,14 @@ from launcher.base.codec import to_json
 from launcher.base.control import send_request
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
+from launcher.engine.server.reread import RereadCause
 from launcher.gateway.exchange import Exchange, ExchangeState, ReplyFigures
 from launcher.gateway.frames import find_object
 from launcher.gateway.request_log import MOST_REMEMBERED, RequestLog, RequestRecord
 from launcher.tuning import kept_requests
 from launcher.tuning.history import History, history_file
 from tests.gateway.test_handover import ReadReply, read_stream, read_through_change, serve_model
+from tests.gateway.test_prompt_memory import chat, ended_request
 
 MESSAGES = [{"role": "user", "content": "Explain why a bicycle stays upright, and how bread rises. " * 4}]
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -227,6 +229,19 @@ def test_our_clock_gives_the_speed_without_engine_timings_and_leaves_gaps_out() 
         exchange.figures.reply_tokens, exchange.figures.tokens_per_second = 101, engine
         log.note_exchange(exchange)
         assert log.records[-1].tokens_per_second == speed
+
+
+def test_an_engine_that_was_started_is_the_cause_of_what_is_read_again() -> None:
+    log = RequestLog()
+    for reused in (0, 0):
+        log.note_engine_start()
+        exchange = ended_request(chat(3), reused)
+        exchange.state = ExchangeState.ENDED
+        log.note_exchange(exchange)
+    (first, second) = log.records
+    assert first.reread is None
+    assert second.reread is not None
+    assert second.reread.cause is RereadCause.RESTART
 
 
 def test_only_the_last_records_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -265,6 +265,12 @@ class TestLmStudio:
         assert (local.place, local.store, local.record.repo) == (Place.STORE, Store.LM_STUDIO, "unsloth/Tiny-GGUF")
         assert select_models(list_models(), "unsloth/Tiny-GGUF:Q4_K_M") == [local]
 
+    def test_folders_are_searched_to_a_depth_at_which_links_to_one_above_end(self, user: Path, copy_demo: Put) -> None:
+        folder = user / ".lmstudio" / "models"
+        deep = copy_demo(folder / "a" / "b" / "c" / "d" / "e" / "f" / "deep.gguf")
+        copy_demo(folder / "a" / "b" / "c" / "d" / "e" / "f" / "g" / "too-deep.gguf")
+        assert [each.path for each in list_models()] == [deep]
+
     def test_an_ambiguous_name_lists_the_files(self, user: Path, copy_demo: Put) -> None:
         folder = user / ".lmstudio" / "models" / "unsloth" / "Tiny-GGUF"
         copy_demo(folder / "Tiny-Q4_K_M.gguf")

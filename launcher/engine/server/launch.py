@@ -294,7 +294,7 @@ async def prepare_launch(
 
 
 def _known_fault_note(build: EngineBuild, options: ServeOptions, header: GgufModel) -> str:
-    several_slots = (options.slots or 1) > 1 and bool(header.read_count("ssm.inner_size"))
+    several_slots = options.slots > 1 and bool(header.read_count("ssm.inner_size"))
     fault = find_known_fault(build_number(build.version), several_slots=several_slots)
     if fault is None:
         return ""

@@ -143,10 +143,10 @@ class TestPrecedence:
 
     async def test_a_kept_cache_type_of_a_fork_is_left_out_where_the_engine_lacks_it(self, own_path: Path) -> None:
         catalogue, situation, criteria = load_catalogue(), this_computer(), PlanCriteria("own")
-        save_model_settings(own_path, {"kv": "turbo3", "ubatch": 1_024})
+        save_model_settings(own_path, {"kv": "turbo3", "ubatch": 1_024, "draft": 3})
         plans = make_plans(catalogue, situation, criteria)
         _, kept = await apply_own_settings(plans, catalogue, situation, criteria)
-        assert [each.settings for each in kept] == [{"ubatch": 1_024}]
+        assert [each.settings for each in kept] == [{"ubatch": 1_024, "draft": 3}]
 
     async def test_slots_of_a_preset_are_used(self, own_path: Path) -> None:
         entry = own_path.with_name("own.toml")
