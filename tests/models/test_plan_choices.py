@@ -185,6 +185,7 @@ def test_another_drafter_is_used_where_a_run_with_the_head_was_slower() -> None:
     plan = plan_with(compared, *entry.measurements)
     assert plan.setting.drafter.name == "dflash"
     assert [way.drafter.name for way in plan.ways] == ["dflash", "none"]
+    assert any(reason.startswith("Ways to draft, and the tokens/s") for reason in plan.reasons)
 
 
 def test_a_presets_length_is_not_that_of_a_drafter_of_which_nothing_is_known() -> None:
