@@ -98,8 +98,9 @@ class TestByItsEffects:
     def usual(self) -> list[Moment]:
         return linux_moments(100, traffic=60.0, power=310.0, rate=84.0)
 
-    def test_traffic_with_less_power_and_speed_is_a_spill(self) -> None:
-        spilled = linux_moments(60, 200.0, traffic=11_000.0, power=110.0, rate=6.0)
+    @pytest.mark.parametrize("traffic", [11_000.0, 1_200.0])
+    def test_traffic_with_less_power_and_speed_is_a_spill(self, traffic: float) -> None:
+        spilled = linux_moments(60, 200.0, traffic=traffic, power=110.0, rate=6.0)
         events = run(
             Health(ServerSetup(draft=2)),
             self.usual() + spilled + linux_moments(60, 320.0, traffic=60.0, power=310.0, rate=84),
