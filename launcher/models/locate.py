@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.base.errors import ModelBroken, ModelMissing, ModelUnexpected, ModelUnknown
-from launcher.base.messages import FaceName, Message, as_message, command_name, mark, message
+from launcher.base.messages import FaceName, Message, command_name, mark, message
 from launcher.base.paths import expand_user
 from launcher.fetch.hub import HubFile, is_hub_file
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
@@ -33,6 +33,7 @@ from launcher.models.side_files import (
     find_drafts_beside,
     find_mismatch,
     find_side_files,
+    foreign_draft_error,
     name_models_for,
     recognise_drafter,
 )
@@ -306,16 +307,7 @@ def add_draft(selection: ModelSelection, path: Path, wanted: str | None = None) 
     why = find_mismatch(side, trunk, wanted) if trunk is not None else ""
     drafter = recognise_drafter(side)
     if why or drafter is None:
-        raise ModelUnexpected(
-            message(
-                "{name} cannot draft for {model}[: {why}].",
-                name=path.name,
-                model=entry.name,
-                why=as_message(why) if why else None,
-            ),
-            message("Name a file that was made for this model, or a smaller model of the same vocabulary."),
-            path=str(path),
-        )
+        raise foreign_draft_error(path, entry.name, why)
     others = tuple(each for each in entry.all_drafts if each.speculation != drafter.name)
     entry = replace(entry, speculation=drafter.name, draft=as_draft(drafter, side), drafts=others)
     return selection.with_entry(entry)

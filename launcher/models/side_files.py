@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from launcher.base.errors import LauncherError
-from launcher.base.messages import message
+from launcher.base.errors import LauncherError, ModelUnexpected
+from launcher.base.messages import as_message, message
 from launcher.base.paths import models_dir
 from launcher.models.catalogue import CompanionFile
 from launcher.models.drafters import DRAFTERS, HEAD_FILE, MODEL_FILE, Drafter, drafter_with, find_drafter
@@ -25,6 +25,7 @@ from launcher.models.geometry import read_target_layers
 from launcher.models.gguf import GgufModel, MtpHead, part_names, read_model
 from launcher.models.library import find_stored_side_files, parse_quant
 from launcher.models.library_index import read_index
+from launcher.models.server_settings import name_setting
 
 _ASSISTANT = "-assistant"
 _MOST_UNNAMED = 4
@@ -112,6 +113,24 @@ def find_drafts_beside(path: Path) -> tuple[CompanionFile, ...]:
 def says_draft(name: str) -> bool:
     """Return whether a model's name says that it is there to draft."""
     return bool(_DRAFT.search(name))
+
+
+def foreign_draft_error(draft: Path, model: str, why: str) -> ModelUnexpected:
+    """Return the error for a file that cannot draft for a model, with the reason if `why` is not empty."""
+    return ModelUnexpected(
+        message(
+            "{name} cannot draft for {model}[: {why}].",
+            name=draft.name,
+            model=model,
+            why=as_message(why) if why else None,
+        ),
+        message(
+            "Name a file that was made for this model, or a smaller model of the same vocabulary; or start it with "
+            "{mtp_off}.",
+            mtp_off=name_setting("draft", 0),
+        ),
+        path=str(draft),
+    )
 
 
 def find_mismatch(side: GgufModel, trunk: GgufModel, spec_type: str | None = None) -> str:

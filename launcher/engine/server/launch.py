@@ -15,7 +15,6 @@ from launcher.base.errors import (
     GeometryUnknown,
     LauncherError,
     ModelHasNoHead,
-    ModelUnexpected,
 )
 from launcher.base.messages import FaceName, join_messages, mark, message
 from launcher.engine.arguments import server_arguments
@@ -40,7 +39,7 @@ from launcher.models.limits import no_head_error, training_warning
 from launcher.models.memory import KV_TYPES, DraftModel, PlanSettings, check_kv, estimate_memory
 from launcher.models.read_situation import ServerMemory, make_situation
 from launcher.models.server_settings import ROWS, Value, name_setting, to_fields
-from launcher.models.side_files import find_mismatch
+from launcher.models.side_files import find_mismatch, foreign_draft_error
 from launcher.models.situation import Situation
 from launcher.models.weights import read_weights
 
@@ -133,11 +132,7 @@ def _check_draft(options: ServeOptions, path: Path, header: GgufModel) -> None:
     if not why and options.p_min and side.metadata.get(f"{side.architecture}.has_confidence_head") is False:
         why = message("it has no confidence head, so that {p_min} must be 0", p_min=name_setting("p_min"))
     if why:
-        raise ModelUnexpected(
-            message("{name} cannot draft for {model}[: {why}].", name=path.name, model=options.model.name, why=why),
-            message("Start it with {mtp_off}, or with another draft.", mtp_off=name_setting("draft", 0)),
-            path=str(path),
-        )
+        raise foreign_draft_error(path, options.model.name, why)
 
 
 def _read_header(model: Path) -> GgufModel:
