@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.app.planning import preview
+from launcher.app.planning.planner import MachineDescription
 from launcher.app.planning.preview import PreviewBasis, Previewer, read_basis
 from launcher.app.planning.start_settings import resolve_start
 from launcher.app.serving import running_servers
@@ -21,7 +23,7 @@ from launcher.models.catalogue_load import load_catalogue
 from launcher.models.header_summary import apply_header
 from launcher.models.memory import PlanSettings, estimate_memory
 from launcher.models.plan import Status
-from launcher.models.situation import describe_machine
+from launcher.models.situation import Situation, describe_machine
 
 _MIB = 2**20
 
@@ -239,3 +241,21 @@ async def test_a_preview_of_a_running_server_shows_the_cost_of_a_restart_and_cha
         assert (await running_servers.preview_restart(None, {}))["restart_measured"] == 2
     finally:
         await session.stop()
+
+
+async def test_a_server_is_compared_with_the_memory_of_the_backend_that_holds_it(
+    demo_model: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str | None] = []
+
+    async def note_backend(description: MachineDescription, **_: object) -> Situation:
+        asked.append(description.backend)
+        return describe_machine(24)
+
+    monkeypatch.setattr(preview, "read_situation", note_backend)
+    built_in = await prepare_launch(ServeOptions(demo_model, built_in=True, context=2_048), Endpoint(0, ""))
+    other = replace(built_in, build=replace(built_in.build, name="llama-server"))
+    on_card = ["0.00.030.001 I load_tensors:        CUDA0 model buffer size =    90.00 MiB"]
+    for launch, log in ((built_in, on_card), (other, on_card), (other, [])):
+        await read_basis(launch, log=log)
+    assert asked == ["cpu", "cuda", None]
