@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from launcher.app.serving import owner_stream
+from launcher.app.serving.owner_stream import OwnerStream
 from launcher.app.serving.serving import serve
 from launcher.app.serving.session import ServerSession
 from launcher.base.control import send_request
@@ -354,3 +356,20 @@ async def test_work_that_goes_on_without_its_client_is_known_until_its_end() -> 
     await work
     await asyncio.sleep(0)
     assert known == [False]
+
+
+async def test_an_end_waits_until_the_owner_has_what_happened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner_stream, "_SEND_S", 600.0)  # after which it would not wait for the owner any more
+    stream, numbers = OwnerStream(ServerSession()), list[int]()
+
+    async def read_all() -> None:
+        async for each in stream.send_messages():
+            numbers.append(each.get("number", 0))
+
+    reading = asyncio.create_task(read_all())
+    before = stream.mark()
+    async with asyncio.timeout(60):
+        await stream.wait_until_sent()
+    assert max(numbers) > before
+    stream.end()
+    await reading
