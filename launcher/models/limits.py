@@ -4,7 +4,16 @@ import re
 from collections.abc import Collection
 
 from launcher.base.errors import BadOption, ModelHasNoHead, ModelWritesNoText
-from launcher.base.messages import FaceName, Message, command_name, engine_arguments, mark, message
+from launcher.base.messages import (
+    FaceName,
+    Message,
+    as_message,
+    command_name,
+    engine_arguments,
+    join_messages,
+    mark,
+    message,
+)
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.drafters import MTP, Drafter
 from launcher.models.gguf import GgufModel
@@ -33,7 +42,7 @@ def no_head_error(
 ) -> ModelHasNoHead:
     """Return the error for a drafter that lacks the head or the file that it needs; `why` is added in parentheses."""
     if drafter.source == "file":
-        kind = drafter.spec_type
+        kind = FaceName(drafter.spec_type, drafter.title)
         return ModelHasNoHead(
             message("{name} has no file for {drafter} beside it[ ({why})].", name=name, drafter=kind, why=why),
             advise_draft(drafter, listed),
@@ -53,7 +62,7 @@ def no_head_error(
 def advise_draft(drafter: Drafter, listed: Listed) -> Message:
     """Return what to do for a drafter whose file is not here."""
     drafts = listed[0].all_drafts if listed else ()
-    kinds = {each.drafter.spec_type: None for each in drafts if not each.is_local}
+    kinds = {each.drafter.spec_type: as_message(each.drafter.title) for each in drafts if not each.is_local}
     kind = drafter.spec_type if drafter.spec_type in kinds else "KIND"
     get = command_name(f"pull {listed[0].id}:{listed[1].quant} --drafter {kind}") if listed and kinds else None
     return message(
@@ -63,7 +72,7 @@ def advise_draft(drafter: Drafter, listed: Listed) -> Message:
         option=FaceName("--draft-model"),
         command=get,
         page=FaceName(None, mark("Models")) if get else None,
-        kinds=", ".join(kinds) or None,
+        kinds=FaceName(", ".join(kinds), join_messages(*kinds.values(), separator=", ")) if kinds else None,
     )
 
 

@@ -1,6 +1,7 @@
 """A drafter is one row of its table, from which all its uses follow; the forms of earlier versions go on working."""
 
 import argparse
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from launcher.app.planning.preview import Previewer
 from launcher.base.codec import from_json, to_json
 from launcher.base.errors import ModelHasNoHead
+from launcher.base.messages import message_from_json
 from launcher.cli.given_options import given_settings, read_plan_criteria
 from launcher.cli.options import plan, serve
 from launcher.engine.arguments import LLAMA_SERVER, planned_options, server_arguments
@@ -17,8 +19,10 @@ from launcher.engine.settings import load_model_settings, parse_settings, save_m
 from launcher.gui.cockpit.controls import RestartFields
 from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.controller import Controller
+from launcher.gui.translation import render
 from launcher.models.catalogue_load import load_catalogue
-from launcher.models.drafters import DRAFTERS, NONE, SPEC_TYPES, DraftChoice, Drafter, usable_drafters
+from launcher.models.drafters import DRAFTERS, NONE, SPEC_TYPES, DraftChoice, Drafter, find_drafter, usable_drafters
+from launcher.models.limits import advise_draft
 from launcher.models.memory import PlanSettings
 from launcher.models.plan import PlanCriteria, make_plans
 from launcher.models.server_settings import ROWS, VARIED
@@ -92,8 +96,19 @@ def test_a_drafter_without_what_it_needs_is_refused() -> None:
         Previewer(headless).preview({"draft": 2})
     assert Previewer(headless).preview({"draft": 2, "drafter": "ngram-mod"}).plan_settings.drafter.source == "text"
     criteria = PlanCriteria(MODEL, draft=2, chosen_drafter="draft-simple")
-    with pytest.raises(ModelHasNoHead, match="no file for draft-simple"):
+    with pytest.raises(ModelHasNoHead, match="no file for draft-simple") as caught:
         make_plans(load_catalogue(), describe_machine((24,)), criteria)
+    assert render(caught.value.title).endswith("has no file for the draft model beside it.")
+
+
+def test_drafters_whose_files_are_known_have_the_names_of_the_face() -> None:
+    entry = load_catalogue().find("qwen3.8-27b")
+    hint = advise_draft(DRAFTERS["eagle3"], (entry, entry.files[0]))
+    (known,) = re.findall(r"files are known for ([^)]*)", hint)
+    (shown,) = re.findall(r"files are known for ([^)]*)", render(hint))
+    assert shown == ", ".join(find_drafter(kind).title for kind in known.split(", "))
+    crossed = message_from_json(hint, hint.as_json())
+    assert render(crossed) == render(hint)
 
 
 @pytest.mark.parametrize(
