@@ -492,7 +492,7 @@ class StateKeeper:
         asked, size = self._find_asked(tokens), int(tokens * self._bytes_per_token)
         if asked is None or not is_worth_restoring(asked.read_s, size / self._bytes_s, self._least_gain_s):
             return
-        found = await asyncio.to_thread(self._vault.find_state, link.state_key, asked.chain)
+        found = await asyncio.to_thread(self._vault.find_state, link.state_key, asked.chain, self._missed)
         new_s = asked.read_s * (1 - found[1] / asked.prompt_tokens) if found else asked.read_s
         if not is_worth_restoring(new_s, 0.0 if last else size / self._bytes_s, self._least_gain_s):
             self._placed.remove(asked)

@@ -257,7 +257,15 @@ class StateVault:
         """
         if not self._limits()[0]:
             return None
-        found = ((state, state.count_reusable(chain)) for state in self.list_states(kind) if state.name not in but)
+        states = [each for each in self.list_states(kind) if each.name not in but]
+        sure = max((len(each.chain) for each in states if chain.startswith(each.chain)), default=0)
+        more = chain[: sure + HASH_BYTES]
+        # No checkpoint behind the place where a request parts is of use. A state that it begins with tells that place.
+        found = (
+            (each, each.count_reusable(chain))
+            for each in states
+            if each.goes_back or chain.startswith(each.chain) or each.chain.startswith(more)
+        )
         best = max(found, key=lambda each: (each[1], -each[0].size), default=None)
         return best if best is not None and best[1] else None
 

@@ -129,6 +129,21 @@ def test_the_state_that_saves_most_is_found_and_no_state_of_another_kind(kept: S
     assert kept.find_state("third", chain) is None
 
 
+def test_what_a_request_surely_begins_with_is_preferred_to_a_checkpoint_behind_which_it_may_part(
+    kept: StateVault, tmp_path: Path
+) -> None:
+    shared, own = b"x" * 9 * BLOCK_BYTES, {"goes_back": False, "prompt_tokens": 2_500}
+    keep(kept, tmp_path, make_state("turns", shared + b"y" * BLOCK_BYTES, **own, checkpoints=(2_300,)))
+    keep(kept, tmp_path, make_state("begun", shared, **own | {"prompt_tokens": 2_200}, checkpoints=(2_200,)))
+    chain, _ = hash_request([shared + b"z" * BLOCK_BYTES])
+    found = kept.find_state("kind", chain)
+    assert found is not None
+    assert (found[0].name, found[1]) == ("begun", 2_200)
+    found = kept.find_state("kind", chain, ("begun",))
+    assert found is not None
+    assert found[0].name == "turns"
+
+
 def test_a_longer_state_of_a_conversation_takes_the_place_of_the_shorter(kept: StateVault, tmp_path: Path) -> None:
     first = keep(kept, tmp_path, make_state("first", b"x" * 10 * BLOCK_BYTES))
     keep(kept, tmp_path, make_state("branch", b"x" * 9 * BLOCK_BYTES + b"z" * 2048))

@@ -264,6 +264,25 @@ async def test_what_sessions_of_an_agent_begin_with_is_read_once(
         assert (await ask(client, system, questions[1]))["whole"] == told["whole"]
 
 
+async def test_a_conversation_is_kept_although_another_ones_state_was_restored_in_vain(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its bytes the request goes on behind the checkpoint of the other one, and by its tokens it parts before."""
+    monkeypatch.setattr(gate, "_KEEP_AFTER_S", 0.1)
+
+    def ask_about(digit: str) -> dict[str, str]:
+        return {"role": "user", "content": LONG + f"{digit} " * 500}
+
+    async with serve_model(options) as (_, client):
+        await ask(client, ask_about("1"))
+        await wait_until_kept()
+    async with serve_model(options) as (_, client):
+        assert (await ask(client, ask_about("2")))["cache_n"] == 0
+        await wait_until_kept(3)
+    async with serve_model(options) as (_, client):
+        assert (await ask(client, ask_about("3")))["cache_n"] > 1_000
+
+
 async def test_what_an_agent_begins_with_is_restored_before_it_asks(options: ServeOptions) -> None:
     async with serve_model(options) as (_, client):
         told = await ask(client, QUESTION, **{"User-Agent": "agent/1.0"})
