@@ -136,12 +136,8 @@ class StateKeeper:
         self,
         vault: StateVault | None = None,
         read_left_out: Callable[[], Collection[str] | None] = tuple,
-        *,
-        least_tokens: int = _LEAST_TOKENS,
-        least_gain_s: float = _LEAST_GAIN_S,
     ) -> None:
         self._vault, self._read_left_out = vault, read_left_out
-        self._least_tokens, self._least_gain_s = least_tokens, least_gain_s
         self._live: deque[AskedPrompt] = deque(maxlen=_REMEMBERED)
         self._placed: deque[AskedPrompt] = deque(maxlen=_REMEMBERED)
         self._hashed: dict[int, _HashedPrompt] = {}
@@ -251,7 +247,7 @@ class StateKeeper:
             return None
         state, tokens = found
         cost_s, spared_s = state.size / self._bytes_s, state.read_s * tokens / state.prompt_tokens
-        if not is_worth_restoring(spared_s, cost_s, self._least_gain_s):
+        if not is_worth_restoring(spared_s, cost_s):
             figures.unused_state = Reread(tokens, None, RereadCause.KEPT_SLOW)
             return None
         try:
@@ -378,7 +374,7 @@ class StateKeeper:
     def _is_unkept(self, slot: dict[str, Any]) -> bool:
         tokens = slot.get("n_prompt_tokens")
         is_kept = self._kept_tasks.get(int(slot["id"])) == slot.get("id_task")
-        return isinstance(tokens, int) and tokens >= self._least_tokens and not is_kept
+        return isinstance(tokens, int) and tokens >= _LEAST_TOKENS and not is_kept
 
     async def keep_before(self, link: EngineLink, exchange: Exchange) -> None:
         """Keep the conversation that a request may drive out of its slot. The caller holds the lock; no reply runs."""
@@ -403,7 +399,7 @@ class StateKeeper:
 
     def _is_waiting(self, asked: AskedPrompt) -> bool:
         """Return whether a conversation is worth keeping and was not kept yet."""
-        return bool(asked.chain) and asked.read_s >= self._least_gain_s and asked not in self._placed
+        return bool(asked.chain) and asked.read_s >= _LEAST_GAIN_S and asked not in self._placed
 
     async def keep_slots(
         self, link: EngineLink, lock: asyncio.Lock, may_go_on: Callable[[], bool], *, last: bool = False
@@ -474,7 +470,7 @@ class StateKeeper:
                 continue
             tokens = vault.read_shared_tokens(one, other)[:-_MARGIN_TOKENS]
             read_s = one.read_s * len(tokens) / one.prompt_tokens
-            if len(tokens) >= self._least_tokens and read_s >= self._least_gain_s:
+            if len(tokens) >= _LEAST_TOKENS and read_s >= _LEAST_GAIN_S:
                 size, count = blocks * BLOCK_BYTES, len(tokens)
                 return AskedPrompt(chain, b"", 0, size, count, count, read_s, one.client, one.model), tokens
         return None
@@ -490,11 +486,11 @@ class StateKeeper:
         number, tokens = int(slot["id"]), int(slot["n_prompt_tokens"])
         self._kept_tasks[number] = int(slot["id_task"])
         asked, size = self._find_asked(tokens), int(tokens * self._bytes_per_token)
-        if asked is None or not is_worth_restoring(asked.read_s, size / self._bytes_s, self._least_gain_s):
+        if asked is None or not is_worth_restoring(asked.read_s, size / self._bytes_s):
             return
         found = await asyncio.to_thread(self._vault.find_state, link.state_key, asked.chain, self._missed)
         new_s = asked.read_s * (1 - found[1] / asked.prompt_tokens) if found else asked.read_s
-        if not is_worth_restoring(new_s, 0.0 if last else size / self._bytes_s, self._least_gain_s):
+        if not is_worth_restoring(new_s, 0.0 if last else size / self._bytes_s):
             self._placed.remove(asked)
             del self._kept_tasks[number]
             return
@@ -611,8 +607,8 @@ class StateKeeper:
         try:
             held = read_slot_file(path)
             tokens = len(held.tokens or ())
-            is_worth = is_worth_restoring(asked.read_s, held.size / self._bytes_s, self._least_gain_s)
-            if tokens < self._least_tokens or not is_worth:
+            is_worth = is_worth_restoring(asked.read_s, held.size / self._bytes_s)
+            if tokens < _LEAST_TOKENS or not is_worth:
                 return
             has_checkpoints = bool(held.checkpoints)
             held = keep_checkpoints(path, held, _choose_checkpoints(held.checkpoints, asked))
@@ -685,9 +681,9 @@ def _choose_checkpoints(checkpoints: Sequence[Checkpoint], asked: AskedPrompt) -
     return [*(near and [min(near, key=lambda each: abs(each.tokens - begun))]), *last]
 
 
-def is_worth_restoring(read_s: float, restore_s: float, least_gain_s: float = _LEAST_GAIN_S) -> bool:
-    """Return whether reading takes enough longer than restoring: `_GAIN` times as long and `least_gain_s` longer."""
-    return read_s >= _GAIN * restore_s + least_gain_s
+def is_worth_restoring(read_s: float, restore_s: float) -> bool:
+    """Return whether reading takes enough longer than restoring: `_GAIN` times as long and `_LEAST_GAIN_S` longer."""
+    return read_s >= _GAIN * restore_s + _LEAST_GAIN_S
 
 
 def _explain_miss(vault: StateVault, kind: str, chain: bytes, model: str, figures: ReplyFigures) -> None:

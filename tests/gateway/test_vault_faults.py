@@ -33,7 +33,7 @@ from tests.gateway.test_handover import ReadReply, change_settings, kill_engine,
 from tests.gateway.test_handover_faults import act_before, flip_bit
 from tests.gateway.test_vault_serving import LONG, QUESTION, ask, list_kept
 
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = pytest.mark.usefixtures("home", "small_gains_count")
 NEXT = {"role": "user", "content": "And then?"}
 SAVE, RESTORE = "/slots/0?action=save", "/slots/0?action=restore"
 

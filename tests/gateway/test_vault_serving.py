@@ -23,7 +23,7 @@ from launcher.gateway import gate, state_keeper
 from launcher.gateway.slot_file import digest_file
 from tests.gateway.test_handover import kill_engine, serve_model
 
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = pytest.mark.usefixtures("home", "small_gains_count")
 LONG = " ".join(f"Line {number} of a long prompt about draft heads." for number in range(200))
 QUESTION = {"role": "user", "content": LONG}
 
