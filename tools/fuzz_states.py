@@ -46,7 +46,6 @@ from launcher.engine.server.start_request import StartRequest
 from launcher.gateway import state_keeper
 from launcher.gateway.engine_link import EngineLink
 from launcher.gateway.slot_file import SlotFile, digest_file, read_slot_file
-from launcher.gateway.state_keeper import StateKeeper
 from launcher.gateway.vault import BLOCK_BYTES, SavedState, StateVault, hash_request
 from tools.markdown import format_table
 from tools.prove_states import SHAPES, write_random
@@ -159,13 +158,6 @@ def _change_with_digest(chance: Random, kept: Kept, files: Mapping[str, bytes]) 
         changes["checkpoints: bits"] = lambda: _flip(chance, data, last.begin + 24, last.end)
         changes["checkpoints: cut"] = lambda: data[: chance.randrange(held.state_end, held.checkpoints_end)]
     return changes
-
-
-class _EagerKeeper(StateKeeper):
-    """Keeps short conversations, too, which a fast machine reads in less time than a file is worth."""
-
-    def __init__(self, *args: Any) -> None:  # noqa: ANN401 -- those of a keeper
-        super().__init__(*args, least_gain_s=0.0)
 
 
 @asynccontextmanager
@@ -459,7 +451,7 @@ async def _fuzz(options: argparse.Namespace, folder: Path) -> tuple[Counter[tupl
     rows: Counter[tuple[str, str, str]] = Counter()
     extra = ("--cache-ram", "0")  # the engine's own cache would hide what it does with a state
     model = unpack_demo_model()
-    setattr(state_keeper, "StateKeeper", _EagerKeeper)  # noqa: B010 -- mypy: a type
+    state_keeper.LEAST_GAIN_S = 0.0  # a fast machine reads short conversations in less time than a file is worth
     draft = 2
     if options.shape != "hybrid":
         model, draft = folder / f"{options.shape}.gguf", 0

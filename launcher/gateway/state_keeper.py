@@ -31,7 +31,7 @@ _LEAST_TOKENS = 512
 _LEAST_BYTES = 8 * BLOCK_BYTES
 """Fewest bytes of a request that is looked up."""
 _MOST_BYTES = 4 << 20
-_LEAST_GAIN_S = 0.5
+LEAST_GAIN_S = 0.5
 _GAIN = 1.5
 _FIRST_BYTES_S = 1e9
 """Bytes of a state that are read from disk and restored in a second, until that was measured."""
@@ -399,7 +399,7 @@ class StateKeeper:
 
     def _is_waiting(self, asked: AskedPrompt) -> bool:
         """Return whether a conversation is worth keeping and was not kept yet."""
-        return bool(asked.chain) and asked.read_s >= _LEAST_GAIN_S and asked not in self._placed
+        return bool(asked.chain) and asked.read_s >= LEAST_GAIN_S and asked not in self._placed
 
     async def keep_slots(
         self, link: EngineLink, lock: asyncio.Lock, may_go_on: Callable[[], bool], *, last: bool = False
@@ -470,7 +470,7 @@ class StateKeeper:
                 continue
             tokens = vault.read_shared_tokens(one, other)[:-_MARGIN_TOKENS]
             read_s = one.read_s * len(tokens) / one.prompt_tokens
-            if len(tokens) >= _LEAST_TOKENS and read_s >= _LEAST_GAIN_S:
+            if len(tokens) >= _LEAST_TOKENS and read_s >= LEAST_GAIN_S:
                 size, count = blocks * BLOCK_BYTES, len(tokens)
                 return AskedPrompt(chain, b"", 0, size, count, count, read_s, one.client, one.model), tokens
         return None
@@ -682,8 +682,8 @@ def _choose_checkpoints(checkpoints: Sequence[Checkpoint], asked: AskedPrompt) -
 
 
 def is_worth_restoring(read_s: float, restore_s: float) -> bool:
-    """Return whether reading takes enough longer than restoring: `_GAIN` times as long and `_LEAST_GAIN_S` longer."""
-    return read_s >= _GAIN * restore_s + _LEAST_GAIN_S
+    """Return whether reading takes enough longer than restoring: `_GAIN` times as long and `LEAST_GAIN_S` longer."""
+    return read_s >= _GAIN * restore_s + LEAST_GAIN_S
 
 
 def _explain_miss(vault: StateVault, kind: str, chain: bytes, model: str, figures: ReplyFigures) -> None:
